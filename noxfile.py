@@ -1,0 +1,249 @@
+"""The one place that knows how things are run: ``python -m nox -l`` lists it all."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import nox
+import nox.command
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["lint", "typing", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = False
+nox.options.download_python = "never"
+
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+SOURCES = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "noxfile.py", "pyproject.toml", "setup.py")
+FOLDERS = ("benchmarks", "docs", "src", "tests")
+WANTED = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
+WHO_ARE_YOU = (
+    "import sys, sysconfig; "
+    "print('%d.%d' % sys.version_info[:2] + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
+)
+
+
+def answers_to(name: str) -> bool:
+    """Tell whether PATH has a Python of this name that works and is what its name says.
+
+    A version manager's shim may be there and fail; a ``python3.13`` may be a free-threaded build.
+    """
+    for folder in os.get_exec_path():
+        if found := shutil.which(f"python{name}", path=folder):
+            try:
+                told = subprocess.run([found, "-c", WHO_ARE_YOU], capture_output=True, text=True, timeout=60)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if told.returncode == 0 and told.stdout.strip() == name:
+                return True
+    return False
+
+
+def interpreters() -> list[str] | None:
+    """Return the names of the Pythons to test on; None stands for the one that runs nox."""
+    own = subprocess.run([sys.executable, "-c", WHO_ARE_YOU], capture_output=True, text=True, check=True)
+    running = own.stdout.strip() if sys.implementation.name == "cpython" else None
+    found = [name for name in WANTED if name == running or answers_to(name)]
+    if running and running not in found:
+        found.append(running)
+    return found or None
+
+
+PYTHONS = interpreters()
+each_python = nox.session(python=PYTHONS)
+each_variant = nox.parametrize("variant", ["pure", "ext"], ids=["pure", "ext"])
+
+
+def group(name: str) -> tuple[str, ...]:
+    """Return the requirements of a dependency group."""
+    return nox.project.dependency_groups(PYPROJECT, name)
+
+
+def install(session: nox.Session, *requirements: str) -> None:
+    """Install requirements, the newest that need no compiler where there are such."""
+    session.install("--prefer-binary", *requirements)
+
+
+def install_what_can_be(session: nox.Session, *requirements: str) -> None:
+    """Install each requirement on its own; say on standard error which ones could not be."""
+    missing = []
+    for requirement in requirements:
+        try:
+            session.install("--prefer-binary", requirement, silent=True)
+        except nox.command.CommandFailed:
+            missing.append(requirement)
+    if missing:
+        print(f"{session.name}: could not be installed here: {', '.join(missing)}", file=sys.stderr)
+
+
+def environment(variant: str) -> dict[str, str | None]:
+    """Return what the environment of a variant is, at build and at run time."""
+    return {"EBBPOOL_PURE": "1" if variant == "pure" else None}
+
+
+def snapshot(session: nox.Session) -> Path:
+    """Copy the sources, so that a build neither finds nor leaves anything in the tree."""
+    folder = Path(session.create_tmp()) / "source"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", ".*")
+    for name in SOURCES:
+        shutil.copy2(ROOT / name, folder)
+    for name in FOLDERS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=leave)
+    return folder
+
+
+def install_ebbpool(session: nox.Session, variant: str = "ext") -> None:
+    """Build and install the package as a user gets it: not editable, and built anew every time."""
+    session.install("--no-deps", "--force-reinstall", str(snapshot(session)), env=environment(variant))
+
+
+def install_tests(session: nox.Session) -> None:
+    """Install what the tests need, and uvloop where there is one."""
+    install(session, *group("test"))
+    if not str(session.python).endswith("t"):
+        install_what_can_be(session, *group("test-uvloop"))
+
+
+@each_python
+@each_variant
+def tests(session: nox.Session, variant: str) -> None:
+    """Run the test suite against the installed package."""
+    install_tests(session)
+    install_ebbpool(session, variant)
+    session.run("python", "-m", "pytest", *session.posargs, env=environment(variant))
+
+
+@each_python
+@each_variant
+def stress(session: nox.Session, variant: str) -> None:
+    """Run the opt-in stress tests: ``EBBPOOL_STRESS_SECONDS`` is how long each keeps the pressure up."""
+    install_tests(session)
+    install_ebbpool(session, variant)
+    session.run("python", "-m", "pytest", "tests/stress", *session.posargs, env=environment(variant))
+
+
+@each_python
+@each_variant
+def conformance(session: nox.Session, variant: str) -> None:
+    """Run CPython's own tests of thread pools and futures on ebbpool."""
+    install_ebbpool(session, variant)
+    session.run("python", "tests/conformance/run.py", *session.posargs, env=environment(variant))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format."""
+    install(session, *group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Check types, those of the samples in tests/typing among them."""
+    install(session, *group("typing"))
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Measure what the test suite covers of the plain core and everything around it."""
+    install(session, *group("coverage"))
+    install_what_can_be(session, *group("test-uvloop"))
+    install_ebbpool(session, "pure")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs, env=environment("pure"))
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Put the same load on an asyncio server with the standard library's pool and with ebbpool's."""
+    install(session, *group("demo"))
+    install_ebbpool(session)
+    session.run("python", "-m", "benchmarks.demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks; a peer that cannot be installed here is reported."""
+    install_what_can_be(session, *group("bench"))
+    install_ebbpool(session)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+def contents(archive: Path) -> list[str]:
+    """Return the names of the files in a wheel or an sdist."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.namelist()
+    with tarfile.open(archive) as sdist:
+        return sdist.getnames()
+
+
+def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
+    """Fail unless each archive holds what it must and nothing that it must not."""
+    needed = {"sdist": ("ebbpool/_core.py", "ebbpool/_core_c.pxd", "ebbpool/py.typed", "tests/conftest.py")}
+    unwanted = {
+        "sdist": (".c", ".so", ".pyd", ".pyc"),
+        "ext": (".c", ".pxd", ".pyc"),
+        "pure": (".c", ".pxd", ".pyc", ".so", ".pyd"),
+    }
+    for kind, archive in artefacts.items():
+        names = contents(archive)
+        if wrong := [name for name in names if name.endswith(unwanted[kind])]:
+            session.error(f"{archive.name} must not hold {wrong}")
+        for name in needed.get(kind, ("ebbpool/_core.py", "ebbpool/py.typed")):
+            if not any(entry.endswith(name) for entry in names):
+                session.error(f"{archive.name} lacks {name}")
+    if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
+        session.error(f"{artefacts['pure'].name} is not tagged py3-none-any")
+    if not any("ebbpool/_core_c." in name for name in contents(artefacts["ext"])):
+        session.warn(f"{artefacts['ext'].name} holds no extension: is there a compiler?")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Make an sdist, a compiled and a pure wheel in dist/; run the suite on each in a clean environment."""
+    install(session, *group("build"))
+    work = Path(session.create_tmp()).resolve()
+    dist = ROOT / "dist"
+    for folder in (work / "out", work / "unpacked", dist):
+        shutil.rmtree(folder, ignore_errors=True)
+    backend = ("python", "-m", "build", "--outdir")
+    session.run(*backend, str(work / "out/sdist"), "--sdist", str(snapshot(session)), env=environment("pure"))
+    (sdist,) = (work / "out/sdist").iterdir()
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work / "unpacked", filter="data")
+    (source,) = (work / "unpacked").iterdir()
+    artefacts = {"sdist": sdist}
+    for variant in ("ext", "pure"):
+        session.run(*backend, str(work / "out" / variant), "--wheel", str(source), env=environment(variant))
+        (artefacts[variant],) = (work / "out" / variant).iterdir()
+    check_contents(session, artefacts)
+    dist.mkdir()
+    for artefact in artefacts.values():
+        shutil.copy2(artefact, dist)
+    # From here on the sdist's own tests run, next to nothing that could be imported in the package's place.
+    session.chdir(source)
+    for kind, artefact in artefacts.items():
+        clean = work / f"clean-{kind}"
+        session.run("python", "-m", "virtualenv", "--quiet", "--clear", str(clean), silent=True)
+        python = str(clean / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+        env = environment("pure" if kind == "pure" else "ext")
+        pip = functools.partial(session.run, python, "-m", "pip", "install", "--quiet", external=True, env=env)
+        pip(str(artefact))
+        pip("--prefer-binary", *group("test"))
+        session.run(python, "-m", "pytest", *session.posargs, external=True, env=env)
