@@ -1,0 +1,36 @@
+"""Picks the compiled core where there is one, the plain one otherwise or where ``EBBPOOL_PURE=1`` asks for it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import TYPE_CHECKING, TypeVar
+
+from ebbpool._compat import PURE
+
+if TYPE_CHECKING:
+    from ebbpool import _core as core
+elif PURE:
+    from ebbpool import _core as core
+else:
+    try:
+        from ebbpool import _core_c as core
+    except ImportError:
+        from ebbpool import _core as core
+
+COMPILED = core.COMPILED
+"""Whether the compiled core runs."""
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+    class Future(concurrent.futures.Future[T]):
+        """What `_core.Future` is to a type checker, which cannot follow its two bases."""
+else:
+    Future = core.Future
+
+ExecutorCore = core.ExecutorCore
+FutureCore = core.FutureCore
+Pool = core.Pool
+Worker = core.Worker
+current_worker = core.current_worker
+orphans = core.orphans

@@ -1,0 +1,1387 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+"""The hot path: the future, the queue, the parked workers and the worker's loop.
+
+This file runs as it stands and is also compiled, typed from ``_core_c.pxd``. One mutex per pool guards the queue,
+the stack of parked workers and every state change of the pool's futures. Two rules keep that safe:
+
+* Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of
+  a reference that might be the last one to a user's object.
+* What has to follow a decision made under the mutex and takes time (start a worker, call the timekeeper) is returned as
+  an *errand* and done after the mutex is free.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import weakref
+from _thread import LockType, allocate_lock
+from collections import deque
+from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures._base import LOGGER
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool import _uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool import _uncompiled as cython
+if not cython.compiled:
+    # Where C is made of this file, _core_c.pxd declares these.
+    from time import monotonic
+
+    from ebbpool._uncompiled import breathe, fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class Crew(Protocol):
+        """Starts a pool's threads; see ``ebbpool._crew``."""
+
+        def start(self, searching: bool) -> None: ...
+        def watch(self) -> RuntimeError | None: ...
+
+
+COMPILED = bool(cython.compiled)
+
+PENDING = 0
+RUNNING = 1
+CANCELLED = 2
+NOTIFIED = 3
+FINISHED = 4
+STATES = ("PENDING", "RUNNING", "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
+DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
+
+START = "start"
+EXTRA = "extra"
+HASTE = "haste"
+WATCH = "watch"
+
+_here = threading.local()
+
+
+class FutureCore:
+    """State and protocol of a future, in the shape the worker's loop wants it.
+
+    A pending future carries its own call. Lock and condition objects appear only when somebody waits.
+    """
+
+    _code: int
+    _value: Any
+    _error: BaseException | None
+    _fn: Callable[..., Any] | None
+    _args: tuple[Any, ...] | None
+    _kwargs: dict[str, Any] | None
+    _since: float
+    _pool: Pool
+    _audience: list[Any] | None
+    _cond: threading.Condition | None
+    _observers: list[Any] | None
+
+    __slots__ = (
+        "_args",
+        "_audience",
+        "_code",
+        "_cond",
+        "_error",
+        "_fn",
+        "_kwargs",
+        "_observers",
+        "_pool",
+        "_since",
+        "_value",
+    )
+
+    def __init__(self) -> None:
+        self._pool = _ORPHANS
+        self._code = PENDING
+        self._value = self._error = self._audience = self._cond = self._observers = None
+        self._fn = self._args = self._kwargs = None
+
+    def cancel(self) -> bool:
+        """Cancels the call if it has not started; tells everyone who waits, in the calling thread.
+
+        Returns:
+            True if the call will never run.
+        """
+        wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
+        if not self._conclude(PENDING, PENDING, wanted, None, None):
+            return self.cancelled()
+        self._fn = self._args = self._kwargs = None
+        if self._pool.dead >= 64:
+            self._pool.compact()
+        return True
+
+    def cancelled(self) -> bool:
+        """True if the call was cancelled."""
+        return self._code == CANCELLED or self._code == NOTIFIED
+
+    def running(self) -> bool:
+        """True while the call is being executed."""
+        return self._code == RUNNING
+
+    def done(self) -> bool:
+        """True if the call was cancelled or has finished."""
+        return self._code >= CANCELLED
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Returns what the call returned, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+            BaseException: whatever the call raised.
+        """
+        if self._code != FINISHED:
+            self._settle(timeout)
+        elif cython.compiled:
+            fence()
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            # The traceback holds this frame, and the error holds the traceback.
+            self = None  # type: ignore[assignment]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Returns what the call raised, or None, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+        """
+        self._settle(timeout)
+        return self._error
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Has `fn(self)` called once the future is done.
+
+        It runs in the thread that finishes or cancels the future, or here and now if that has happened. What it
+        raises is logged to the ``concurrent.futures`` logger.
+        """
+        with self._pool.mutex:
+            waits = self._code < CANCELLED
+            if waits:
+                if self._audience is None:
+                    self._audience = []
+                self._audience.append(fn)
+        if not waits:
+            self._tell([fn])
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Marks the future as running; returns False if it was cancelled. For executors only.
+
+        Raises:
+            RuntimeError: the future is running or done.
+        """
+        with self._pool.mutex:
+            started = self._code == PENDING
+            if started:
+                self._move(RUNNING, None, None)
+        if started:
+            return True
+        if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
+            return False
+        LOGGER.critical("Future %s in unexpected state: %s", id(self), self._state)
+        raise RuntimeError("Future in unexpected state")
+
+    def set_result(self, result: Any) -> None:
+        """Sets the result. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, result, None):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Sets the exception. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
+        """Moves a future whose state lies in first..last to `code` and tells everyone; False if it is elsewhere."""
+        audience = None
+        with self._pool.mutex:
+            condition = self._cond
+            moved = condition is None and first <= self._code <= last
+            if moved:
+                audience = self._move(code, value, error)
+        if condition is not None:
+            with condition:
+                with self._pool.mutex:
+                    moved = first <= self._code <= last
+                    if moved:
+                        audience = self._move(code, value, error)
+                if moved and code != CANCELLED:
+                    for observer in self._observers or ():
+                        if code == NOTIFIED:
+                            observer.add_cancelled(self)
+                        elif error is not None:
+                            observer.add_exception(self)
+                        else:
+                            observer.add_result(self)
+                if moved:
+                    condition.notify_all()
+        if moved and audience is not None:
+            self._tell(audience)
+        return moved
+
+    def _move(self, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
+        """Under the mutex. Returns who is to be told."""
+        if self._code == PENDING and self._pool is not _ORPHANS:
+            self._pool.bury(code)
+        if code == RUNNING:
+            self._code = code
+            return None
+        audience = self._audience
+        self._audience = None
+        if code == FINISHED:
+            self._value = value
+            self._error = error
+            if cython.compiled:
+                fence()
+        self._code = code
+        return audience
+
+    def perform(self) -> None:
+        """Runs the call in this thread; its worker is whoever submitted it."""
+        fn, args, kwargs = self._fn, self._args, self._kwargs
+        self._fn = self._args = self._kwargs = None
+        self._code = RUNNING
+        value = error = None
+        try:
+            value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as caught:
+            error = _trimmed(caught)
+        fn = args = kwargs = None
+        self._pool.count_aside(error is not None)
+        self._conclude(RUNNING, RUNNING, FINISHED, value, error)
+        value = error = None
+
+    def reject(self, error: BaseException) -> None:
+        """Fails a queued task that nobody will run; nothing happens if it is no longer queued."""
+        if self._conclude(PENDING, PENDING, FINISHED, None, error):
+            self._fn = self._args = self._kwargs = None
+
+    def disown(self, error: BaseException) -> None:
+        """In a forked child: fails without telling anyone, for whoever would be told stayed with the parent.
+
+        The locks on the way there may have been held by threads that no longer exist.
+        """
+        self._audience = self._cond = self._observers = None
+        self._fn = self._args = self._kwargs = None
+        if self._code < CANCELLED:
+            self._error = error
+            self._code = FINISHED
+
+    def _tell(self, audience: list[Any]) -> None:
+        interrupt = None
+        # A callback may take its time, or wait for a thread that waits for the result.
+        for listener in audience:
+            if type(listener) is LockType:
+                listener.release()
+        for listener in audience:
+            if type(listener) is LockType:
+                continue
+            try:
+                listener(self)
+            except Exception:
+                LOGGER.exception("exception calling callback for %r", self)
+            except BaseException as error:
+                # A worker survives it; any other thread is told, once everyone else has been.
+                LOGGER.exception("exception calling callback for %r", self)
+                if getattr(_here, "worker", None) is None:
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _settle(self, timeout: float | None) -> None:
+        if self._code < CANCELLED:
+            self._await(timeout)
+        if cython.compiled:
+            fence()
+        if self._code != FINISHED:
+            try:
+                raise CancelledError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _await(self, timeout: float | None) -> None:
+        if self._pool is _ORPHANS:
+            # Whoever made this future may set its state by hand, and notify its condition.
+            self._await_condition(timeout)
+            return
+        waiter = allocate_lock()
+        waiter.acquire()
+        with self._pool.mutex:
+            if self._code >= CANCELLED:
+                return
+            if self._audience is None:
+                self._audience = []
+            self._audience.append(waiter)
+        here = getattr(_here, "worker", None)
+        nested = here is not None and here.pool is self._pool
+        if nested:
+            self._pool.block()
+        told = False
+        try:
+            told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+        finally:
+            if nested:
+                self._pool.unblock()
+            if not told:
+                self._ignore(waiter)
+        if not (told or self.done()):
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _await_condition(self, timeout: float | None) -> None:
+        condition = self._condition
+        with condition:
+            if not self.done():
+                condition.wait(timeout)
+        if not self.done():
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _ignore(self, waiter: LockType) -> None:
+        # By identity: a callback's own __eq__ must not run under the mutex.
+        with self._pool.mutex:
+            if self._audience is not None:
+                for place in range(len(self._audience)):
+                    if self._audience[place] is waiter:
+                        del self._audience[place]
+                        break
+
+    @property
+    def _condition(self) -> threading.Condition:
+        fresh = threading.Condition()
+        with self._pool.mutex:
+            if self._cond is None:
+                self._cond = fresh
+                # Sends the worker's loop down the path that takes the condition first.
+                if self._audience is None and self._code < CANCELLED:
+                    self._audience = []
+            condition = self._cond
+        return condition
+
+    @property
+    def _waiters(self) -> list[Any]:
+        fresh = Observers(self)
+        with self._pool.mutex:
+            if self._observers is None:
+                self._observers = fresh
+            observers = self._observers
+        return observers
+
+    @property
+    def _done_callbacks(self) -> list[Callable[[Any], object]]:
+        with self._pool.mutex:
+            audience = self._audience
+        return [listener for listener in audience or () if type(listener) is not LockType]
+
+    @property
+    def _state(self) -> str:
+        return STATES[self._code]
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._code = STATES.index(state)
+
+    @property
+    def _result(self) -> Any:
+        return self._value
+
+    @_result.setter
+    def _result(self, value: Any) -> None:
+        self._value = value
+
+    @property
+    def _exception(self) -> BaseException | None:
+        return self._error
+
+    @_exception.setter
+    def _exception(self, error: BaseException | None) -> None:
+        self._error = error
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """(done, cancelled, result, exception), as asyncio asks for it on newer Pythons."""
+        code = self._code
+        if cython.compiled:
+            fence()
+        if code == FINISHED:
+            return True, False, self._value, self._error
+        return code >= CANCELLED, code >= CANCELLED, None, None
+
+    def __repr__(self) -> str:
+        text = f"<{type(self).__name__} at {id(self):#x} state={DESCRIPTIONS[self._code]}"
+        if self._code != FINISHED:
+            return text + ">"
+        if self._error is not None:
+            return f"{text} raised {type(self._error).__name__}>"
+        return f"{text} returned {type(self._value).__name__}>"
+
+
+# The standard library's Future has plain attributes where FutureCore has properties.
+class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]
+    """The result of a call handed to a pool: a `concurrent.futures.Future` that is cheap until it is waited on."""
+
+
+class Observers(list[Any]):
+    """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
+
+    A worker that is about to wait there for a future of its own pool has its event replaced by one that counts the
+    worker as blocked while it waits.
+    """
+
+    @cython.locals(future=FutureCore)
+    def __init__(self, future: FutureCore) -> None:
+        super().__init__()
+        self._pool = future._pool
+
+    def append(self, waiter: Any) -> None:
+        worker = getattr(_here, "worker", None)
+        if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
+            waiter.event = _CountedEvent(waiter.event, self._pool)
+        super().append(waiter)
+
+
+class _CountedEvent:
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
+        self._event = event
+        self._pool = pool
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._pool.block()
+        try:
+            return self._event.wait(timeout)
+        finally:
+            self._pool.unblock()
+
+
+class Worker:
+    """One thread's place in a pool.
+
+    Attributes:
+        mailbox: A lock that is free only when somebody has woken this worker.
+        current: The task in hand, until its callbacks are done.
+        since: When the task in hand was taken (monotonic seconds).
+        patience: Seconds to stay parked; below zero, for ever.
+        fresh: Whether `Pool._arrived` has something to clear.
+    """
+
+    __slots__ = (
+        "current",
+        "expired",
+        "fresh",
+        "leaving",
+        "mailbox",
+        "parked",
+        "patience",
+        "pool",
+        "roused",
+        "searching",
+        "since",
+        "starting",
+        "thread",
+    )
+
+    def __init__(self, pool: Pool, searching: bool) -> None:
+        self.pool = pool
+        self.mailbox = allocate_lock()
+        self.mailbox.acquire()
+        self.thread: threading.Thread = threading.main_thread()
+        self.current: FutureCore | None = None
+        self.since = 0.0
+        self.patience = 0.0
+        self.parked = False
+        self.roused = False
+        self.searching = searching
+        self.starting = True
+        self.fresh = True
+        self.expired = False
+        self.leaving = False
+
+    @cython.locals(done=FutureCore, future=FutureCore, unsettled=cython.bint, failed=cython.bint)
+    def run(self) -> None:
+        """Takes and runs tasks until it is time to leave."""
+        pool = self.pool
+        done: Any = None
+        future: Any = None
+        value = error = errand = None
+        unsettled = failed = False
+        _here.worker = self
+        while True:
+            # One visit to the mutex settles the last task and takes the next. `done` keeps the last one alive until
+            # the mutex is free.
+            # Signals reach the main thread alone, so that nothing can come between this and the `try`.
+            pool.mutex.acquire()
+            try:
+                if unsettled and done._audience is None:
+                    if done._code == RUNNING:
+                        done._value = value
+                        done._error = error
+                        if cython.compiled:
+                            fence()
+                        done._code = FINISHED
+                    if error is not None:
+                        pool.failed += 1
+                    unsettled = False
+                if not unsettled:
+                    self.current = None
+                    if failed:
+                        pool.failed += 1
+                        failed = False
+                    if pool.queue and not pool.surplus:
+                        future = pool.dequeue()
+                        if future._code == PENDING:
+                            future._code = RUNNING
+                            self.current = future
+                            pool.taken += 1
+                            if self.fresh:
+                                errand = pool._arrived(self)
+                            self.since = pool.clock
+                        else:
+                            pool.dead -= 1
+                        if pool.seekers:
+                            pool.seekers.popleft().release()
+                    else:
+                        errand = pool._rest(self)
+            finally:
+                pool.mutex.release()
+            if unsettled:
+                try:
+                    done._conclude(RUNNING, RUNNING, FINISHED, value, error)
+                except BaseException:
+                    LOGGER.critical("Exception while %r was being settled:", done, exc_info=True)
+                failed = error is not None
+                unsettled = False
+                continue
+            done = value = error = None
+            if errand is not None:
+                pool._run(errand, None)
+                errand = None
+            if future is None:
+                if self.leaving:
+                    break
+                if not self.mailbox.acquire(True, self.patience):
+                    pool.expire(self)
+                continue
+            if self.current is None:
+                future = None
+                continue
+            fn, args, kwargs = future._fn, future._args, future._kwargs
+            future._fn = future._args = future._kwargs = None
+            try:
+                value = fn(*args) if kwargs is None else fn(*args, **kwargs)
+            except BaseException as caught:
+                error = _trimmed(caught)
+            fn = args = kwargs = None
+            done = future
+            future = None
+            unsettled = True
+            if cython.compiled and pool.taken & 127 == 0:
+                # Compiled code that runs built-in functions would never let another thread have its turn.
+                breathe()
+        _here.worker = None
+
+
+def _nobody() -> None:
+    return None
+
+
+def _trimmed(error: BaseException) -> BaseException:
+    # The worker's own frame would tie the error to whatever the worker does next.
+    trace = error.__traceback__
+    return error if trace is None else error.with_traceback(trace.tb_next)
+
+
+class Pool:
+    """What an executor and its workers share: the queue, the parked workers and the counts.
+
+    Attributes:
+        special: Whether `push` has to look closer: the pool is closed, broken or bounded.
+        searching: Whether a woken or newly started worker is on its way to the queue.
+        roused: Workers taken off the stack that have not come to the queue yet.
+        covered: Whether the timekeeper watches, or there is nothing it could do (`at_ceiling`).
+        clock: Monotonic seconds, kept by whoever comes by: right to about a tick while tasks wait, and when a worker
+            wakes up. A clock call per task would be a tenth of the task's cost.
+        dead: Futures in the queue that were cancelled while they waited.
+        surplus: Workers that should leave as soon as they have no task in hand.
+        taken: Tasks taken off the queue so far.
+        turned_away: Whether a task found the queue full since the timekeeper last looked.
+    """
+
+    __slots__ = (
+        "at_ceiling",
+        "blocked",
+        "broken",
+        "cancelled",
+        "clock",
+        "closed",
+        "contextual",
+        "covered",
+        "crew",
+        "dead",
+        "dequeue",
+        "enqueue",
+        "failed",
+        "headcount",
+        "hurry",
+        "idlers",
+        "max_queue",
+        "max_workers",
+        "min_spare_workers",
+        "min_workers",
+        "mutex",
+        "parked",
+        "patience",
+        "queue",
+        "rejected",
+        "rejecting",
+        "retired",
+        "roused",
+        "searching",
+        "seekers",
+        "slow_start",
+        "special",
+        "started",
+        "starting",
+        "surplus",
+        "taken",
+        "turned_away",
+        "workers",
+    )
+
+    mutex: Any
+
+    def __init__(self, crew: Crew | None) -> None:
+        if not cython.compiled:
+            # Re-entrant: a finaliser or a signal handler may submit while this very thread is in a critical section.
+            self.mutex = threading.RLock()
+        # Executor and threads hold the crew, the crew holds the pool: no cycle.
+        self.crew: Callable[[], Crew | None] = _nobody if crew is None else weakref.ref(crew)
+        self._replace_queue(deque())
+        self.parked: list[Worker] = []
+        self.workers: list[Worker] = []
+        self.seekers: deque[LockType] = deque()
+        self.idlers: list[LockType] = []
+        self.min_workers = 0
+        self.max_workers = 1
+        self.min_spare_workers = 0
+        self.patience = 10.0
+        self.max_queue = -1
+        self.rejecting = False
+        self.contextual = False
+        self.slow_start = False
+        self.special = False
+        self.closed = False
+        self.broken = False
+        self.searching = False
+        self.covered = False
+        self.at_ceiling = False
+        self.hurry = False
+        self.roused = 0
+        self.turned_away = False
+        self.clock = 0.0
+        self.headcount = 0
+        self.starting = 0
+        self.blocked = 0
+        self.surplus = 0
+        self.dead = 0
+        self.taken = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.rejected = 0
+        self.started = 0
+        self.retired = 0
+
+    def configure(
+        self,
+        min_workers: int,
+        max_workers: int,
+        min_spare_workers: int,
+        patience: float,
+        max_queue: int,
+        rejecting: bool,
+    ) -> None:
+        """Takes new settings into force; `patience` and `max_queue` below zero mean without limit."""
+        with self.mutex:
+            self.min_workers = min_workers
+            self.max_workers = max_workers
+            self.min_spare_workers = min_spare_workers
+            self.patience = patience
+            self.max_queue = max_queue
+            self.rejecting = rejecting
+            self._special()
+            self._measure()
+            self._uncover()
+            # Parked workers look again at whether, and how long, they should stay.
+            self._rouse_all()
+            self._release_seekers()
+            errand = self._arrange() if self._waiting() > 0 else None
+            if errand is None and self.headcount > 0:
+                errand = self._spare()
+        if errand is not None:
+            self._run(errand, None)
+
+    def push(self, future: FutureCore) -> str | None:
+        """Queues a task and sees to it that somebody will take it.
+
+        Returns:
+            None, or why the task was not taken: "closed", "broken" or "full".
+
+        Raises:
+            RuntimeError: no worker could be started, and there is none that could take the task later.
+        """
+        errand = None
+        with self.mutex:
+            refusal = self._refusal() if self.special else None
+            if refusal is None:
+                self.enqueue(future)
+                if self.hurry:
+                    self.hurry = False
+                    self._reserve(1)
+                    errand = HASTE
+                elif not self.searching and (self.parked or not self.covered):
+                    errand = self._arrange()
+                future._since = self.clock
+            elif refusal == "full":
+                self.turned_away = True
+                if not self.searching and not self.covered:
+                    errand = self._arrange()
+        if errand is not None:
+            self._run(errand, future)
+        return refusal
+
+    def _replace_queue(self, queue: deque[FutureCore]) -> None:
+        self.queue = queue
+        self.enqueue = queue.append
+        self.dequeue = queue.popleft
+
+    def _refusal(self) -> str | None:
+        if self.broken:
+            return "broken"
+        if self.closed:
+            return "closed"
+        if self.max_queue < 0:
+            return None
+        # Tasks that idle or arriving workers are about to take do not count as waiting.
+        coming = self._at_hand() + self.starting
+        if self._waiting() < self.max_queue + coming or self.headcount == 0:
+            return None
+        # Where a task must not wait, or would be lost, the pool grows without further thought.
+        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
+            self.hurry = True
+            return None
+        return "full"
+
+    def _arrange(self) -> str | None:
+        """Under the mutex: finds who takes the waiting tasks, and returns the errand that sets it going."""
+        self.clock = monotonic()
+        if self.searching:
+            return None
+        if self.parked:
+            return self._rouse()
+        self.at_ceiling = self.headcount - self.blocked >= self.max_workers
+        if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
+            self._reserve(1)
+            if self.slow_start:
+                # Its initializer may take any time: nobody else must wait for it to arrive.
+                self.covered = True
+                return EXTRA
+            self.searching = True
+            return START
+        if self.covered:
+            return None
+        self.covered = True
+        return WATCH
+
+    def _rouse(self) -> str | None:
+        """Wakes the worker that parked last; returns an errand or None."""
+        try:
+            worker = self.parked.pop()
+        except IndexError:
+            # A signal handler that submitted has come in between.
+            return None
+        worker.searching = True
+        self.searching = True
+        self._unpark(worker)
+        worker.mailbox.release()
+        return self._spare()
+
+    def _spare(self) -> str | None:
+        """Returns the errand that gets spare workers, if any are wanted and nobody is about it."""
+        if self.covered or not self._lacks_spare():
+            return None
+        self.covered = True
+        return WATCH
+
+    def _rouse_all(self) -> None:
+        for worker in self.parked:
+            self._unpark(worker)
+            worker.mailbox.release()
+        self.parked.clear()
+
+    def _unpark(self, worker: Worker) -> None:
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
+
+    def _run(self, errand: str, future: FutureCore | None) -> None:
+        """Not under the mutex. `future` is withdrawn again if no worker can be had for it."""
+        if errand is WATCH:
+            self._watch()
+            return
+        try:
+            crew = self.crew()
+            if crew is None:
+                raise RuntimeError("the executor is gone")
+            crew.start(errand is START)
+        except RuntimeError:
+            if self.unreserve(errand is START, future, errand is HASTE):
+                raise
+        if errand is EXTRA:
+            self._watch()
+
+    def _watch(self) -> None:
+        crew = self.crew()
+        if crew is not None:
+            refusal = crew.watch()
+            if refusal is not None:
+                self._strand(refusal)
+
+    def _strand(self, refusal: BaseException) -> None:
+        """Not even the timekeeper can be started: what no worker will ever take fails at once."""
+        with self.mutex:
+            self.covered = False
+            stranded = [] if self.headcount > 0 else list(self.queue)
+        for future in stranded:
+            future.reject(refusal)
+
+    def _waiting(self) -> int:
+        return len(self.queue) - self.dead
+
+    def _demand(self) -> int:
+        """Tasks that want a worker: those in the queue, those that wait for room in it, those turned away."""
+        return len(self.queue) - self.dead + len(self.seekers) + self.turned_away
+
+    def _at_hand(self) -> int:
+        """Workers that are parked, or roused and on their way to the queue."""
+        return len(self.parked) + self.roused
+
+    def _lacks_spare(self) -> bool:
+        return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
+
+    def _special(self) -> None:
+        self.special = self.closed or self.broken or self.max_queue >= 0
+
+    def _measure(self) -> None:
+        surplus = self.headcount - self.blocked - self.max_workers
+        self.surplus = surplus if surplus > 0 else 0
+
+    def _uncover(self) -> None:
+        if self.at_ceiling:
+            self.at_ceiling = False
+            self.covered = False
+
+    def _reserve(self, count: int) -> None:
+        self.headcount += count
+        self.starting += count
+
+    def reserve(self, count: int) -> int:
+        """Makes room for up to `count` workers about to be started; returns for how many."""
+        with self.mutex:
+            room = self.max_workers + self.blocked - self.headcount
+            if self.closed:
+                room = min(room, self._waiting())
+            count = max(0, min(count, room))
+            self._reserve(count)
+        return count
+
+    def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
+        """A reserved worker could not be started; the timekeeper tries again while tasks wait.
+
+        Returns:
+            True if `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
+        """
+        with self.mutex:
+            self.headcount -= 1
+            self.starting -= 1
+            self._tell_idlers()
+            if searching:
+                self.searching = False
+            self._uncover()
+            withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
+            if withdrawn and future is not None:
+                self.queue.remove(future)
+            watch = self._waiting() > 0 and not self.covered
+            if watch:
+                self.covered = True
+        if watch:
+            self._watch()
+        return withdrawn
+
+    def enlist(self, worker: Worker) -> None:
+        """Counts a worker for which room was reserved, before its thread starts."""
+        with self.mutex:
+            self.workers.append(worker)
+            self.started += 1
+
+    def delist(self, worker: Worker) -> None:
+        """Takes back `enlist`: the worker's thread could not be started."""
+        with self.mutex:
+            self.workers.remove(worker)
+            self.started -= 1
+
+    def _arrived(self, worker: Worker) -> str | None:
+        """Under the mutex: a worker that was on its way has taken a task. Returns an errand or None."""
+        self._clear(worker)
+        self.clock = monotonic()
+        if self._waiting() > 0 and (self.parked or not self.covered):
+            return self._arrange()
+        return self._spare()
+
+    def _clear(self, worker: Worker) -> None:
+        if worker.starting:
+            worker.starting = False
+            self.starting -= 1
+        if worker.roused:
+            worker.roused = False
+            self.roused -= 1
+        if worker.searching:
+            worker.searching = False
+            self.searching = False
+        worker.fresh = False
+        worker.expired = False
+
+    def _rest(self, worker: Worker) -> str | None:
+        """Under the mutex: a worker without a task parks or leaves. Returns an errand or None."""
+        expired = worker.expired or self.patience == 0
+        self._clear(worker)
+        if self.surplus > 0 or self.closed:
+            worker.leaving = True
+        elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
+            worker.leaving = True
+        if worker.leaving:
+            self._remove(worker)
+        else:
+            # Nobody wakes up merely to find that it has to stay.
+            worker.patience = -1.0 if expired else self.patience
+            worker.parked = True
+            self.parked.append(worker)
+        if self.seekers:
+            self.seekers.popleft().release()
+        self._tell_idlers()
+        return self._arrange() if self._waiting() > 0 else None
+
+    def _remove(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.headcount -= 1
+        self.retired += 1
+        self._tell_idlers()
+        self._measure()
+        self._uncover()
+
+    def expire(self, worker: Worker) -> None:
+        """A worker's patience is over. If a waker has taken it off the stack already, its release is awaited."""
+        with self.mutex:
+            woken = not worker.parked
+            if not woken:
+                self.parked.remove(worker)
+                self._unpark(worker)
+                worker.expired = True
+        if woken:
+            worker.mailbox.acquire()
+
+    def bury(self, code: int) -> None:
+        """Under the mutex: a queued future is done before its turn."""
+        self.dead += 1
+        if code == NOTIFIED:
+            self.cancelled += 1
+        else:
+            self.taken += 1
+            self.failed += 1
+        if self.seekers:
+            self.seekers.popleft().release()
+        self._tell_idlers()
+
+    @cython.locals(future=FutureCore)
+    def compact(self) -> None:
+        """Drops cancelled futures from the queue once they are most of it."""
+        fresh: deque[FutureCore] = deque()
+        trash: list[FutureCore] = []
+        # Lists and deques are made beforehand: making one may run the garbage collector.
+        with self.mutex:
+            if self.dead < 64 or self.dead * 2 < len(self.queue):
+                return
+            old = self.queue
+            while old:
+                future = old.popleft()
+                if future._code == PENDING:
+                    fresh.append(future)
+                else:
+                    trash.append(future)
+            self._replace_queue(fresh)
+            self.dead = 0
+
+    def block(self) -> None:
+        """The calling worker is about to wait for this very pool; another may take its place."""
+        with self.mutex:
+            self.blocked += 1
+            self._measure()
+            self._uncover()
+            errand = self._arrange() if self._waiting() > 0 else None
+        if errand is not None:
+            self._run(errand, None)
+
+    @cython.locals(leaver=Worker)
+    def unblock(self) -> None:
+        """The calling worker goes on; a worker too many leaves when it has no task in hand."""
+        leaver = None
+        with self.mutex:
+            self.blocked -= 1
+            self._measure()
+            if self.surplus > 0 and self.parked:
+                leaver = self.parked.pop(0)
+                self._unpark(leaver)
+        if leaver is not None:
+            leaver.mailbox.release()
+
+    def seek(self, waiter: LockType, again: bool) -> bool:
+        """Queues a submitter for room in a full queue; False if there is no need to wait."""
+        with self.mutex:
+            refusal = self._refusal()
+            self.hurry = False
+            if refusal != "full":
+                return False
+            if again:
+                self.seekers.appendleft(waiter)
+            else:
+                self.seekers.append(waiter)
+            errand = None if self.searching or self.covered else self._arrange()
+        if errand is not None:
+            self._run(errand, None)
+        return True
+
+    def unseek(self, waiter: LockType) -> None:
+        """A submitter gives up; room that was already promised to it goes to the next."""
+        with self.mutex:
+            if waiter in self.seekers:
+                self.seekers.remove(waiter)
+            elif self.seekers:
+                self.seekers.popleft().release()
+
+    def _release_seekers(self) -> None:
+        while self.seekers:
+            self.seekers.popleft().release()
+
+    def count_reject(self) -> None:
+        """Counts a task that was refused."""
+        with self.mutex:
+            self.rejected += 1
+
+    def count_aside(self, failed: bool) -> None:
+        """Counts a task that was run by its submitter."""
+        with self.mutex:
+            self.taken += 1
+            if failed:
+                self.failed += 1
+
+    def close(self) -> None:
+        """Takes no more tasks; workers leave once the queue is empty. Safe to call again."""
+        with self.mutex:
+            self.closed = True
+            self._special()
+            self._rouse_all()
+            self._release_seekers()
+            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+        if errand is not None:
+            self._run(errand, None)
+
+    def break_up(self) -> list[FutureCore]:
+        """Takes no more tasks because workers cannot be initialised; returns those that waited."""
+        with self.mutex:
+            self.broken = True
+        self.close()
+        return self.waiting()
+
+    @cython.locals(worker=Worker)
+    def dismiss(self, worker: Worker, error: BaseException | None) -> None:
+        """Strikes off a worker that ended without leave; `error` becomes the outcome of the task in hand."""
+        with self.mutex:
+            current = worker.current
+            self._clear(worker)
+            if worker.parked:
+                self.parked.remove(worker)
+            if worker in self.workers:
+                self._remove(worker)
+            worker.current = None
+            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+        if current is not None:
+            current._conclude(RUNNING, RUNNING, FINISHED, None, error)
+        if errand is not None:
+            self._run(errand, None)
+
+    @cython.locals(future=FutureCore)
+    def waiting(self) -> list[FutureCore]:
+        """The queued futures, oldest first."""
+        with self.mutex:
+            queued = list(self.queue)
+        waiting: list[FutureCore] = []
+        for future in queued:
+            if future._code == PENDING:
+                waiting.append(future)
+        return waiting
+
+    def _idle(self) -> bool:
+        if self._waiting() > 0:
+            return False
+        for worker in self.workers:
+            if worker.current is not None:
+                return False
+        return True
+
+    def _tell_idlers(self) -> None:
+        while self.idlers:
+            self.idlers.pop().release()
+
+    def await_idle(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
+        return self._await(-1, timeout)
+
+    def await_departure(self, remaining: int, timeout: float) -> bool:
+        """Waits up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted."""
+        return self._await(remaining, timeout)
+
+    def _await(self, remaining: int, timeout: float) -> bool:
+        deadline = monotonic() + timeout
+        told = True
+        while told:
+            waiter = allocate_lock()
+            waiter.acquire()
+            with self.mutex:
+                if self._idle() if remaining < 0 else self.headcount <= remaining:
+                    return True
+                self.idlers.append(waiter)
+            told = False
+            try:
+                told = waiter.acquire(True, timeout if timeout < 0 else max(0.0, deadline - monotonic()))
+            finally:
+                if not told:
+                    with self.mutex:
+                        if waiter in self.idlers:
+                            self.idlers.remove(waiter)
+        return False
+
+    @cython.locals(head=FutureCore)
+    def _trim(self, trash: list[FutureCore]) -> None:
+        while self.dead and self.queue:
+            head = self.queue[0]
+            if head._code == PENDING:
+                break
+            trash.append(self.dequeue())
+            self.dead -= 1
+
+    @cython.locals(head=FutureCore)
+    def look(self, now: float) -> tuple[bool, int, int, int, int, int, int, float] | None:
+        """What the timekeeper wants to know at `now` (monotonic seconds), or None when it need not come back.
+
+        Returns:
+            (whether another worker may be started, waiting, taken so far, workers, starting, idle, blocked, seconds
+            for which the oldest has waited)
+        """
+        trash: list[FutureCore] = []
+        errand = None
+        oldest = 0.0
+        with self.mutex:
+            self.clock = now
+            self._trim(trash)
+            waiting = self._demand()
+            self.turned_away = False
+            needed = waiting > 0 or self._lacks_spare()
+            self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
+            self.covered = needed
+            may_grow = not self.at_ceiling
+            if self._waiting() > 0:
+                head = self.queue[0]
+                oldest = now - head._since
+                if self.parked and not self.searching:
+                    errand = self._rouse()
+            taken = self.taken
+            headcount = self.headcount
+            starting = self.starting
+            idle = self._at_hand()
+            blocked = self.blocked
+        if errand is not None:
+            self._run(errand, None)
+        if not needed:
+            return None
+        return may_grow, waiting, taken, headcount, starting, idle, blocked, oldest
+
+    @cython.locals(head=FutureCore, worker=Worker)
+    def counts(self) -> dict[str, float]:
+        """The figures behind `PoolStats`."""
+        trash: list[FutureCore] = []
+        oldest = longest = 0.0
+        running = 0
+        with self.mutex:
+            self._trim(trash)
+            now = monotonic()
+            waiting = self._waiting()
+            if waiting > 0:
+                head = self.queue[0]
+                oldest = now - head._since
+            for worker in self.workers:
+                if worker.current is not None:
+                    running += 1
+                    longest = max(longest, now - worker.since)
+            headcount = self.headcount
+            taken = self.taken
+            failed = self.failed
+            cancelled = self.cancelled
+            blocked = self.blocked
+            rejected = self.rejected
+            started = self.started
+            retired = self.retired
+        return {
+            "workers": headcount,
+            "idle": headcount - running,
+            "running": running,
+            "blocked": blocked,
+            "queued": waiting,
+            "oldest_wait": oldest,
+            "submitted": taken + waiting + cancelled,
+            "completed": taken - failed - running,
+            "failed": failed,
+            "cancelled": cancelled,
+            "rejected": rejected,
+            "started": started,
+            "retired": retired,
+            "longest_running": longest,
+        }
+
+    @cython.locals(worker=Worker)
+    def crew_list(self) -> list[tuple[threading.Thread, float]]:
+        """(thread, seconds its task has been running or -1.0) of every worker."""
+        listed = []
+        with self.mutex:
+            now = monotonic()
+            for worker in self.workers:
+                listed.append((worker.thread, now - worker.since if worker.current is not None else -1.0))
+        return listed
+
+    def hold(self) -> None:
+        """Takes the mutex across a fork."""
+        self.mutex.acquire()
+
+    def let_go(self) -> None:
+        """Frees the mutex after a fork."""
+        self.mutex.release()
+
+    @cython.locals(future=FutureCore, worker=Worker)
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: forgets the threads that did not come along, and fails the futures they left behind.
+
+        Their callbacks belong to the parent and do not run here. A worker that itself forked has come along, and
+        stays.
+        """
+        here = getattr(_here, "worker", None)
+        lost = self.waiting()
+        stayed = []
+        with self.mutex:
+            for worker in self.workers:
+                if worker is here:
+                    stayed.append(worker)
+                elif worker.current is not None:
+                    lost.append(worker.current)
+            self._replace_queue(deque())
+            self.parked = []
+            self.workers = stayed
+            self.seekers = deque()
+            self.idlers = []
+            self.headcount = len(self.workers)
+            self.searching = self.covered = self.at_ceiling = self.hurry = False
+            self.roused = self.starting = self.blocked = self.surplus = self.dead = 0
+        for future in lost:
+            future.disown(error)
+
+
+class ExecutorCore:
+    """The part of an executor that every task passes."""
+
+    pool: Pool
+
+    @cython.locals(pool=Pool, future=FutureCore)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queues `fn(*args, **kwargs)` and returns its `Future`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down, or no thread can be started and there is none.
+            BrokenThreadPool: a worker's initializer failed.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        pool = self.pool
+        future = FutureCore.__new__(Future)
+        future._pool = pool
+        if pool.contextual:
+            args = (fn, *args)
+            fn = copy_context().run
+        future._fn = fn
+        future._args = args
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = None
+        future._kwargs = kwargs if kwargs else None
+        future._since = pool.clock
+        errand = None
+        with pool.mutex:
+            special = pool.special
+            if not special:
+                pool.enqueue(future)
+                if not pool.searching and (pool.parked or not pool.covered):
+                    errand = pool._arrange()
+                future._since = pool.clock
+        if errand is not None:
+            pool._run(errand, future)
+        elif special:
+            refusal = pool.push(future)
+            if refusal is not None:
+                self._refused(future, refusal)
+        return future
+
+    def _refused(self, future: Any, refusal: str | None) -> None:
+        """Deals with a task that the pool did not take."""
+        raise NotImplementedError
+
+
+_ORPHANS = Pool(None)
+"""Where futures belong that no executor made."""
+
+orphans = _ORPHANS
+
+
+def current_worker() -> Any:
+    """The calling thread's `Worker`, or None."""
+    return getattr(_here, "worker", None)
