@@ -1,0 +1,287 @@
+"""A pool's threads: how they start, what frames their work, how they are waited for, and when more are started."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import sys
+import threading
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from ebbpool import _lifecycle
+from ebbpool._accel import Pool, Worker
+from ebbpool._compat import GIL_ENABLED, available_cpus
+from ebbpool._sizing import TICK, Limits, Sample, Sizing
+from ebbpool._timekeeper import Tick, timekeeper
+
+LOGGER = logging.getLogger("concurrent.futures")
+
+CEILING_TICK = 0.05
+"""Seconds between looks at a pool that may not grow; they keep its clock."""
+
+_numbers = itertools.count()
+
+
+class _Look(NamedTuple):
+    now: float
+    cpu: float
+    taken: int
+    preempted: int
+
+
+def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
+    # Runs wherever the garbage collector does, perhaps under the very mutex that closing takes.
+    if pool.headcount > 0 and not pool.closed:
+        call_soon(pool.close)
+
+
+class _LaterEvent(threading.Event):
+    """An event that `Thread.start` does not wait for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+
+class WorkerThread(threading.Thread):
+    """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
+
+    That wait is most of the cost of `Thread.start`; a burst would pay it once per thread, one after another.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._started = _LaterEvent()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
+        # A thread that has not begun to run yet cannot be joined.
+        deadline = None if timeout is None else monotonic() + timeout
+        if not threading.Event.wait(self._started, timeout):
+            return
+        super().join(None if deadline is None else max(0.0, deadline - monotonic()))
+
+    def begins(self) -> bool:
+        """Whether the thread runs, or does so within a second."""
+        return threading.Event.wait(self._started, 1.0)
+
+    def ended(self) -> bool:
+        """Whether the thread has been there and gone."""
+        return self._started.is_set() and not self.is_alive()
+
+
+class Crew:
+    """Starts and frames the threads of one pool."""
+
+    def __init__(
+        self,
+        prefix: str,
+        initializer: Callable[..., object] | None,
+        initargs: tuple[Any, ...],
+        finalizer: Callable[[], object] | None,
+        daemon: bool,
+    ) -> None:
+        self.prefix = prefix or f"AdaptiveExecutor-{next(_numbers)}"
+        self.initializer = initializer
+        self.initargs = initargs
+        self.finalizer = finalizer
+        self.daemon = daemon
+        self.pool = Pool(self)
+        self.pool.slow_start = initializer is not None
+        self.settings_lock = threading.Lock()
+        self.threads: set[WorkerThread] = set()
+        self._ending: deque[threading.Thread] = deque()
+        self.cause = ""
+        self._names = itertools.count()
+        self._owner: weakref.ref[Any] | None = None
+        self._sizing = Sizing(0.0 if not GIL_ENABLED else sys.getswitchinterval())
+        self._cpus = available_cpus()
+        self._previous: _Look | None = None
+        self._refused = False
+        # Before there is any state that a fork could catch half way.
+        _lifecycle.register(self)
+
+    def serve(self, owner: object) -> None:
+        """Ends the pool, once its queue is empty, when nobody holds `owner` any more."""
+        self._owner = weakref.ref(owner, functools.partial(_forgotten, self.pool, timekeeper.call_soon))
+
+    def start(self, searching: bool) -> None:
+        """Starts a worker, in any thread, for which the pool has reserved room.
+
+        Raises:
+            RuntimeError: The system refuses another thread, or the interpreter is shutting down.
+        """
+        if _lifecycle.exiting() and not self.threads:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        timekeeper.start()
+        self._strike_off()
+        worker = Worker(self.pool, searching)
+        thread = WorkerThread(
+            target=self._work, args=(worker,), name=f"{self.prefix}_{next(self._names)}", daemon=self.daemon
+        )
+        worker.thread = thread
+        self.pool.enlist(worker)
+        self.threads.add(thread)
+        try:
+            thread.start()
+        except BaseException as error:
+            # A signal may interrupt the start after the thread has been made: then the worker lives.
+            if isinstance(error, RuntimeError) or not thread.begins():
+                self.threads.discard(thread)
+                self.pool.delist(worker)
+                if not isinstance(error, RuntimeError):
+                    self.pool.unreserve(searching, None, False)
+            raise
+
+    def _strike_off(self) -> None:
+        for _ in range(len(self._ending)):
+            try:
+                thread = self._ending.popleft()
+            except IndexError:
+                # Another thread is at it too.
+                return
+            if thread.is_alive():
+                self._ending.append(thread)
+            else:
+                self.threads.discard(thread)
+
+    def watch(self) -> RuntimeError | None:
+        """Has the timekeeper look at the pool every tick until no task waits; any thread.
+
+        Returns:
+            None, or why there is no timekeeper: the system refuses another thread.
+        """
+        try:
+            timekeeper.start()
+        except RuntimeError as error:
+            return error
+        timekeeper.watch(self)
+        return None
+
+    def look(self, tick: Tick) -> float | None:
+        """Starts as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
+        seen = self.pool.look(tick.now)
+        previous, self._previous = self._previous, None
+        if seen is None:
+            self._sizing.reset()
+            self._refused = False
+            return None
+        may_grow, queued, taken, workers, starting, idle, blocked, oldest = seen
+        if not may_grow:
+            return CEILING_TICK
+        self._previous = _Look(tick.now, tick.cpu, taken, tick.preempted)
+        if previous is None:
+            previous = _Look(tick.now - TICK - tick.late, tick.cpu, taken, tick.preempted)
+        sample = Sample(
+            queued=queued,
+            taken=taken - previous.taken,
+            workers=workers,
+            starting=starting,
+            idle=idle,
+            blocked=blocked,
+            oldest_wait=oldest,
+            elapsed=tick.now - previous.now,
+            late=tick.late,
+            cpu=tick.cpu - previous.cpu,
+            cpus=self._cpus,
+            refused=self._refused,
+            preempted=tick.preempted - previous.preempted,
+        )
+        pool = self.pool
+        count = self._sizing.look(sample, Limits(pool.min_workers, pool.max_workers, pool.min_spare_workers))
+        if count > 0:
+            self._start_many(count)
+        return self._sizing.tick
+
+    def _start_many(self, count: int) -> None:
+        self._refused = False
+        for _ in range(self.pool.reserve(count)):
+            if not self._refused:
+                try:
+                    self.start(False)
+                    continue
+                except RuntimeError:
+                    self._refused = True
+            self.pool.unreserve(False, None, False)
+
+    def _work(self, worker: Worker) -> None:
+        try:
+            if self._initialize(worker):
+                self._serve(worker)
+                self._finalize()
+        finally:
+            # It has yet to drop its thread-local objects: whoever joins the crew waits for that too.
+            self._ending.append(threading.current_thread())
+
+    def _serve(self, worker: Worker) -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            # Thrown in from outside, between two tasks.
+            LOGGER.critical("Exception in worker", exc_info=True)
+            self.pool.dismiss(worker, error)
+
+    def _initialize(self, worker: Worker) -> bool:
+        if self.initializer is None:
+            return True
+        try:
+            self.initializer(*self.initargs)
+        except BaseException:
+            LOGGER.critical("Exception in initializer:", exc_info=True)
+            self.cause = "A thread initializer failed, the thread pool is not usable anymore"
+            for future in self.pool.break_up():
+                _lifecycle.fail(future, self.cause)
+            self.pool.dismiss(worker, None)
+            return False
+        return True
+
+    def _finalize(self) -> None:
+        if self.finalizer is not None:
+            try:
+                self.finalizer()
+            except BaseException:
+                LOGGER.critical("Exception in finalizer:", exc_info=True)
+
+    def join(self, timeout: float | None) -> bool:
+        """Waits up to `timeout` seconds for all threads, but the calling one, to end; True if they have."""
+        deadline = None if timeout is None else monotonic() + timeout
+        own: set[Any] = {threading.current_thread()}
+        # A worker for which there is room may have no thread yet.
+        if not self.pool.await_departure(len(self.threads & own), -1.0 if timeout is None else timeout):
+            return False
+        for thread in self.threads - own:
+            thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
+            if thread.ended():
+                self.threads.discard(thread)
+        return not self.threads - own
+
+    def report(self) -> str:
+        """Which tasks still run: worker, seconds, and stack of each."""
+        frames = sys._current_frames()
+        lines = []
+        for thread, seconds in self.pool.crew_list():
+            if seconds < 0:
+                continue
+            frame = frames.get(thread.ident) if thread.ident is not None else None
+            stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
+            own = [entry for entry in stack if entry.filename not in _INTERNAL]
+            name = own[0].name if own else "a call without a Python frame"
+            lines.append(f"{thread.name}: {name}, running for {seconds:.1f} s\n" + "".join(traceback.format_list(own)))
+        return "\n".join(lines)
+
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: keeps the calling thread, if it is one of the pool's, and none else."""
+        self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
+        self._ending.clear()
+        self.settings_lock = threading.Lock()
+        self._previous = None
+        self._sizing.reset()
+        self.pool.renew(error)
+
+
+_INTERNAL = frozenset({__file__, threading.__file__, sys.modules[Pool.__module__].__file__})

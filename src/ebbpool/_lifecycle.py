@@ -1,0 +1,118 @@
+"""What happens to pools when the interpreter exits and when the process forks, and the registry both need."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
+from typing import Any, Protocol
+
+from ebbpool._accel import Pool, orphans
+from ebbpool._timekeeper import timekeeper
+
+FORKED = "the process was forked; this call was left with the parent"
+
+
+class Registered(Protocol):
+    """What the registry knows of a pool."""
+
+    pool: Pool
+    daemon: bool
+
+    def join(self, timeout: float | None) -> bool: ...
+    def renew(self, error: BaseException) -> None: ...
+
+
+_live: dict[int, weakref.ref[Registered]] = {}
+_exiting = False
+_fork_lock = threading.Lock()
+_held: list[Registered] = []
+
+
+def register(crew: Registered) -> None:
+    """Adds a pool, for as long as it is around."""
+    key = id(crew)
+    _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
+
+
+def _forget(live: dict[int, Any], key: int, _: object) -> None:
+    live.pop(key, None)
+
+
+def live() -> list[Registered]:
+    """The pools that are still around."""
+    return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
+
+
+def exiting() -> bool:
+    """Whether the interpreter has begun to shut down."""
+    return _exiting
+
+
+def fail(future: Any, reason: str) -> None:
+    """Fails a queued future that nobody will run; nothing happens if it is done already."""
+    future.reject(BrokenThreadPool(reason))
+
+
+def _at_exit() -> None:
+    global _exiting
+    _exiting = True
+    crews = live()
+    for crew in crews:
+        crew.pool.close()
+        if crew.daemon:
+            for future in crew.pool.waiting():
+                future.cancel()
+    for crew in crews:
+        if not crew.daemon:
+            crew.join(None)
+    timekeeper.stop()
+
+
+def _before_fork() -> None:
+    # All mutexes are taken, so that the child inherits every pool in a consistent state.
+    _fork_lock.acquire()
+    _held.extend(live())
+    for crew in _held:
+        crew.pool.hold()
+    orphans.hold()
+
+
+def _free() -> list[Registered]:
+    orphans.let_go()
+    crews = _held.copy()
+    for crew in crews:
+        crew.pool.let_go()
+    _held.clear()
+    return crews
+
+
+def _after_in_parent() -> None:
+    _free()
+    _fork_lock.release()
+
+
+def _after_in_child() -> None:
+    crews = _free()
+    _fork_lock.release()
+    timekeeper.renew()
+    for crew in crews:
+        crew.renew(BrokenThreadPool(FORKED))
+
+
+def _install(at_exit: Callable[[], None]) -> None:
+    # threading runs these before it joins threads, atexit only afterwards.
+    register_atexit = getattr(threading, "_register_atexit", None)
+    if register_atexit is None:
+        import atexit
+
+        register_atexit = atexit.register
+    register_atexit(at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+_install(_at_exit)

@@ -1,0 +1,362 @@
+"""AdaptiveExecutor: the one class most users meet."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.thread import BrokenThreadPool
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ebbpool import _lifecycle, _map
+from ebbpool._accel import ExecutorCore, current_worker
+from ebbpool._crew import Crew
+from ebbpool._settings import (
+    DEFAULT_MAX_WORKERS,
+    UNSET,
+    Settings,
+    Unset,
+    WhenFull,
+    optional_callable,
+    policy,
+    seconds,
+    time_limit,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from ebbpool._accel import Future
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class QueueFull(RuntimeError):
+    """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject"."""
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """What a pool is doing, and has done. Times are in seconds.
+
+    Attributes:
+        workers: Threads of the pool, those just starting included; always `idle` + `running`.
+        idle: Workers without a task.
+        running: Workers with a task, or with its callbacks.
+        blocked: Running workers that wait for a future of this same pool.
+        queued: Tasks that wait for a worker.
+        oldest_wait: How long the first of them has waited.
+        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        completed: Tasks that returned.
+        failed: Tasks that raised, or that a broken initializer kept from running.
+        cancelled: Tasks cancelled before they ran.
+        rejected: Tasks refused because the queue was full.
+        started: Threads started so far.
+        retired: Threads that have left so far.
+        longest_running: How long the longest of the running tasks has run.
+    """
+
+    workers: int
+    idle: int
+    running: int
+    blocked: int
+    queued: int
+    oldest_wait: float
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    started: int
+    retired: int
+    longest_running: float
+
+
+class _QueueView:
+    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._pool = crew.pool
+
+    def qsize(self) -> int:
+        """How many tasks wait for a worker."""
+        return int(self._pool.counts()["queued"])
+
+    def empty(self) -> bool:
+        """Whether no task waits for a worker."""
+        return self.qsize() == 0
+
+
+class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
+    """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
+
+    It starts without threads. The first four parameters are the standard library's.
+
+    Args:
+        max_workers: Most threads at a time; 256 if None. Workers that block on a future of this same pool do not
+            count, so that nested submits cannot deadlock.
+        thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
+        initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
+        initargs: Arguments for `initializer`.
+        min_workers: Threads that stay however long they are idle, once they have been needed.
+        min_spare_workers: Idle threads to keep ahead of demand, started in the background once the pool is in use.
+        keep_alive: Seconds after which an idle thread leaves; `math.inf` for never.
+        max_queue: Most tasks that may wait for a thread; None for no limit. With 0 nothing waits: a task that finds
+            no idle thread starts one, up to `max_workers`.
+        when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
+            its own pool runs the call in place instead), "reject" with `QueueFull` once the pool cannot grow either,
+            or run the call in the submitting thread ("caller_runs").
+        finalizer: Called without arguments in each thread before it ends. What it raises is logged.
+        propagate_context: Whether a task runs in a copy of its submitter's context variables.
+        daemon: Whether the interpreter may exit while tasks run; what is queued then is cancelled.
+
+    Raises:
+        TypeError: An argument is of the wrong type; the message names it and its value.
+        ValueError: An argument is out of range; the message names it and its value.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        thread_name_prefix: str = "",
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        min_workers: int = 0,
+        min_spare_workers: int = 0,
+        keep_alive: float = 10.0,
+        max_queue: int | None = None,
+        when_full: WhenFull = "block",
+        finalizer: Callable[[], object] | None = None,
+        propagate_context: bool = False,
+        daemon: bool = False,
+    ) -> None:
+        settings = Settings(
+            DEFAULT_MAX_WORKERS if max_workers is None else max_workers,
+            min_workers,
+            min_spare_workers,
+            keep_alive,
+            max_queue,
+        )
+        if not isinstance(thread_name_prefix, str):
+            raise TypeError(f"thread_name_prefix must be a string, not {thread_name_prefix!r}")
+        optional_callable("initializer", initializer)
+        optional_callable("finalizer", finalizer)
+        try:
+            initargs = tuple(initargs)
+        except TypeError:
+            raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
+        self._when_full = policy(when_full)
+        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon))
+        self.pool = self._crew.pool
+        self.pool.contextual = bool(propagate_context)
+        self._apply(settings)
+        self._crew.serve(self)
+
+    def _apply(self, settings: Settings) -> None:
+        self._settings = settings
+        self.pool.configure(
+            settings.min_workers,
+            settings.max_workers,
+            settings.min_spare_workers,
+            settings.patience,
+            -1 if settings.max_queue is None else settings.max_queue,
+            self._when_full == "reject",
+        )
+
+    def _refused(self, future: Any, refusal: str | None) -> None:
+        again = False
+        while refusal is not None:
+            if refusal == "broken":
+                raise BrokenThreadPool(self._crew.cause)
+            if refusal == "closed":
+                when = "interpreter shutdown" if _lifecycle.exiting() else "shutdown"
+                raise RuntimeError(f"cannot schedule new futures after {when}")
+            if self._when_full == "reject":
+                self.pool.count_reject()
+                raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
+            if self._when_full == "caller_runs" or self._is_ours():
+                future.perform()
+                return
+            self._wait_for_room(again)
+            again = True
+            refusal = self.pool.push(future)
+
+    def _is_ours(self) -> bool:
+        worker = current_worker()
+        return worker is not None and worker.pool is self.pool
+
+    def _wait_for_room(self, again: bool) -> None:
+        waiter = allocate_lock()
+        waiter.acquire()
+        if not self.pool.seek(waiter, again):
+            return
+        try:
+            waiter.acquire()
+        except BaseException:
+            self.pool.unseek(waiter)
+            raise
+
+    if TYPE_CHECKING:
+
+        def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit`; this is its type."""
+            ...
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Calls `fn` with the items of the iterables, in workers; returns an iterator over the results, in order.
+
+        Args:
+            fn: Called once per item, with one argument per iterable.
+            iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
+            timeout: Seconds, counted from this call, after which waiting for a result raises.
+            chunksize: At least 1. Accepted for compatibility; each item is a task of its own.
+            buffersize: Most results that may be submitted and not yet handed out; None for all at once.
+
+        Raises:
+            TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
+            TypeError: `fn` is not callable, or a size is no integer.
+            ValueError: `chunksize` or `buffersize` is below 1.
+
+        Whatever `fn` raises is raised by the iterator at that item's place. What has not started is cancelled when the
+        iterator ends early.
+        """
+        return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def resize(
+        self,
+        *,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        min_spare_workers: int | None = None,
+        keep_alive: float | None = None,
+        max_queue: int | Unset | None = UNSET,
+    ) -> None:
+        """Changes the given settings while the pool works; threads too many leave when they have no task in hand.
+
+        Raises:
+            TypeError: A value is of the wrong type; nothing has changed.
+            ValueError: A value is out of range, alone or beside the others; nothing has changed.
+        """
+        given = {
+            "min_workers": min_workers,
+            "max_workers": max_workers,
+            "min_spare_workers": min_spare_workers,
+            "keep_alive": keep_alive,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if not isinstance(max_queue, Unset):
+            changes["max_queue"] = max_queue
+        with self._crew.settings_lock:
+            self._apply(replace(self._settings, **changes))
+
+    def stats(self) -> PoolStats:
+        """A snapshot of the pool, taken in one piece."""
+        counts: dict[str, Any] = self.pool.counts()
+        return PoolStats(**counts)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Waits up to `timeout` seconds until nothing is queued or running, callbacks included.
+
+        Returns:
+            False if the time is over.
+
+        Raises:
+            RuntimeError: Called by a task of this same pool, which would wait for itself.
+            TypeError: `timeout` is no number.
+            ValueError: `timeout` is not a number.
+        """
+        if self._is_ours():
+            raise RuntimeError("a task cannot wait for its own pool to be idle")
+        limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
+        return bool(self.pool.await_idle(limit))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
+        """Takes no more tasks; what is queued still runs, unless cancelled.
+
+        Args:
+            wait: Whether to wait until all threads have ended.
+            cancel_futures: Whether to cancel what has not started.
+            timeout: Seconds to wait at most; None for no limit.
+
+        Raises:
+            TypeError: `timeout` is no number of seconds.
+            ValueError: `timeout` is negative or not a number.
+            TimeoutError: The time is over; the message says which tasks still run, for how long, and where. The pool
+                stays shut down.
+            RuntimeError: A task of this same pool wants to wait.
+        """
+        limit = None if timeout is None else seconds("timeout", timeout)
+        if limit is not None and limit > threading.TIMEOUT_MAX:
+            limit = None
+        self.pool.close()
+        if wait and self._is_ours():
+            raise RuntimeError("a task cannot wait for its own pool to shut down")
+        if cancel_futures:
+            for future in self.pool.waiting():
+                future.cancel()
+        if wait and not self._crew.join(limit):
+            raise TimeoutError(f"after {limit:g} s these tasks still run:\n{self._crew.report()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown(wait=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shuts down; the event loop goes on meanwhile."""
+        import asyncio
+
+        self.shutdown(wait=False)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def tell() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def wait() -> None:
+            self._crew.join(None)
+            # The loop may be closed by now, if whoever awaited this was cancelled.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell)
+
+        threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=True).start()
+        await ended
+
+    def __repr__(self) -> str:
+        counts = self.pool.counts()
+        return (
+            f"<{type(self).__name__} {self._crew.prefix!r} at {id(self):#x}: {counts['workers']} of at most "
+            f"{self._settings.max_workers} workers, {counts['queued']} queued>"
+        )
+
+    # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
+    _max_workers: Any = property(lambda self: self._settings.max_workers)
+    _threads: Any = property(lambda self: {thread for thread, _ in self.pool.crew_list()})
+    _work_queue: Any = property(lambda self: _QueueView(self._crew))
+    _shutdown: Any = property(lambda self: bool(self.pool.closed))
+    _broken: Any = property(lambda self: self._crew.cause or False)
+    _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
+    _initializer: Any = property(lambda self: self._crew.initializer)
+    _initargs: Any = property(lambda self: self._crew.initargs)

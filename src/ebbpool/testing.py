@@ -1,0 +1,92 @@
+"""Help for the tests of programs that use a pool: wait until it is idle, notice threads left behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ebbpool.executor import AdaptiveExecutor
+
+__all__ = ["no_thread_leaks", "wait_idle"]
+
+TIMEKEEPER = "ebbpool-timekeeper"
+
+
+def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
+    """Wait until `pool` has nothing queued and nothing running.
+
+    Args:
+        pool: The pool to wait for.
+        timeout: Seconds to wait at most.
+
+    Raises:
+        AssertionError: The pool was still at work after `timeout` seconds; the text holds its ``stats()``.
+    """
+    if not pool.wait_idle(timeout):
+        raise AssertionError(f"the pool was not idle after {timeout:g} s: {pool.stats()}")
+
+
+@contextmanager
+def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iterator[None]:
+    """Fail if threads that were started inside the block outlive it.
+
+    ebbpool's timekeeper, one thread for the whole process that stays by design, is not counted, and neither
+    are threads that Python did not start. Nothing is checked if the block itself raises.
+
+    Args:
+        grace: Seconds that threads may take to end after the block. Nothing is waited for if none is left.
+        ignore: Names of threads that may stay.
+
+    Yields:
+        None: The block runs in the caller's thread, and so does the check after it.
+
+    Raises:
+        AssertionError: A thread was left; the text holds the name and the stack of each.
+        ValueError: `grace` is negative or not a number.
+    """
+    if not grace >= 0:
+        raise ValueError(f"grace must be a number of seconds, at least 0, not {grace!r}")
+    allowed = frozenset(ignore) | {TIMEKEEPER}
+    # Thread objects, not idents: the system gives the ident of a thread that ended to the next one.
+    before = set(threading.enumerate())
+    yield
+    if not _new_threads(before, allowed):
+        return
+    # A forgotten pool that sits in a reference cycle lets its workers go once the cycle is found.
+    gc.collect()
+    deadline = time.monotonic() + grace
+    for thread in _new_threads(before, allowed):
+        thread.join(max(0.0, deadline - time.monotonic()))
+    # Asked anew: a thread that has ended by now may have started another.
+    leaked = _new_threads(before, allowed)
+    if leaked:
+        raise AssertionError(_report(leaked, grace))
+
+
+def _new_threads(before: Collection[threading.Thread], allowed: Collection[str]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before
+        and thread.name not in allowed
+        and not isinstance(thread, threading._DummyThread)
+        and thread is not threading.current_thread()
+    ]
+
+
+def _report(leaked: Iterable[threading.Thread], grace: float) -> str:
+    frames = sys._current_frames()
+    lines = [f"threads that were still alive {grace:g} s after the block:"]
+    for thread in leaked:
+        lines.append(f"{thread.name} (daemon={thread.daemon})")
+        frame = frames.get(thread.ident) if thread.ident is not None else None
+        stack = traceback.format_stack(frame) if frame is not None else ["  (no Python frame)\n"]
+        lines.append("".join(stack).rstrip("\n"))
+    return "\n".join(lines)
