@@ -1,0 +1,57 @@
+"""What every test gets: a check for threads left behind, both cores, a header that says which core runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from types import ModuleType
+
+import hypothesis
+import pytest
+
+import ebbpool
+from ebbpool import _compat
+from ebbpool.testing import no_thread_leaks
+
+REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _compat.PURE
+
+# The time of one example says more about the machine than about the code.
+hypothesis.settings.register_profile("local", deadline=None, database=None)
+hypothesis.settings.register_profile("ci", deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if REQUIRE_EXT and not ebbpool.COMPILED:
+        raise pytest.UsageError("EBBPOOL_REQUIRE_EXT is set, but the compiled core is not what runs")
+    if _compat.FREE_THREADED and _compat.gil_enabled() and os.environ.get("PYTHON_GIL") != "1":
+        raise pytest.UsageError(
+            "an extension module turned the GIL on: this run would prove nothing about free threading "
+            "(PYTHON_GIL=0 keeps it off, PYTHON_GIL=1 says that it is meant)"
+        )
+
+
+def pytest_report_header() -> str:
+    core = "compiled" if ebbpool.COMPILED else "plain"
+    return f"ebbpool {ebbpool.__version__}: {core} core on {_compat.interpreter()}"
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def core(request: pytest.FixtureRequest) -> ModuleType:
+    """The core as plain Python and, where it was built, as the extension."""
+    if request.param == "plain":
+        return importlib.import_module("ebbpool._core")
+    try:
+        return importlib.import_module("ebbpool._core_c")
+    except ImportError:
+        if REQUIRE_EXT:
+            raise
+        pytest.skip("the extension is not built")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """Fail a test whose threads outlive it."""
+    with no_thread_leaks():
+        yield

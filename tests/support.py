@@ -1,0 +1,197 @@
+"""What the tests share: gates, bounded waits, and scripts run in an interpreter of their own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import ebbpool
+
+TIMEOUT = 10.0
+"""Seconds after which a wait that ought to end has failed."""
+A_MOMENT = 0.05
+"""Seconds for which a test watches that something does not happen. A short look can only miss a defect."""
+LONG = 600.0
+"""A keep-alive, in seconds, that outlives every test."""
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+class Boom(Exception):
+    """The error that tests raise on purpose."""
+
+
+class Thing:
+    """An object that can be watched through a weak reference."""
+
+    def method(self, *args: Any) -> int:
+        return len(args)
+
+
+class Gate:
+    """A task to submit: it tells that it has begun, then waits until somebody opens the gate.
+
+    As a context manager it opens on the way out, so that a failing test leaves nobody waiting.
+    """
+
+    def __init__(self) -> None:
+        self._begun = threading.Semaphore(0)
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        self._inside = 0
+        self.peak = 0
+        self.threads: set[threading.Thread] = set()
+
+    def __call__(self, value: Any = None) -> Any:
+        with self._lock:
+            self._inside += 1
+            self.peak = max(self.peak, self._inside)
+            self.threads.add(threading.current_thread())
+        self._begun.release()
+        try:
+            # Longer than anybody waits for something else: a gate that gives up must not pass for one that opened.
+            if not self._open.wait(3 * TIMEOUT):
+                raise TimeoutError("nobody opened the gate")
+        finally:
+            with self._lock:
+                self._inside -= 1
+        return value
+
+    def await_begun(self, count: int = 1) -> None:
+        """Wait until `count` more calls are inside."""
+        for number in range(count):
+            assert self._begun.acquire(timeout=TIMEOUT), f"only {number} of {count} calls began"
+
+    def nobody_begins(self) -> bool:
+        """Tell whether no further call begins for a moment."""
+        return not self._begun.acquire(timeout=A_MOMENT)
+
+    def open(self) -> None:
+        self._open.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.open()
+
+
+def eventually(condition: Callable[[], object], what: str = "") -> None:
+    """Wait until `condition` holds; fail after `TIMEOUT` seconds."""
+    deadline = time.monotonic() + TIMEOUT
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come true: {what or condition}"
+        tick.wait(0.001)
+
+
+class Background:
+    """A call in a thread of its own, whose outcome is collected with `join`."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="background", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.over.set()
+
+    def still_waits(self) -> bool:
+        """Tell whether the call does not return for a moment."""
+        return not self.over.wait(A_MOMENT)
+
+    def join(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        assert self.over.wait(TIMEOUT), "the background call did not end"
+        self.thread.join(TIMEOUT)
+        if self._error is not None:
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error
+        return self._outcome
+
+
+def all_end(threads: Iterable[threading.Thread]) -> bool:
+    """Join every thread, and tell whether all of them have ended."""
+    ended = True
+    for thread in threads:
+        thread.join(TIMEOUT)
+        ended = ended and not thread.is_alive()
+    return ended
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Keep the cyclic garbage collector off: what is freed inside was freed by reference counting alone."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
+    """Wait until every object behind `references` is freed.
+
+    A worker drops its references just after it has told the waiters, so the last one may go a little later. A
+    free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
+    bytecode: name the `pool` whose worker made it.
+    """
+
+    def freed(reference: weakref.ref[Any]) -> bool:
+        if FREE_THREADED and pool is not None:
+            pool.submit(lambda: None).result(TIMEOUT)
+        return reference() is None
+
+    for reference in references:
+        eventually(lambda: freed(reference), f"{reference} is freed")  # noqa: B023  (used at once)
+
+
+def wait_for_idle(pool: Any) -> None:
+    """Wait until `pool` has nothing queued and nothing running."""
+    assert pool.wait_idle(TIMEOUT), f"not idle: {pool.stats()}"
+
+
+def run_script(script: str, prelude: str = "", *, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+    """Run `prelude` and `script` in an interpreter of its own, with the same ebbpool and the same core."""
+    environment = dict(os.environ)
+    home = str(Path(ebbpool.__file__).parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(prelude) + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+        check=False,
+    )
+
+
+def output_of(script: str, prelude: str = "") -> list[str]:
+    """Run `script` and return the lines it printed; fail if it failed or wrote to standard error."""
+    done = run_script(script, prelude)
+    assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stdout, done.stderr)
+    return done.stdout.split("\n")[:-1]

@@ -1,0 +1,274 @@
+"""Bad input: the error names the argument and the value, and nothing is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support import LONG, TIMEOUT, Gate, eventually, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+
+NAN, INF = float("nan"), float("inf")
+COUNTS: list[tuple[Any, type[Exception]]] = [
+    (True, TypeError),
+    (2.0, TypeError),
+    (NAN, TypeError),
+    ("4", TypeError),
+    ([1], TypeError),
+]
+BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
+    ("max_workers", 0, ValueError),
+    ("max_workers", -1, ValueError),
+    ("min_workers", -1, ValueError),
+    ("min_workers", None, TypeError),
+    ("min_spare_workers", -1, ValueError),
+    ("min_spare_workers", None, TypeError),
+    ("max_queue", -1, ValueError),
+    *((name, value, error) for name in ("max_workers", "min_workers", "min_spare_workers", "max_queue")
+      for value, error in COUNTS),
+    ("keep_alive", -1, ValueError),
+    ("keep_alive", -0.001, ValueError),
+    ("keep_alive", NAN, ValueError),
+    ("keep_alive", -INF, ValueError),
+    ("keep_alive", "10", TypeError),
+    ("keep_alive", None, TypeError),
+    ("keep_alive", 1j, TypeError),
+]  # fmt: skip
+BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
+    ("initializer", 3, TypeError),
+    ("finalizer", 3, TypeError),
+    ("finalizer", "close", TypeError),
+    ("thread_name_prefix", 3, TypeError),
+    ("thread_name_prefix", b"worker", TypeError),
+    ("when_full", "drop", ValueError),
+    ("when_full", "", ValueError),
+]
+
+
+def check_names(error: BaseException, name: str, value: object) -> None:
+    assert name in str(error), f"{name!r} is not named in: {error}"
+    assert repr(value) in str(error) or str(value) in str(error).replace(name, ""), f"{value!r} is not in: {error}"
+
+
+@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_HOOKS)
+def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(error) as caught:
+        AdaptiveExecutor(**{name: value})
+    check_names(caught.value, name, value)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("value", [None, 3, ["block"]])
+def test_when_full_that_is_no_text(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        AdaptiveExecutor(when_full=value)
+    check_names(caught.value, "when_full", value)
+
+
+@pytest.mark.parametrize("name", ["min_workers", "min_spare_workers"])
+def test_a_minimum_above_the_maximum(name: str) -> None:
+    if name == "min_spare_workers":
+        AdaptiveExecutor(max_workers=2, min_spare_workers=2)
+    with pytest.raises(ValueError, match=rf"{name}.*5|5.*{name}") as caught:
+        AdaptiveExecutor(max_workers=2, **{name: 5})  # type: ignore[arg-type]
+    assert "2" in str(caught.value)
+
+
+def test_the_edges_are_accepted() -> None:
+    AdaptiveExecutor(max_workers=1, min_workers=1, keep_alive=0, max_queue=0)
+    AdaptiveExecutor(max_workers=1, min_workers=0, keep_alive=0.0, max_queue=None)
+    AdaptiveExecutor(None, "", None, ())
+
+
+def test_an_unknown_argument() -> None:
+    with pytest.raises(TypeError, match="workers_max"):
+        AdaptiveExecutor(workers_max=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        AdaptiveExecutor(2, "", None, (), 1)  # type: ignore[misc]
+
+
+@contextmanager
+def nothing_is_lost(pool: AdaptiveExecutor) -> Iterator[None]:
+    """Check that the block leaves a busy pool, its queue and its figures alone, and that all runs on."""
+    ran: list[int] = []
+    gate = Gate()
+    with gate:
+        running = pool.submit(gate, "ran on")
+        gate.await_begun()
+        queued = [pool.submit(ran.append, number) for number in range(3)]
+        before, settings = dataclasses.asdict(pool.stats()), pool._max_workers
+        yield
+        after = dataclasses.asdict(pool.stats())
+        for name in ("workers", "running", "queued", "submitted", "rejected", "cancelled", "failed"):
+            assert after[name] == before[name], name
+        assert (pool._work_queue.qsize(), pool._max_workers) == (3, settings)
+        assert not any(future.done() for future in queued)
+    assert running.result(TIMEOUT) == "ran on"
+    for future in queued:
+        assert future.result(TIMEOUT) is None
+    assert ran == [0, 1, 2]
+    assert pool.submit(int, 5).result(TIMEOUT) == 5
+
+
+@pytest.mark.parametrize("value", [17, None, "print", object])
+def test_a_call_that_cannot_be_called(value: Any) -> None:
+    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
+        if value is object:
+            value = object()
+        with pytest.raises(TypeError) as caught:
+            pool.submit(value, 1)
+        check_names(caught.value, "fn", value)
+
+
+def test_submit_without_a_call() -> None:
+    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool), pytest.raises(TypeError):
+        pool.submit()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("name", "value", "error"), [case for case in BAD_SETTINGS if case[1] is not None])
+def test_a_bad_resize_is_named_and_changes_nothing(name: str, value: Any, error: type[Exception]) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, nothing_is_lost(pool):
+        with pytest.raises(error) as caught:
+            pool.resize(**{name: value})
+        check_names(caught.value, name, value)
+
+
+def test_a_resize_with_one_bad_value_applies_none() -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, nothing_is_lost(pool):
+        with pytest.raises(ValueError, match="keep_alive"):
+            pool.resize(max_workers=50, keep_alive=-1)
+        with pytest.raises(ValueError, match="min_workers"):
+            pool.resize(min_workers=7, max_workers=5)
+        with pytest.raises(ValueError, match="min_workers"):
+            pool.resize(min_workers=2)
+        with pytest.raises(TypeError, match=r"when_full|unexpected"):
+            pool.resize(when_full_of_what="reject")  # type: ignore[call-arg]
+
+
+def test_resize_below_min_workers_is_refused() -> None:
+    with AdaptiveExecutor(4, min_workers=3) as pool:
+        with pytest.raises(ValueError, match=r"min_workers.*3|3.*min_workers"):
+            pool.resize(max_workers=2)
+        assert pool._max_workers == 4
+
+
+def test_resize_below_what_runs_interrupts_nothing() -> None:
+    first, second = Gate(), Gate()
+    with AdaptiveExecutor(4, keep_alive=LONG) as pool, first, second:
+        running = [pool.submit(first, number) for number in range(4)]
+        first.await_begun(4)
+        queued = [pool.submit(second, number) for number in range(4)]
+        pool.resize(max_workers=1)
+        assert pool._max_workers == 1
+        assert second.nobody_begins()
+        assert not any(future.done() for future in running)
+        first.open()
+        assert [future.result(TIMEOUT) for future in running] == [0, 1, 2, 3]
+        second.await_begun()
+        assert second.nobody_begins()
+        eventually(lambda: pool.stats().workers == len(pool._threads) == 1)
+        second.open()
+        assert [future.result(TIMEOUT) for future in queued] == [0, 1, 2, 3]
+    assert second.peak == 1
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, -0.5])
+def test_a_negative_timeout_does_not_wait(timeout: float) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        running, queued = pool.submit(gate, 1), pool.submit(int, 2)
+        gate.await_begun()
+        for future in (running, queued):
+            with pytest.raises(TimeoutError):
+                future.result(timeout=timeout)
+            with pytest.raises(TimeoutError):
+                future.exception(timeout=timeout)
+            assert len(future._waiters) == 0
+        assert pool.wait_idle(timeout=timeout) is False
+        gate.open()
+        assert (running.result(TIMEOUT), queued.result(TIMEOUT)) == (1, 2)
+
+
+@pytest.mark.parametrize("call", [lambda pool: pool.submit(int), lambda pool: list(pool.map(int, "12"))])
+def test_submit_after_shutdown(call: Callable[[AdaptiveExecutor], object]) -> None:
+    pool = AdaptiveExecutor(2)
+    with Gate() as gate:
+        futures = [pool.submit(gate, number) for number in range(5)]
+        pool.shutdown(wait=False)
+        before = pool.stats().submitted
+        with pytest.raises(RuntimeError, match=r"^cannot schedule new futures after shutdown$"):
+            call(pool)
+        assert pool.stats().submitted == before
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == list(range(5))
+    pool.shutdown()
+
+
+def test_submit_from_a_finalizer_while_the_pool_shuts_down() -> None:
+    caught: list[Exception] = []
+
+    def finalize() -> None:
+        try:
+            pool.submit(int)
+        except RuntimeError as error:
+            caught.append(error)
+
+    pool = AdaptiveExecutor(2, finalizer=finalize)
+    with Gate() as gate:
+        futures = [pool.submit(gate), pool.submit(gate)]
+        gate.await_begun(2)
+    pool.shutdown()
+    assert [str(error) for error in caught] == ["cannot schedule new futures after shutdown"] * 2
+    assert all(future.result(timeout=0) is None for future in futures)
+
+
+def test_submit_from_a_finalizer_while_the_pool_lives() -> None:
+    submitted: list[Any] = []
+    done = threading.Event()
+
+    def finalize() -> None:
+        if not submitted:
+            submitted.append(pool.submit(threading.get_ident))
+            done.set()
+
+    with AdaptiveExecutor(1, keep_alive=0.01, finalizer=finalize) as pool:
+        first = pool.submit(threading.get_ident).result(TIMEOUT)
+        assert done.wait(TIMEOUT)
+        assert isinstance(submitted[0].result(TIMEOUT), int)
+        assert isinstance(first, int)
+        wait_for_idle(pool)
+
+
+def test_waiting_in_a_finalizer_for_the_own_pool_ends() -> None:
+    results: list[int] = []
+    done = threading.Event()
+
+    def finalize() -> None:
+        if not done.is_set():
+            results.append(pool.submit(pow, 2, 3).result(TIMEOUT))
+            done.set()
+
+    with AdaptiveExecutor(1, keep_alive=0.01, finalizer=finalize) as pool:
+        pool.submit(int).result(TIMEOUT)
+        assert done.wait(TIMEOUT)
+    assert results == [8]
+
+
+def test_bad_shutdown_and_wait_idle_arguments() -> None:
+    with AdaptiveExecutor(1) as pool:
+        with pytest.raises(TypeError):
+            pool.shutdown(True, True)  # type: ignore[misc]
+        for value in ("soon", NAN):
+            for call in (pool.wait_idle, pool.shutdown):
+                with pytest.raises((TypeError, ValueError)) as caught:
+                    call(timeout=value)  # type: ignore[operator]
+                check_names(caught.value, "timeout", value)
+        with pytest.raises(ValueError, match=r"timeout.*-1"):
+            pool.shutdown(timeout=-1)
+        assert not pool._shutdown
+        assert pool.submit(int).result(TIMEOUT) == 0

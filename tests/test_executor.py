@@ -1,0 +1,451 @@
+"""AdaptiveExecutor: submitting, growing, cancelling, the hooks, and what goes wrong in between."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import inspect
+import logging
+import re
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures.thread import BrokenThreadPool
+from typing import Any
+
+import pytest
+from support import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
+
+import ebbpool
+from ebbpool import AdaptiveExecutor
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
+def test_is_a_thread_pool_executor_whose_own_init_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("ThreadPoolExecutor.__init__ ran")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", never)
+    with AdaptiveExecutor() as pool:
+        assert isinstance(pool, ThreadPoolExecutor)
+        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+
+
+def test_the_first_four_parameters_are_the_standard_ones() -> None:
+    ours = list(inspect.signature(AdaptiveExecutor).parameters.values())
+    theirs = list(inspect.signature(ThreadPoolExecutor).parameters)[:4]
+    assert [parameter.name for parameter in ours[:4]] == theirs
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[4:])
+    assert {parameter.name: parameter.default for parameter in ours[4:]} == {
+        "min_workers": 0,
+        "min_spare_workers": 0,
+        "keep_alive": 10.0,
+        "max_queue": None,
+        "when_full": "block",
+        "finalizer": None,
+        "propagate_context": False,
+        "daemon": False,
+    }
+
+
+def test_submit_returns_our_future() -> None:
+    with AdaptiveExecutor() as pool:
+        future = pool.submit(pow, 3, 2)
+        assert isinstance(future, ebbpool.Future)
+        assert isinstance(future, concurrent.futures.Future)
+        assert future.result(TIMEOUT) == 9
+
+
+def test_arguments_arrive_whatever_they_are_called() -> None:
+    with AdaptiveExecutor() as pool:
+        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4, args=5)
+        assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "args": 5})
+
+
+def test_no_thread_before_the_first_task() -> None:
+    before = set(threading.enumerate())
+    with AdaptiveExecutor(4, "quiet") as pool:
+        assert pool.stats().workers == 0
+        assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("quiet")]
+
+
+def test_tasks_run_in_a_worker() -> None:
+    with AdaptiveExecutor() as pool:
+        worker = pool.submit(threading.current_thread).result(TIMEOUT)
+        assert worker is not threading.current_thread()
+        assert worker in pool._threads
+
+
+def test_one_worker_runs_tasks_in_the_order_of_submission() -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool.submit(gate)
+        futures = [pool.submit(ran.append, number) for number in range(100)]
+        gate.open()
+        concurrent.futures.wait(futures, TIMEOUT)
+    assert ran == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Boom("no"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        BaseException("bare"),
+        StopIteration(5),
+    ],
+)
+def test_whatever_a_task_raises_goes_to_its_future_and_the_worker_lives(error: BaseException) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        worker = pool.submit(threading.current_thread).result(TIMEOUT)
+        future = pool.submit(raise_, error)
+        assert future.exception(TIMEOUT) is error
+        with pytest.raises(type(error)):
+            future.result(TIMEOUT)
+        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
+
+
+@pytest.mark.parametrize("error", [Boom("no"), SystemExit(3), KeyboardInterrupt(), BaseException("bare")])
+def test_whatever_a_callback_raises_the_worker_lives(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
+        blocking = pool.submit(gate)
+        gate.await_begun()
+        [worker] = gate.threads
+        future = pool.submit(int, 7)
+        future.add_done_callback(lambda _: raise_(error))
+        gate.open()
+        assert future.result(TIMEOUT) == 7
+        assert blocking.result(TIMEOUT) is None
+        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
+        wait_for_idle(pool)
+
+
+def test_callbacks_run_in_the_worker() -> None:
+    ran_in: list[threading.Thread] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        future = pool.submit(gate)
+        future.add_done_callback(lambda _: ran_in.append(threading.current_thread()))
+        gate.open()
+        wait_for_idle(pool)
+    assert ran_in == list(gate.threads)
+
+
+def test_a_callback_may_submit() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        outer = pool.submit(gate, 5)
+        inner: list[Any] = []
+        called = threading.Event()
+
+        def submit(done: Any) -> None:
+            inner.append(pool.submit(pow, done.result(), 2))
+            called.set()
+
+        outer.add_done_callback(submit)
+        gate.open()
+        assert called.wait(TIMEOUT)
+        assert inner[0].result(TIMEOUT) == 25
+
+
+def test_blocked_threads_make_the_pool_grow_to_its_ceiling_and_no_further() -> None:
+    with AdaptiveExecutor(8) as pool, Gate() as gate:
+        futures = [pool.submit(gate, number) for number in range(20)]
+        gate.await_begun(8)
+        assert gate.nobody_begins()
+        assert pool.stats().workers == len(pool._threads) == 8
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == list(range(20))
+    assert gate.peak == 8
+
+
+def test_a_barrier_as_wide_as_the_pool_never_starves() -> None:
+    with AdaptiveExecutor(6) as pool:
+        for _ in range(50):
+            barrier = threading.Barrier(6)
+            futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(6)]
+            assert sorted(future.result(TIMEOUT) for future in futures) == list(range(6))
+
+
+def test_tasks_of_many_submitters_all_run_exactly_once() -> None:
+    ran: list[tuple[int, int]] = []
+    with AdaptiveExecutor(4) as pool:
+        ready = threading.Barrier(4)
+
+        def submit(submitter: int) -> None:
+            ready.wait(TIMEOUT)
+            for number in range(200):
+                pool.submit(ran.append, (submitter, number))
+
+        for each in [Background(lambda number=number: submit(number)) for number in range(4)]:  # type: ignore[misc]
+            each.join()
+    assert sorted(ran) == [(submitter, number) for submitter in range(4) for number in range(200)]
+
+
+def test_worker_names() -> None:
+    with AdaptiveExecutor(3, "lookup") as pool, Gate() as gate:
+        for _ in range(3):
+            pool.submit(gate)
+        gate.await_begun(3)
+        assert {thread.name for thread in gate.threads} == {"lookup_0", "lookup_1", "lookup_2"}
+        assert pool._thread_name_prefix == "lookup"
+    with AdaptiveExecutor() as pool:
+        name = pool.submit(threading.current_thread).result(TIMEOUT).name
+        assert re.fullmatch(r"AdaptiveExecutor-\d+_0", name)
+        assert name == pool._thread_name_prefix + "_0"
+
+
+def test_two_pools_do_not_share_a_default_name() -> None:
+    with AdaptiveExecutor() as one, AdaptiveExecutor() as other:
+        assert one._thread_name_prefix != other._thread_name_prefix
+
+
+def test_peeping_libraries_find_the_truth() -> None:
+    assert AdaptiveExecutor()._max_workers == 256
+    with AdaptiveExecutor(2) as pool, Gate() as gate:
+        assert pool._max_workers == 2
+        assert (pool._shutdown, bool(pool._broken)) == (False, False)
+        assert (set(pool._threads), pool._work_queue.qsize()) == (set(), 0)
+        for _ in range(5):
+            pool.submit(gate)
+        gate.await_begun(2)
+        assert set(pool._threads) == gate.threads
+        assert pool._work_queue.qsize() == 3
+        gate.open()
+        wait_for_idle(pool)
+        assert pool._work_queue.qsize() == 0
+    assert pool._shutdown is True
+
+
+def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        future, calls = pool.submit(ran.append, 1), []
+        future.add_done_callback(calls.append)
+        waiting = [
+            Background(lambda: concurrent.futures.wait([future], TIMEOUT)),
+            Background(lambda: next(concurrent.futures.as_completed([future], TIMEOUT))),
+        ]
+        eventually(lambda: len(future._waiters) == 2)
+        assert future.cancel() is True
+        assert future._state == "CANCELLED_AND_NOTIFIED"
+        assert calls == [future]
+        assert [each.join() for each in waiting] == [({future}, set()), future]
+        assert pool._work_queue.qsize() == 0
+        with pytest.raises(CancelledError):
+            future.result(timeout=0)
+    assert ran == []
+
+
+def test_cancelling_what_runs_or_ran_is_refused() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        future = pool.submit(gate, 1)
+        gate.await_begun()
+        assert future.running()
+        assert future.cancel() is False
+        gate.open()
+        assert future.result(TIMEOUT) == 1
+        assert future.cancel() is False
+
+
+def test_cancelling_one_of_many_leaves_the_others_queued() -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        futures = [pool.submit(ran.append, number) for number in range(10)]
+        assert all(future.cancel() for future in futures[::2])
+        assert pool._work_queue.qsize() == pool.stats().queued == 5
+        gate.open()
+        concurrent.futures.wait(futures, TIMEOUT)
+    assert ran == [1, 3, 5, 7, 9]
+
+
+def test_a_task_that_cancel_stopped_never_runs() -> None:
+    with AdaptiveExecutor(2) as pool:
+        for _ in range(500):
+            ran: list[int] = []
+            future = pool.submit(ran.append, 1)
+            stopped = future.cancel()
+            concurrent.futures.wait([future], TIMEOUT)
+            wait_for_idle(pool)
+            assert bool(ran) is not stopped
+            assert future.cancelled() is stopped
+
+
+def test_initializer_runs_first_in_every_worker() -> None:
+    local, gate = threading.local(), Gate()
+
+    def prepare(value: str, *, factor: int = 2) -> None:
+        local.value = value * factor
+
+    def read() -> str:
+        gate()
+        return str(local.value)
+
+    with AdaptiveExecutor(3, "", prepare, ("ab",)) as pool, gate:
+        futures = [pool.submit(read) for _ in range(3)]
+        gate.await_begun(3)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == ["abab"] * 3
+        assert len(gate.threads) == 3
+
+
+def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+
+    def fail() -> None:
+        gate()
+        raise Boom("initializer")
+
+    with caplog.at_level(logging.CRITICAL, "concurrent.futures"), AdaptiveExecutor(1, "", fail) as pool, gate:
+        futures = [pool.submit(int) for _ in range(3)]
+        gate.await_begun()
+        gate.open()
+        for future in futures:
+            with pytest.raises(BrokenThreadPool, match="initializer failed"):
+                future.result(TIMEOUT)
+        with pytest.raises(BrokenThreadPool, match="initializer failed"):
+            pool.submit(int)
+        assert pool._broken
+        assert pool._work_queue.qsize() == 0
+    records = [record for record in caplog.records if record.name == "concurrent.futures"]
+    assert [record.getMessage() for record in records] == ["Exception in initializer:"]
+    assert records[0].levelno == logging.CRITICAL
+    assert records[0].exc_info is not None and records[0].exc_info[0] is Boom
+    assert ebbpool.BrokenThreadPool is BrokenThreadPool
+
+
+def test_finalizer_runs_last_in_every_worker() -> None:
+    local = threading.local()
+    finished: list[tuple[threading.Thread, str]] = []
+
+    def prepare() -> None:
+        local.name = threading.current_thread().name
+
+    with (
+        AdaptiveExecutor(
+            3,
+            initializer=prepare,
+            finalizer=lambda: finished.append((threading.current_thread(), local.name)),
+        ) as pool,
+        Gate() as gate,
+    ):
+        for _ in range(3):
+            pool.submit(gate)
+        gate.await_begun(3)
+        assert finished == []
+    assert {thread for thread, _ in finished} == gate.threads
+    assert len(finished) == 3
+    assert all(thread.name == name for thread, name in finished)
+
+
+@pytest.mark.parametrize("error", [Boom("finalizer"), SystemExit(3)])
+def test_a_failing_finalizer_is_logged_and_hurts_nobody(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.ERROR, "concurrent.futures"),
+        AdaptiveExecutor(1, keep_alive=0.01, finalizer=lambda: raise_(error)) as pool,
+    ):
+        worker = pool.submit(threading.current_thread).result(TIMEOUT)
+        assert all_end([worker])
+        assert pool.submit(int).result(TIMEOUT) == 0
+    records = [record for record in caplog.records if record.name == "concurrent.futures"]
+    assert len(records) == 2
+    assert all(record.exc_info is not None and record.exc_info[1] is error for record in records)
+
+
+def test_the_pool_is_entered_and_left_like_the_standard_one() -> None:
+    pool = AdaptiveExecutor()
+    with pytest.raises(Boom), pool as entered:
+        assert entered is pool
+        future = pool.submit(int, 3)
+        raise Boom
+    assert future.result(timeout=0) == 3
+    assert pool._shutdown is True
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Make every start of a thread fail, and count the attempts in the semaphore that is returned."""
+    attempts = threading.Semaphore(0)
+
+    def start(self: threading.Thread) -> None:
+        attempts.release()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return attempts
+
+
+def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdaptiveExecutor(8) as pool, Gate() as gate:
+        first = pool.submit(gate)
+        gate.await_begun()
+        with monkeypatch.context() as patch:
+            refuse_threads(patch)
+            futures = [pool.submit(threading.current_thread) for _ in range(20)]
+            assert pool.stats().queued == 20
+            gate.open()
+            assert {future.result(TIMEOUT) for future in futures} == gate.threads
+            assert first.result(TIMEOUT) is None
+
+
+def test_the_pool_grows_again_once_threads_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdaptiveExecutor(4) as pool, Gate() as gate:
+        pool.submit(int).result(TIMEOUT)
+        pool.submit(gate)
+        gate.await_begun()
+        with monkeypatch.context() as patch:
+            attempts = refuse_threads(patch)
+            futures = [pool.submit(gate, number) for number in range(3)]
+            for _ in range(2):
+                assert attempts.acquire(timeout=TIMEOUT), "the pool gave up"
+            assert pool._work_queue.qsize() == 3
+            eventually(lambda: len(pool._threads) == pool.stats().workers == 1)
+        gate.await_begun(3)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
+
+
+def test_no_thread_to_be_had_at_all_raises_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    with AdaptiveExecutor(4) as pool:
+        with monkeypatch.context() as patch:
+            refuse_threads(patch)
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    pool.submit(ran.append, "refused")
+        assert (pool._work_queue.qsize(), set(pool._threads)) == (0, set())
+        stats = pool.stats()
+        assert (stats.workers, stats.queued, stats.running) == (0, 0, 0)
+        assert pool.wait_idle(timeout=0)
+        assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
+        wait_for_idle(pool)
+    assert ran == ["accepted"]
+
+
+def test_at_most_one_woken_worker_is_on_its_way() -> None:
+    """A burst wakes one parked worker; each that arrives and leaves work behind wakes the next."""
+    with AdaptiveExecutor(4, keep_alive=LONG) as pool:
+        for _ in range(100):
+            barrier = threading.Barrier(4)
+            met = [pool.submit(barrier.wait, TIMEOUT) for _ in range(4)]
+            assert sorted(future.result(TIMEOUT) for future in met) == [0, 1, 2, 3]
+            eventually(lambda: pool.stats().running == 0, "all four are parked")
+            on_their_way = []
+            for _ in range(8):
+                pool.submit(int)
+                on_their_way.append(pool.pool.roused)
+            assert max(on_their_way) <= 1
+            assert pool.wait_idle(TIMEOUT)
+
+
+def test_a_slow_initializer_holds_up_nobody_else() -> None:
+    """The second worker starts though the first is still being initialized."""
+    barrier = threading.Barrier(2)
+    with AdaptiveExecutor(2, initializer=barrier.wait, initargs=(TIMEOUT,)) as pool:
+        futures = [pool.submit(pow, 2, number) for number in range(4)]
+        assert [future.result(TIMEOUT) for future in futures] == [1, 2, 4, 8]
+        assert not barrier.broken

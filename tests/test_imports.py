@@ -1,0 +1,127 @@
+"""Imports run one way, and `import ebbpool` stays small."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import ebbpool
+
+PACKAGE = Path(ebbpool.__file__).parent
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+FEEDERS = {"_crew", "_lifecycle", "_sizing", "_timekeeper"}
+"""What only `executor` may build on, and each other."""
+
+ALLOWED: dict[str, set[str]] = {
+    "_compat": set(),
+    "_uncompiled": set(),
+    "_core": {"_compat", "_uncompiled"},
+    "_accel": {"_compat", "_core", "_core_c"},
+    "_sizing": {"_compat"},
+    "_settings": {"_compat"},
+    "_map": {"_compat", "_settings"},
+    "_crew": {"_accel", "_compat"} | FEEDERS,
+    "_lifecycle": {"_accel", "_compat"} | FEEDERS,
+    "_timekeeper": {"_accel", "_compat"} | FEEDERS,
+    "executor": {"_accel", "_compat", "_map", "_settings"} | FEEDERS,
+    "__init__": {"_accel", "_compat", "executor"},
+    "__main__": {"__init__", "_compat", "executor"},
+    "testing": {"__init__", "_compat", "executor"},
+}
+
+
+def executed(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports in `tree` that can run: all but those under ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from executed(ast.Module([other], []))
+        else:
+            yield from executed(node)
+
+
+def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
+    """Yield the dotted names that `tree` imports; ``from ebbpool import x`` counts as x if it is a module."""
+    for node in executed(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+            continue
+        base = node.module or ""
+        if node.level:
+            base = f"ebbpool.{base}".rstrip(".")
+        if base != "ebbpool":
+            yield base
+            continue
+        for alias in node.names:
+            yield f"ebbpool.{alias.name}" if alias.name in modules else "ebbpool"
+
+
+def own(names: Iterator[str]) -> set[str]:
+    """Reduce dotted names to the modules of this package among them."""
+    parts = (name.split(".") for name in names)
+    return {part[1] if len(part) > 1 else "__init__" for part in parts if part[0] == "ebbpool"}
+
+
+def names_of(module: str) -> Iterator[str]:
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    return imported(tree, {*MODULES, "_core_c"})
+
+
+def names_in(source: str) -> list[str]:
+    return sorted(imported(ast.parse(source), {*MODULES, "_core_c"}))
+
+
+def test_the_check_sees_every_form_of_import() -> None:
+    assert names_in("import ebbpool._core") == ["ebbpool._core"]
+    assert names_in("from . import _core as c") == ["ebbpool._core"]
+    assert names_in("from ._core import Future") == ["ebbpool._core"]
+    assert names_in("from ebbpool import _core, AdaptiveExecutor") == ["ebbpool", "ebbpool._core"]
+    assert names_in("def f():\n try:\n  import anyio.abc\n except ImportError: pass") == ["anyio.abc"]
+    assert names_in("if TYPE_CHECKING:\n import ebbpool.executor\nelse:\n import time") == ["time"]
+
+
+def test_every_module_has_its_place() -> None:
+    assert set(MODULES) <= ALLOWED.keys(), "give a new module its row in ALLOWED"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_it_may(module: str) -> None:
+    assert own(names_of(module)) <= ALLOWED[module]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
+    roots = {name.split(".")[0] for name in names_of(module)} - {"ebbpool"}
+    if module == "_core":
+        roots -= {"cython"}
+    assert roots <= sys.stdlib_module_names
+
+
+def test_sizing_has_no_threads_and_no_clock() -> None:
+    assert not set(names_of("_sizing")) & {"_thread", "asyncio", "threading", "time"}
+
+
+def test_imports_go_in_no_circle() -> None:
+    TopologicalSorter({module: own(names_of(module)) for module in MODULES}).prepare()
+
+
+def test_import_brings_in_no_bridge_and_no_third_party() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import ebbpool; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
+    loaded = set(result.stdout.split())
+    assert "ebbpool" in loaded
+    assert not loaded & {"anyio", "asyncio", "trio", "uvloop"}
+    cython = {name for name in loaded if name.lstrip("_").lower().startswith("cython")}
+    assert loaded - cython - sys.stdlib_module_names - {"ebbpool"} == set()
