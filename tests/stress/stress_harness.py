@@ -1,0 +1,345 @@
+"""Book-keeping and bounded waits shared by the stress tests.
+
+Every task that a stress test submits is a `Ticket`. The ticket notes each run, each callback and each
+``cancel()`` that returned True; `Ledger.audit` compares the notes with the futures and with ``stats()`` when
+all is over. The notes are lists that are only appended to, which is atomic on every build, so that taking
+them orders nothing else.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from typing import Any, NoReturn
+
+import pytest
+
+from ebbpool import AdaptiveExecutor, BrokenThreadPool, Future, PoolStats, QueueFull
+
+SECONDS = float(os.environ.get("EBBPOOL_STRESS_SECONDS", "3.0"))
+"""How long each test keeps the pressure up."""
+LONG_ENOUGH = SECONDS >= 1.0
+"""Whether the pressure lasts long enough for every race that is looked for to have come about at least once."""
+PATIENCE = float(os.environ.get("EBBPOOL_STRESS_PATIENCE", "30.0"))
+"""How long a wait that ought to be short may take before the test calls it a hang."""
+SEED = int(os.environ.get("EBBPOOL_STRESS_SEED", random.SystemRandom().randrange(2**32)))
+
+TIMEKEEPER = "ebbpool-timekeeper"
+stderr_fd = 2
+
+
+def stuck(what: str) -> NoReturn:
+    """Write every thread's stack to standard error, then fail the test."""
+    os.write(stderr_fd, f"\n--- stuck: {what}\n".encode())
+    faulthandler.dump_traceback(file=stderr_fd, all_threads=True)
+    pytest.fail(f"stuck: {what} (seed {SEED}; every thread's stack is on standard error)")
+
+
+def bounded(what: str, call: Callable[..., Any], /, *args: Any, patience: float | None = None, **kwargs: Any) -> Any:
+    """Return ``call(*args, **kwargs)``, made in a thread of its own; fail if that outlasts `patience`."""
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call(*args, **kwargs))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=f"bounded {what}", daemon=True)
+    thread.start()
+    thread.join(PATIENCE if patience is None else patience)
+    if thread.is_alive():
+        stuck(what)
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def threads_left(before: Iterable[threading.Thread]) -> list[threading.Thread]:
+    """Return the threads that are not in `before` and do not end within the patience."""
+    known = set(before)
+    end = time.monotonic() + PATIENCE
+    while True:
+        left = [t for t in threading.enumerate() if t not in known and t.name != TIMEKEEPER]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.005)
+
+
+def named(prefix: str) -> list[threading.Thread]:
+    """Return the live threads whose name starts with `prefix`."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+class Crew:
+    """Threads that repeat a step each until told to stop; the first failure of any of them is the crew's."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.failures: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    def repeat(self, name: str, step: Callable[[random.Random], object], *, copies: int = 1) -> None:
+        """Start `copies` threads that call `step` until it returns False or `stop` is set."""
+        for copy in range(copies):
+            rng = random.Random(f"{SEED} {name} {copy}")
+            thread = threading.Thread(target=self._loop, args=(step, rng), name=f"{name} {copy}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _loop(self, step: Callable[[random.Random], object], rng: random.Random) -> None:
+        try:
+            while not self.stop.is_set():
+                if step(rng) is False:
+                    return
+        except BaseException as error:
+            self.failures.append(error)
+            self.stop.set()
+
+    def join(self) -> None:
+        """Stop the crew, wait for all of it, and raise what the first to fail raised."""
+        self.stop.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for all of the crew to end by itself, and raise what the first to fail raised."""
+        end = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive() and not self.failures:
+                stuck(f"the crew's thread {thread.name!r}")
+        if self.failures:
+            raise self.failures[0]
+
+
+class Gauge:
+    """How many are inside now, and the most there ever were."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = 0
+        self.peak = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.peak = max(self.peak, self.now)
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+class BoomError(Exception):
+    """What a task of the kind "boom" raises."""
+
+
+class Ticket:
+    """One task: what was asked of it, and everything that happened to it."""
+
+    __slots__ = ("asked", "cancel_won", "error", "future", "kind", "notices", "runs", "token")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.token = object()
+        self.error = BoomError() if kind == "boom" else None
+        self.future: Future[Any] | None = None
+        self.runs: list[int] = []
+        self.cancel_won: list[bool] = []
+        self.asked: list[object] = []
+        self.notices: list[object] = []
+
+    def add_callback(self) -> None:
+        """Ask for one more call back; the audit expects exactly one notice for it."""
+        assert self.future is not None
+        mark = object()
+        self.asked.append(mark)
+        self.future.add_done_callback(functools.partial(self._notice, mark))
+
+    def _notice(self, mark: object, future: Future[Any]) -> None:
+        if future is self.future and future.done():
+            self.notices.append(mark)
+
+    def cancel(self) -> bool:
+        assert self.future is not None
+        won = self.future.cancel()
+        if won:
+            self.cancel_won.append(True)
+        return won
+
+    def read(self, timeout: float) -> bool:
+        """Read the outcome and check it; return False if there was none within `timeout` seconds."""
+        assert self.future is not None
+        try:
+            result = self.future.result(timeout=timeout)
+        except TimeoutError:
+            return False
+        except CancelledError:
+            raised: BoomError | None = None
+            assert self.future.cancelled()
+        except BoomError as error:
+            raised = error
+        else:
+            raised = None
+            assert result is self.token
+        assert raised is self.error or self.future.cancelled()
+        assert self.future.done()
+        return True
+
+
+class Ledger:
+    """Every ticket of one pool, by what became of its submission."""
+
+    def __init__(self) -> None:
+        self.accepted: list[Ticket] = []
+        self.full: list[Ticket] = []
+        self.late: list[Ticket] = []
+        self.broken: list[Ticket] = []
+        self.refusals: set[str] = set()
+        self.problems: list[str] = []
+        self.blocked = Gauge()
+        self.bodies: dict[str, Callable[..., object]] = {
+            "quick": self._quick,
+            "boom": self._quick,
+            "sleepy": self._sleepy,
+            "nested": self._nested,
+        }
+
+    def submit(self, pool: AdaptiveExecutor, kind: str = "quick", *args: Any) -> Ticket | None:
+        """Submit one task; return None if the pool refused it. Raises RuntimeError if it was shut down."""
+        ticket = Ticket(kind)
+        try:
+            future = pool.submit(self.bodies[kind], ticket, *args)
+        except QueueFull:
+            self.full.append(ticket)
+            return None
+        except BrokenThreadPool:
+            self.broken.append(ticket)
+            return None
+        except RuntimeError as error:
+            self.late.append(ticket)
+            self.refusals.add(str(error))
+            raise
+        ticket.future = future
+        self.accepted.append(ticket)
+        return ticket
+
+    def recent(self, rng: random.Random, count: int = 1, window: int = 60) -> list[Ticket]:
+        """Return up to `count` different tickets among the last `window` accepted ones."""
+        last = self.accepted[-window:]
+        return rng.sample(last, min(count, len(last)))
+
+    def _quick(self, ticket: Ticket) -> object:
+        ticket.runs.append(threading.get_ident())
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.token
+
+    def _sleepy(self, ticket: Ticket, seconds: float = 0.0005) -> object:
+        ticket.runs.append(threading.get_ident())
+        time.sleep(seconds)
+        return ticket.token
+
+    def _nested(self, ticket: Ticket, pool: AdaptiveExecutor, depth: int = 1) -> object:
+        ticket.runs.append(threading.get_ident())
+        try:
+            child = self.submit(pool, "nested", pool, depth - 1) if depth > 1 else self.submit(pool)
+        except RuntimeError:
+            return ticket.token
+        if child is not None:
+            with self.blocked:
+                if not child.read(PATIENCE):
+                    self.problems.append(f"a nested task at depth {depth} got no result; stats {pool.stats()}")
+        return ticket.token
+
+    def settle(self) -> None:
+        """Wait until every accepted future is done."""
+        end = time.monotonic() + PATIENCE
+        for ticket in list(self.accepted):
+            if not ticket.read(max(0.0, end - time.monotonic())):
+                runs = len(ticket.runs)
+                stuck(f"a {ticket.kind} task that ran {runs} times has no outcome: {ticket.future!r}")
+
+    def audit(self, stats: PoolStats, *, broken: bool = False) -> None:
+        """Check the notes of every ticket, and that `stats`, taken after the last task, add up to them.
+
+        Args:
+            stats: The pool's figures, taken when nothing was queued or running any more.
+            broken: Whether a future may hold BrokenThreadPool instead of an outcome of its own.
+        """
+        assert not self.problems, self.problems[0]
+        completed = failed = cancelled = 0
+        for ticket in self.accepted:
+            future = ticket.future
+            assert future is not None
+            assert future.done(), f"{future!r} is not done"
+            if future.cancelled():
+                cancelled += 1
+                assert not ticket.runs, "a cancelled task ran"
+            else:
+                error = future.exception(timeout=0)
+                assert not ticket.cancel_won, f"cancel() returned True, yet the future is {future!r}"
+                if broken and isinstance(error, BrokenThreadPool):
+                    failed += 1
+                    assert not ticket.runs, "a task ran and its future says that the pool broke first"
+                else:
+                    assert len(ticket.runs) == 1, f"a {ticket.kind} task ran {len(ticket.runs)} times"
+                    assert error is ticket.error
+                    if error is None:
+                        completed += 1
+                        assert future.result(timeout=0) is ticket.token
+                    else:
+                        failed += 1
+            assert len(ticket.notices) == len(ticket.asked), (
+                f"{len(ticket.notices)} calls for {len(ticket.asked)} callbacks: {future!r}"
+            )
+            assert set(ticket.notices) == set(ticket.asked)
+        for ticket in (*self.full, *self.late, *self.broken):
+            assert not ticket.runs, "a task ran although submit() raised"
+        counted = {
+            "submitted": len(self.accepted),
+            "completed": completed,
+            "failed": failed,
+            "cancelled": cancelled,
+            "rejected": len(self.full),
+            "queued": 0,
+            "running": 0,
+            "blocked": 0,
+        }
+        told = {name: getattr(stats, name) for name in counted}
+        assert told == counted
+        assert stats.started - stats.retired == stats.workers, stats
+
+
+def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str) -> None:
+    """After a shutdown: everything is done, it all adds up, and the workers are gone."""
+    ledger.settle()
+    ledger.audit(pool.stats())
+    assert pool.stats().workers == 0, pool.stats()
+    assert not pool._threads
+    assert pool._work_queue.qsize() == 0
+    end = time.monotonic() + PATIENCE
+    while named(f"{prefix}_"):
+        if time.monotonic() > end:
+            stuck(f"workers outlived shutdown: {[thread.name for thread in named(f'{prefix}_')]}")
+        time.sleep(0.001)
+
+
+def rounds(seconds: float | None = None) -> Iterable[int]:
+    """Count rounds until `seconds` (the configured time, unless given) have gone."""
+    end = time.monotonic() + (SECONDS if seconds is None else seconds)
+    number = 0
+    while number == 0 or time.monotonic() < end:
+        yield number
+        number += 1
+
+
+GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -1,0 +1,308 @@
+"""Who sees what when: done() against result(), cancel() against the start, callbacks against completion."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+from concurrent.futures import Future
+
+import pytest
+from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, Ticket, bounded, check_closed, rounds, stuck
+
+from ebbpool import AdaptiveExecutor
+
+
+@pytest.mark.parametrize("kind", ["quick", "boom"])
+def test_a_result_is_there_for_whoever_sees_done(kind: str) -> None:
+    """Readers spin on done(); the first True means that every way to read the outcome has it at once."""
+    readers = 4
+    pool = AdaptiveExecutor(1, "seen")
+    ledger = Ledger()
+    batch: list[Ticket] = []
+    turn = threading.Barrier(readers + 1)
+
+    def read(ticket: Ticket, way: int) -> None:
+        future = ticket.future
+        assert future is not None
+        done, result = future.done, future.result
+        spins = 0
+        while not done():
+            spins += 1
+            if spins > 10_000_000:
+                stuck(f"a reader never saw {future!r} done")
+        if way < 3 and kind == "quick":
+            assert result(0) is ticket.token
+        elif way < 3:
+            assert ticket.read(0)
+        elif way == 3:
+            assert future.exception(timeout=0) is ticket.error
+        elif way == 4:
+            assert concurrent.futures.wait([future], timeout=0).done == {future}
+        else:
+            assert list(concurrent.futures.as_completed([future], timeout=0)) == [future]
+            assert (future.running(), future.cancelled(), future.cancel()) == (False, False, False)
+
+    def reader(rng: random.Random) -> bool:
+        turn.wait(PATIENCE)
+        tickets = list(batch)
+        for ticket in tickets:
+            read(ticket, rng.randrange(6))
+        turn.wait(PATIENCE)
+        return bool(tickets)
+
+    crew = Crew()
+    crew.repeat("reader", reader, copies=readers)
+    try:
+        for _ in rounds():
+            gate = threading.Event()
+            first = pool.submit(gate.wait, PATIENCE)
+            batch[:] = [ticket for _ in range(40) if (ticket := ledger.submit(pool, kind)) is not None]
+            turn.wait(PATIENCE)
+            gate.set()
+            turn.wait(PATIENCE)
+            assert first.result(timeout=PATIENCE)
+        batch.clear()
+        turn.wait(PATIENCE)
+        turn.wait(PATIENCE)
+    except threading.BrokenBarrierError:
+        crew.join()
+        stuck("readers and submitter lost each other")
+    crew.join()
+    bounded("shutdown", pool.shutdown)
+    ledger.settle()
+
+
+def test_cancel_against_the_worker_that_takes() -> None:
+    """However close cancel() comes to the start of the task, one of the two wins, and all agree which."""
+    pool = AdaptiveExecutor(2, "taken")
+    ledger = Ledger()
+    won = lost = 0
+    slot: list[Ticket] = []
+    turn = threading.Barrier(3)
+    over = threading.Event()
+
+    def canceller(rng: random.Random) -> bool:
+        turn.wait(PATIENCE)
+        if over.is_set():
+            return False
+        for ticket in slot:
+            for _ in range(rng.randrange(40)):
+                pass
+            ticket.cancel()
+        turn.wait(PATIENCE)
+        return True
+
+    crew = Crew()
+    crew.repeat("canceller", canceller, copies=2)
+    rng = random.Random(SEED)
+    try:
+        for _ in rounds():
+            for _ in range(30):
+                tickets = [ledger.submit(pool) for _ in range(rng.randint(1, 4))]
+                slot[:] = [ticket for ticket in tickets if ticket is not None]
+                for ticket in slot:
+                    ticket.add_callback()
+                turn.wait(PATIENCE)
+                turn.wait(PATIENCE)
+                for ticket in slot:
+                    if not ticket.read(PATIENCE):
+                        stuck(f"a task that somebody tried to cancel: {ticket.future!r}; {pool.stats()}")
+                    won += bool(ticket.cancel_won)
+                    lost += not ticket.cancel_won
+        over.set()
+        turn.wait(PATIENCE)
+    except threading.BrokenBarrierError:
+        crew.join()
+        stuck("the cancellers and the submitter lost each other")
+    crew.join()
+    bounded("shutdown", pool.shutdown)
+    check_closed(pool, ledger, "taken")
+    if LONG_ENOUGH:
+        assert won > 0 and lost > 0, f"no race: {won} cancelled, {lost} ran"
+
+
+def test_every_kind_of_waiter_is_told() -> None:
+    """Waiters that arrive around the very moment of completion are all released, however they wait."""
+    pool = AdaptiveExecutor(3, "told")
+    ledger = Ledger()
+
+    def waiter(rng: random.Random) -> None:
+        tickets = ledger.recent(rng, 3, window=6)
+        futures: list[Future[object]] = [ticket.future for ticket in tickets if ticket.future is not None]
+        way = rng.randrange(5)
+        if not futures:
+            return
+        if way == 0:
+            if not tickets[0].read(PATIENCE):
+                stuck(f"result() of {futures[0]!r}")
+        elif way == 1:
+            not_done = concurrent.futures.wait(futures, timeout=PATIENCE).not_done
+            if not_done:
+                stuck(f"wait() was not told of {not_done!r}")
+        elif way == 2:
+            done = concurrent.futures.wait(futures, PATIENCE, concurrent.futures.FIRST_COMPLETED).done
+            if not done:
+                stuck(f"wait(FIRST_COMPLETED) was not told of any of {futures!r}")
+        elif way == 3:
+            try:
+                assert set(concurrent.futures.as_completed(futures, timeout=PATIENCE)) == set(futures)
+            except TimeoutError:
+                stuck(f"as_completed() was not told of {futures!r}")
+        else:
+            for ticket in tickets:
+                ticket.add_callback()
+
+    def submitter(rng: random.Random) -> None:
+        tickets = [ledger.submit(pool, rng.choice(("quick", "boom", "sleepy"))) for _ in range(3)]
+        for ticket in tickets:
+            assert ticket is not None
+            ticket.add_callback()
+            if rng.random() < 0.1:
+                ticket.cancel()
+            if not ticket.read(PATIENCE):
+                stuck(f"the submitter's own {ticket.future!r}; {pool.stats()}")
+
+    crew = Crew()
+    crew.repeat("submitter", submitter, copies=2)
+    crew.repeat("waiter", waiter, copies=5)
+    for _ in rounds():
+        crew.stop.wait(0.2)
+        if crew.failures:
+            break
+    crew.join()
+    bounded("shutdown", pool.shutdown)
+    check_closed(pool, ledger, "told")
+
+
+def test_many_wait_for_one() -> None:
+    """Ten threads in result() of one future: one of them grows the waiter's lock, all of them get through."""
+    pool = AdaptiveExecutor(2, "one")
+    for _ in rounds():
+        gate = threading.Event()
+        future = pool.submit(gate.wait, PATIENCE)
+        crew = Crew()
+
+        def reader(rng: random.Random, future: Future[bool] = future) -> bool:
+            while True:
+                try:
+                    assert future.result(timeout=rng.choice((0.0001, 0.001, PATIENCE))) is True
+                except TimeoutError:
+                    continue
+                return False
+
+        crew.repeat("reader", reader, copies=10)
+        gate.set()
+        crew.wait()
+    bounded("shutdown", pool.shutdown)
+
+
+def test_no_waiter_waits_for_a_callback() -> None:
+    """Whoever waits is released before the callbacks run, whichever of the two came first."""
+    for number in rounds():
+        pool = AdaptiveExecutor(1, "release")
+        gate, read = threading.Event(), threading.Event()
+        future = pool.submit(gate.wait, PATIENCE)
+        seen: list[bool] = []
+
+        def callback(_: Future[bool], read: threading.Event = read, seen: list[bool] = seen) -> None:
+            seen.append(read.wait(PATIENCE))
+
+        def reader(rng: random.Random, future: Future[bool] = future, read: threading.Event = read) -> bool:
+            future.result(timeout=2 * PATIENCE)
+            read.set()
+            return False
+
+        if number % 2:
+            future.add_done_callback(callback)
+        crew = Crew()
+        crew.repeat("reader", reader)
+        crew.stop.wait(0.002)
+        if not number % 2:
+            future.add_done_callback(callback)
+        gate.set()
+        crew.wait()
+        bounded("shutdown", pool.shutdown)
+        assert seen == [True], "a callback ran before a thread in result() was released"
+
+
+def test_callbacks_may_use_the_pool() -> None:
+    """Callbacks that submit, cancel and add callbacks of their own neither deadlock nor get lost."""
+    for _ in rounds():
+        pool = AdaptiveExecutor(2, "callback", keep_alive=0.001)
+        ledger = Ledger()
+        chains = 40
+        ended = threading.Semaphore(0)
+
+        def grow(
+            length: int,
+            done: Future[object] | None = None,
+            *,
+            pool: AdaptiveExecutor = pool,
+            ledger: Ledger = ledger,
+            ended: threading.Semaphore = ended,
+        ) -> None:
+            if length == 0:
+                ended.release()
+                return
+            ticket = ledger.submit(pool, ("quick", "boom")[length % 2])
+            assert ticket is not None and ticket.future is not None
+            ticket.future.add_done_callback(lambda future: grow(length - 1, future))
+            ticket.add_callback()
+            if length % 5 == 0:
+                ticket.cancel()
+
+        for _ in range(chains):
+            grow(10)
+        for _ in range(chains):
+            if not ended.acquire(timeout=PATIENCE):
+                stuck(f"a chain of callbacks broke; {pool.stats()}")
+        bounded("shutdown", pool.shutdown)
+        check_closed(pool, ledger, "callback")
+
+
+def test_an_event_loop_gets_every_result() -> None:
+    """Gathered run_in_executor calls, some of them cancelled, and wrapped futures all come back."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pool = AdaptiveExecutor(8, "loop", keep_alive=0.001)
+        loop.set_default_executor(pool)
+        rng = random.Random(SEED)
+        for _ in rounds():
+            ran: list[int] = []
+            awaited = [loop.run_in_executor(None, ran.append, number) for number in range(100)]
+            wrapped = [asyncio.wrap_future(pool.submit(divmod, number, 7)) for number in range(50)]
+            cancelled = [future for future in awaited if rng.random() < 0.1 and future.cancel()]
+            results = await asyncio.wait_for(asyncio.gather(*awaited, return_exceptions=True), PATIENCE)
+            pairs = await asyncio.wait_for(asyncio.gather(*wrapped), PATIENCE)
+            assert pairs == [divmod(number, 7) for number in range(50)]
+            assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results)
+            assert sum(isinstance(result, asyncio.CancelledError) for result in results) == len(cancelled)
+            assert len(ran) == len(set(ran)) >= 100 - len(cancelled)
+        await loop.shutdown_default_executor()
+
+    bounded("the event loop", asyncio.run, main(), patience=PATIENCE + 10)
+
+
+def test_map_keeps_order_and_bound() -> None:
+    """map() hands out every result in order and never takes more input than its buffer allows."""
+    pool = AdaptiveExecutor(6, "map", keep_alive=0.0005)
+    rng = random.Random(SEED)
+    for _ in rounds():
+        size = rng.randint(1, 8)
+        taken = 0
+
+        def items(count: int) -> object:
+            nonlocal taken
+            for item in range(count):
+                taken += 1
+                yield item
+
+        handed = 0
+        for handed, result in enumerate(pool.map(lambda item: -item, items(60), timeout=PATIENCE, buffersize=size), 1):
+            assert result == 1 - handed
+            assert taken - handed <= size, f"{taken} taken, {handed} handed out, buffer of {size}"
+        assert handed == taken == 60
+    bounded("shutdown", pool.shutdown)
