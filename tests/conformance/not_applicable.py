@@ -1,0 +1,80 @@
+"""The one table of CPython tests that say nothing about a thread pool that ebbs and flows.
+
+A pattern is matched (`fnmatch`, case-sensitive) against ``Class.method``, so that one entry serves the
+interpreters that keep these tests in one module as well as those that keep them in a package. Everything that
+is not listed here has to pass. `run.py --stale` names the entries that no longer match any test.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """One kind of test that is left out, and why.
+
+    Attributes:
+        pattern: An `fnmatch` pattern for ``Class.method``.
+        reason: What the test asserts that is not a promise of this executor.
+        since: The first CPython the entry is meant for, such as (3, 14).
+        until: The last CPython the entry is meant for, such as (3, 12, 2); None for "no end".
+    """
+
+    pattern: str
+    reason: str
+    since: Version = (3, 11)
+    until: Version | None = None
+
+    def covers(self, version: Version) -> bool:
+        """Tell whether the entry is meant for this version of CPython."""
+        return self.since <= version and (self.until is None or version <= self.until)
+
+
+PROCESSES = "a pool of processes: no thread pool takes part"
+THREAD_COUNT = "asserts one thread per task right after submit, the policy that ours replaces"
+CRASHES = "crashes the worker or its pickling on purpose: threads share the process and pickle nothing"
+
+NOT_APPLICABLE: tuple[NotApplicable, ...] = (
+    NotApplicable("ProcessPool*", PROCESSES),
+    NotApplicable("FailingInitializerResourcesTest.*", PROCESSES),
+    NotApplicable("InterpreterPool*", "a pool of interpreters: no pool of ours takes part", since=(3, 14)),
+    NotApplicable("AsyncioTest.*", "a pool of interpreters under asyncio", since=(3, 14)),
+    NotApplicable(
+        "ThreadPoolExecutorTest.test_default_workers",
+        "asserts that the default is min(32, CPUs + 4) threads; ours is documented as a ceiling of 256",
+    ),
+    NotApplicable("ThreadPoolExecutorTest.test_saturation", THREAD_COUNT),
+    NotApplicable("ThreadPoolShutdownTest.test_threads_terminate", THREAD_COUNT),
+    NotApplicable(
+        "ThreadPoolShutdownTest.test_cancel_futures",
+        "asserts that a worker has taken a task before shutdown cancels the rest; ours does not wait for the thread"
+        " it starts, so that all of them may be cancelled",
+    ),
+    NotApplicable(
+        "ThreadPoolShutdownTest.test_thread_names_default",
+        "asserts the class name ThreadPoolExecutor in the default thread name; ours says AdaptiveExecutor",
+    ),
+    NotApplicable(
+        "ThreadPoolShutdownTest.test_cancel_futures_wait_false",
+        "asserts that a task begins before shutdown cancels it; CPython itself dropped that (gh-116682)",
+        until=(3, 12, 2),
+    ),
+    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*crash_*", CRASHES),
+    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*_unpickle*", CRASHES),
+    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*_pickle*", CRASHES),
+    NotApplicable("ThreadPoolExecutorDeadlockTest.test_shutdown_deadlock", CRASHES),
+    NotApplicable("ThreadPoolExecutorDeadlockTest.test_gh105829_*", PROCESSES),
+)
+
+
+def find(test: str, version: Version = sys.version_info[:3]) -> NotApplicable | None:
+    """Return the first entry that covers `test` (``Class.method``) on this version of CPython, or None."""
+    for entry in NOT_APPLICABLE:
+        if entry.covers(version) and fnmatchcase(test, entry.pattern):
+            return entry
+    return None

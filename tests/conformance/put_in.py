@@ -1,0 +1,270 @@
+"""Puts an executor and a future in the place of the standard library's, and counts what tests make of them.
+
+Nothing of CPython's tests is edited. What changes is what their names mean:
+`ThreadPoolMixin.executor_type`, the names `futures`, `concurrent` and `Future` in the test modules, the
+default executor of new event loops, and the import line of the scripts that tests run in a fresh
+interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.base_events
+import asyncio.tasks
+import concurrent.futures
+import concurrent.futures._base
+import functools
+import re
+import sys
+import types
+import unittest
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ExecutorType = type[concurrent.futures.ThreadPoolExecutor]
+FutureType = type[concurrent.futures.Future[Any]]
+
+_IMPORT_LINE = re.compile(r"^(?P<indent> *)from concurrent\.futures import (?P<name>\w+) *$", re.MULTILINE)
+
+
+class Counts:
+    """How many executors and futures of the kind under test were made, and where.
+
+    Attributes:
+        executors: Executors made in this process.
+        futures: Futures that a test made itself, not by `submit`.
+        strays: Executors of the standard library's that a test made although another one was put in.
+        scripts: A file to which a fresh interpreter writes a line for each executor it makes.
+    """
+
+    def __init__(self, scripts: Path) -> None:
+        self.executors = 0
+        self.futures = 0
+        self.strays = 0
+        self.scripts = scripts
+
+    def total(self) -> int:
+        """Return everything made up to now, fresh interpreters included."""
+        made_by_scripts = len(self.scripts.read_text().splitlines()) if self.scripts.exists() else 0
+        return self.executors + self.futures + made_by_scripts
+
+
+class _StandIn(type):
+    """The metaclass of a name that makes futures of the kind under test and counts them."""
+
+    made: FutureType
+    counts: Counts
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        cls.counts.futures += 1
+        return cls.made(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, concurrent.futures._base.Future)
+
+
+class Substitution:
+    """The classes under test, and the counting of them.
+
+    Args:
+        executor_type: Takes the place of ThreadPoolExecutor; None leaves it alone.
+        future_type: Takes the place of Future where a test makes one; None leaves it alone.
+        counts: Where instances are counted.
+    """
+
+    def __init__(self, executor_type: ExecutorType | None, future_type: FutureType | None, counts: Counts) -> None:
+        self.executor_type = executor_type
+        self.counts = counts
+        self.future: Any = None
+        if executor_type is not None:
+            _count_instances(executor_type, counts)
+            if executor_type is not concurrent.futures.ThreadPoolExecutor:
+                _count_strays(counts)
+        if future_type is not None:
+            self.future = _StandIn("Future", (), {"made": future_type, "counts": counts})
+        self.futures = self._namespace()
+
+    @contextmanager
+    def while_importing(self) -> Iterator[None]:
+        """Let test modules that are imported in this block bind `Future` to the future under test."""
+        base = concurrent.futures._base
+        original = base.Future
+        try:
+            if self.future is not None:
+                setattr(base, "Future", self.future)  # noqa: B010
+            yield
+        finally:
+            setattr(base, "Future", original)  # noqa: B010
+
+    def put_into_concurrent(self, module: types.ModuleType) -> None:
+        """Put the classes under test into a module of test_concurrent_futures.
+
+        Raises:
+            RuntimeError: The module lacks what there is to replace, so the standard library would be tested.
+        """
+        names = vars(module)
+        if "futures" in names:
+            names["futures"] = self.futures
+        if self.future is not None and names.get("Future", self.future) is not self.future:
+            raise RuntimeError(f"{module.__name__}.Future was bound before the future under test was put in")
+        if self.executor_type is None:
+            return
+        mixin = _shared(names, "ThreadPoolMixin")
+        mixin.executor_type = self.executor_type
+        if "assert_python_ok" in names:
+            names["assert_python_ok"] = self._scripts_with_ours(names["assert_python_ok"])
+        if "ExecutorDeadlockTest" in names:
+            _add_thread_deadlock_tests(names, mixin, self.executor_type)
+
+    def put_into_asyncio(self, module: types.ModuleType) -> None:
+        """Put the classes under test into a module of test_asyncio, and into asyncio itself."""
+        package = types.SimpleNamespace(futures=self.futures)
+        if "concurrent" in vars(module):
+            vars(module)["concurrent"] = package
+        if self.future is not None:
+            vars(asyncio.tasks)["concurrent"] = package
+        if self.executor_type is not None:
+            _make_it_the_default(self.executor_type)
+
+    def seed(self, case: type[unittest.IsolatedAsyncioTestCase]) -> None:
+        """Make each test of `case` run in a loop whose default executor is ours and has just been used."""
+        executor_type = self.executor_type
+        original = case.asyncSetUp
+
+        async def with_ours_in_use(self: unittest.IsolatedAsyncioTestCase) -> None:
+            if executor_type is not None:
+                loop = asyncio.get_running_loop()
+                loop.set_default_executor(executor_type(thread_name_prefix="asyncio"))
+                assert await loop.run_in_executor(None, abs, -1) == 1
+            await original(self)
+
+        setattr(case, "asyncSetUp", with_ours_in_use)  # noqa: B010
+
+    def _namespace(self) -> types.ModuleType:
+        """Return a module that is concurrent.futures but for the classes under test."""
+        replaced: dict[str, Any] = {}
+        if self.executor_type is not None:
+            replaced["ThreadPoolExecutor"] = self.executor_type
+        if self.future is not None:
+            replaced["Future"] = self.future
+        namespace = types.ModuleType("concurrent.futures")
+        vars(namespace).update(replaced)
+
+        def standard(name: str) -> Any:
+            return getattr(concurrent.futures, name)
+
+        vars(namespace)["__getattr__"] = standard
+        return namespace
+
+    def _scripts_with_ours(self, assert_python_ok: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(assert_python_ok)
+        def with_ours(*args: str, **env_vars: str) -> Any:
+            flag, script = args
+            if flag != "-c":
+                raise RuntimeError(f"not a script, so our executor cannot be put in: {args!r}")
+            return assert_python_ok(flag, self._script_with_ours(script), **env_vars)
+
+        return with_ours
+
+    def _script_with_ours(self, script: str) -> str:
+        """Return a test's script that imports the executor under test instead of ThreadPoolExecutor."""
+        executor_type = self.executor_type
+        assert executor_type is not None
+        source = sys.modules[executor_type.__module__.partition(".")[0]].__file__
+        assert source is not None
+        preamble = "\n".join(
+            [
+                "import sys, test",
+                f"sys.path.append({str(Path(source).parent.parent)!r})",
+                f"test.__path__[:] = {list(sys.modules['test'].__path__)!r}",
+                f"from {executor_type.__module__} import {executor_type.__name__} as made",
+                "def counted(self, *args, original=made.__init__, **kwargs):",
+                f"    with open({str(self.counts.scripts)!r}, 'a') as made_here:",
+                "        print('made', file=made_here)",
+                "    original(self, *args, **kwargs)",
+                "made.__init__ = counted",
+            ]
+        )
+
+        def ours(line: re.Match[str]) -> str:
+            if line["name"] not in {"ThreadPoolExecutor", executor_type.__name__}:
+                raise RuntimeError(f"the script imports something else: {line[0]!r}")
+            return f"{line['indent']}names = {{}}; exec({preamble!r}, names); {line['name']} = names['made']"
+
+        rewritten, imports = _IMPORT_LINE.subn(ours, script)
+        if imports != 1:
+            raise RuntimeError(f"{imports} imports of an executor in a test's script, 1 expected:\n{script}")
+        return rewritten
+
+
+def _shared(names: dict[str, Any], name: str) -> Any:
+    """Return what the test modules share: from the module itself, or from the package's `util`.
+
+    Raises:
+        RuntimeError: There is no such name, so the standard library would be tested.
+    """
+    utilities = sys.modules.get(f"{names['__package__']}.util")
+    shared = names.get(name, getattr(utilities, name, None))
+    if shared is None:
+        raise RuntimeError(f"no {name} found for {names['__name__']}")
+    return shared
+
+
+def _count_instances(executor_type: ExecutorType, counts: Counts) -> None:
+    original = executor_type.__init__
+
+    @functools.wraps(original)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> None:
+        counts.executors += 1
+        original(self, *args, **kwargs)
+
+    setattr(executor_type, "__init__", counted)  # noqa: B010
+
+
+def _count_strays(counts: Counts) -> None:
+    """Count executors of the standard library's; ours derives from it, but never runs its `__init__`."""
+    standard = concurrent.futures.ThreadPoolExecutor
+    original = standard.__init__
+
+    @functools.wraps(original)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> None:
+        counts.strays += 1
+        original(self, *args, **kwargs)
+
+    setattr(standard, "__init__", counted)  # noqa: B010
+
+
+def _make_it_the_default(executor_type: ExecutorType) -> None:
+    """Give each loop our executor as its default one, through the public call, when it would make its own."""
+    loop_type: Any = asyncio.base_events.BaseEventLoop
+    original = loop_type.run_in_executor
+
+    @functools.wraps(original)
+    def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
+        ended = self.is_closed() or self._executor_shutdown_called
+        if executor is None and self._default_executor is None and not ended:
+            self.set_default_executor(executor_type(thread_name_prefix="asyncio"))
+        return original(self, executor, func, *args)
+
+    loop_type.run_in_executor = run_in_executor
+
+
+def _add_thread_deadlock_tests(names: dict[str, Any], mixin: type, executor_type: ExecutorType) -> None:
+    """Add the deadlock tests for threads, which CPython runs for processes alone.
+
+    Its tests pass `mp_context` to whatever they make; threads have no use for one.
+    """
+
+    class WithoutContext(mixin):  # type: ignore[misc]
+        def get_context(self) -> None:
+            return None
+
+        @staticmethod
+        def executor_type(max_workers: int, mp_context: None = None) -> concurrent.futures.Executor:
+            return executor_type(max_workers=max_workers)
+
+    bases = (names["ExecutorDeadlockTest"], WithoutContext, _shared(names, "BaseTestCase"))
+    name = "ThreadPoolExecutorDeadlockTest"
+    names[name] = type(name, bases, {"__module__": names["__name__"]})

@@ -1,0 +1,255 @@
+"""Runs one suite in a process of its own and reports each test, line by line, to a file.
+
+A process per suite keeps what is put in for one suite out of the next, and lets a hang end that suite alone.
+`run.py` starts it; it is not meant to be started by hand.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import faulthandler
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import types
+import unittest
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Any
+
+import not_applicable
+from put_in import Counts, Substitution
+from suites import ASYNCIO, Suite
+
+
+class Reporter(unittest.TestResult):
+    """Writes what happens to each test as one JSON object per line, and turns a hang into a dump and an exit.
+
+    A test fails as well if it leaves threads behind, if a thread of its dies of an exception, or if
+    it was to be run with our executor and never made one.
+    """
+
+    def __init__(self, report: IO[str], counts: Counts, *, every_test_meets_ours: bool, timeout: float):
+        super().__init__()
+        self._report = report
+        self._counts = counts
+        self._every_test_meets_ours = every_test_meets_ours
+        self._timeout = timeout
+        self._began = 0.0
+        self._before = 0
+        self._strays = 0
+        self._problems: list[tuple[str, str]] = []
+        self._support: Any = importlib.import_module("test.support")
+
+    def tell(self, event: str, **details: object) -> None:
+        """Write one line to the report, at once: a process that dies must not take it along."""
+        self._report.write(json.dumps({"event": event, **details}) + "\n")
+        self._report.flush()
+
+    def trouble(self, text: str) -> None:
+        """Hold something that happened outside the test's own thread against the test that runs."""
+        self._problems.append(("failed", text))
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        """Note the test before it runs, and start its time-out."""
+        super().startTest(test)
+        self._problems = []
+        self._before = self._counts.total()
+        self._strays = self._counts.strays
+        self.tell("start", test=short_id(test))
+        self._began = time.monotonic()
+        faulthandler.dump_traceback_later(self._timeout, exit=True)
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        """Settle what the test comes to."""
+        faulthandler.cancel_dump_traceback_later()
+        took = time.monotonic() - self._began
+        made = self._counts.total() - self._before
+        if self._support.environment_altered:
+            self._support.environment_altered = False
+            self.trouble("left threads or processes behind (see its output)")
+        if not self._problems and self._every_test_meets_ours and not made:
+            self.trouble("never made the executor or the future under test")
+        if self._counts.strays > self._strays:
+            self.trouble("made a ThreadPoolExecutor of the standard library's, not the executor under test")
+        kinds = [kind for kind, _ in self._problems]
+        outcome = "failed" if "failed" in kinds else "skipped" if kinds else "passed"
+        text = "\n".join(text for kind, text in self._problems if kind == outcome)
+        self.tell("end", test=short_id(test), outcome=outcome, text=text, made=made, took=took)
+        super().stopTest(test)
+
+    def addError(self, test: Any, err: Any) -> None:
+        """Count an error; one outside any test (setUpModule) is reported as a test of its own."""
+        super().addError(test, err)
+        text = self.errors[-1][1]
+        if isinstance(test, unittest.TestCase):
+            self.trouble(text)
+        else:
+            self.tell("end", test=str(test), outcome="failed", text=text, made=0)
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        """Count a failure."""
+        super().addFailure(test, err)
+        self.trouble(self.failures[-1][1])
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        """Count a failing sub-test against its test."""
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self.trouble(f"{subtest}\n{(self.failures + self.errors)[-1][1]}")
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        """Note a skip that CPython's own suite decides on."""
+        super().addSkip(test, reason)
+        if isinstance(test, unittest.TestCase):
+            self._problems.append(("skipped", reason))
+        else:
+            self.tell("end", test=str(test), outcome="skipped", text=reason, made=0)
+
+    def addUnexpectedSuccess(self, test: Any) -> None:
+        """Count a success that CPython does not expect as a failure, as it does."""
+        super().addUnexpectedSuccess(test)
+        self.trouble("unexpected success")
+
+
+def short_id(test: unittest.TestCase) -> str:
+    """Return ``Class.method``, which is the same whether CPython keeps its tests in a module or a package."""
+    return f"{type(test).__qualname__}.{getattr(test, '_testMethodName', '?')}"
+
+
+def names_a_future(test: unittest.TestCase) -> bool:
+    """Tell whether the test's own code makes a future or uses one of the ready-made ones."""
+    codes: list[types.CodeType] = [getattr(type(test), getattr(test, "_testMethodName")).__code__]  # noqa: B009
+    while codes:
+        code = codes.pop()
+        if any(name in {"Future", "create_future"} or name.endswith("_FUTURE") for name in code.co_names):
+            return True
+        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return False
+
+
+def belongs(suite: Suite, test: unittest.TestCase) -> bool:
+    """Tell whether `test` of the suite's module is one of the suite's own."""
+    if not any(fnmatchcase(short_id(test), pattern) for pattern in suite.select):
+        return False
+    if suite.module.startswith(ASYNCIO):
+        return True
+    if suite.future:
+        if suite.executor and not hasattr(test, "executor_type"):
+            return False
+        return not hasattr(test, "ctx") and names_a_future(test)
+    return not type(test).__name__.startswith("FutureTest")
+
+
+def flatten(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """Yield the single tests of a suite in order."""
+    for test in tests:
+        if isinstance(test, unittest.TestSuite):
+            yield from flatten(test)
+        else:
+            yield test
+
+
+@contextlib.contextmanager
+def dying_threads_told_to(reporter: Reporter) -> Iterator[None]:
+    """Hold exceptions that nobody catches, in threads and in destructors, against the test that runs."""
+    hooks = threading.excepthook, sys.unraisablehook
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        reporter.trouble(f"thread {args.thread} died of {args.exc_type.__name__}: {args.exc_value}")
+        hooks[0](args)
+
+    def unraisable(args: Any) -> None:
+        what = f"{args.exc_type.__name__}: {args.exc_value}"
+        reporter.trouble(f"unraisable {what} ({args.err_msg or 'in'} {args.object!r})")
+        hooks[1](args)
+
+    threading.excepthook, sys.unraisablehook = in_thread, unraisable
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = hooks
+
+
+def start_timekeeper(executor_type: Any) -> None:
+    """Start the thread that all pools of the process share, so that no test is charged with it."""
+    gate = threading.Barrier(3)
+    with executor_type(max_workers=2) as executor:
+        waiting = [executor.submit(gate.wait, 30) for _ in range(2)]
+        gate.wait(30)
+        for future in waiting:
+            future.result(30)
+
+
+def classes_under_test(*, control: bool) -> tuple[Any, Any]:
+    """Return the executor and the future under test: ours, or for the control the standard library's."""
+    if control:
+        return concurrent.futures.ThreadPoolExecutor, concurrent.futures.Future
+    ebbpool = importlib.import_module("ebbpool")
+    return ebbpool.AdaptiveExecutor, ebbpool.Future
+
+
+def load(suite: Suite, substitution: Substitution) -> list[unittest.TestCase]:
+    """Import the suite's module with the substitution in force and return its tests."""
+    with substitution.while_importing():
+        module = importlib.import_module(suite.module)
+    if suite.module.startswith(ASYNCIO):
+        substitution.put_into_asyncio(module)
+    else:
+        substitution.put_into_concurrent(module)
+    tests = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
+    if suite.seeded:
+        for case in {type(test) for test in tests}:
+            substitution.seed(case)  # type: ignore[arg-type]
+    return tests
+
+
+def main(task: dict[str, Any]) -> None:
+    """Run one suite as `run.py` describes it."""
+    suite = Suite(**{**task["suite"], "select": tuple(task["suite"]["select"])})
+    counts = Counts(Path(task["scripts"]))
+    if task["lib"]:
+        importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
+    executor_type, future_type = classes_under_test(control=task["control"] or task["list"])
+    if not task["list"]:
+        start_timekeeper(executor_type)
+    substitution = Substitution(
+        executor_type if suite.executor else None, future_type if suite.future else None, counts
+    )
+    report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
+    reporter = Reporter(report, counts, every_test_meets_ours=suite.executor, timeout=task["timeout"])
+    try:
+        tests = load(suite, substitution)
+    except unittest.SkipTest as skip:
+        reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip), made=0)
+        reporter.tell("finished")
+        return
+    reporter.tell("loaded", made=counts.total())
+    chosen: list[unittest.TestCase] = []
+    for test in tests:
+        name = short_id(test)
+        if not belongs(suite, test):
+            continue
+        if task["pattern"] and not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern']}*"):
+            continue
+        entry = not_applicable.find(name)
+        reporter.tell("collected", test=name, **(dataclasses.asdict(entry) if entry else {}))
+        if entry is None and name not in task["done"] and not task["list"]:
+            reporter.tell("chosen", test=name)
+            chosen.append(test)
+    with dying_threads_told_to(reporter):
+        unittest.TestSuite(chosen).run(reporter)
+    if importlib.import_module("test.support").environment_altered:
+        behind = "left threads or processes behind"
+        reporter.tell("end", test="tearDownModule", outcome="failed", text=behind, made=0)
+    reporter.tell("finished")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

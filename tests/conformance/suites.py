@@ -1,0 +1,129 @@
+"""Which of CPython's own suites are run, and what is put into each of them.
+
+A suite is one test module of CPython with one combination of "our executor" and "our future". The suites on
+`wait` and `as_completed` are run three times, so that futures of both kinds meet executors of both kinds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+from dataclasses import dataclass
+
+CONCURRENT = "test.test_concurrent_futures"
+ASYNCIO = "test.test_asyncio"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One run of one test module.
+
+    Attributes:
+        module: The dotted name of CPython's test module.
+        executor: Whether our executor takes the place of ThreadPoolExecutor.
+        future: Whether our Future takes the place of the standard library's where tests make one themselves.
+        select: `fnmatch` patterns for ``Class.method``; the module's other tests use no executor.
+        seeded: Whether every test runs in a loop that has already used our executor as its default one.
+    """
+
+    module: str
+    executor: bool
+    future: bool
+    select: tuple[str, ...] = ("*",)
+    seeded: bool = False
+
+    @property
+    def name(self) -> str:
+        """The short name with what is put in, such as ``test_wait[executor+future]``."""
+        put_in = "+".join(["executor"] * self.executor + ["future"] * self.future)
+        return f"{self.module.removeprefix('test.').split('.')[-1]}[{put_in}]"
+
+
+ASYNCIO_SUITES = (
+    Suite(f"{ASYNCIO}.test_threads", executor=True, future=False),
+    Suite(f"{ASYNCIO}.test_futures2", executor=True, future=False, seeded=True),
+    Suite(
+        f"{ASYNCIO}.test_futures",
+        executor=True,
+        future=True,
+        select=(
+            "*FutureTests.test_wrap_future",
+            "*FutureTests.test_wrap_future_without_loop",
+            "*FutureTests.test_wrap_future_use_*_loop",
+            "*FutureTests.test_wrap_future_cancel*",
+        ),
+    ),
+    Suite(f"{ASYNCIO}.test_tasks", executor=True, future=True, select=("RunCoroutineThreadsafeTests.*",)),
+    Suite(
+        f"{ASYNCIO}.test_base_events",
+        executor=True,
+        future=False,
+        select=(
+            "*.test_set_default_executor",
+            "*.test_shutdown_default_executor_timeout",
+            "*.test_getnameinfo",
+            "*.test_create_connection_service_name",
+            "*.test_create_connection_no_inet_pton",
+            "*.test_create_connection_ipv6_scope",
+            "*.test_create_datagram_endpoint_no_addrinfo",
+            "*.test_asyncgen_finalization_by_gc_in_other_thread",
+            "BaseLoopSockSendfileTests.test__sock_sendfile_native_failure",
+            "BaseLoopSockSendfileTests.test_sock_sendfile_*fallback*",
+        ),
+    ),
+    Suite(
+        f"{ASYNCIO}.test_events",
+        executor=True,
+        future=False,
+        select=(
+            "*EventLoopTests.test_run_in_executor*",
+            "*EventLoopTests.test_create_connection_local_addr_*_family",
+            "*EventLoopTests.test_create_datagram_endpoint_sock",
+            "*EventLoopTests.test_create_server_dual_stack",
+        ),
+    ),
+    Suite(
+        f"{ASYNCIO}.test_sock_lowlevel",
+        executor=True,
+        future=False,
+        select=("*.test_create_connection_sock",),
+    ),
+    Suite(
+        f"{ASYNCIO}.test_sendfile",
+        executor=True,
+        future=False,
+        select=("*.test_sendfile_force_fallback", "*.test_sendfile_fallback_*", "*.test_sendfile_ssl*"),
+    ),
+)
+
+
+def concurrent_suites() -> list[Suite]:
+    """Return the suites on concurrent.futures that this interpreter ships; none if it ships none."""
+    spec = importlib.util.find_spec(CONCURRENT)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is None:
+        return _combinations(CONCURRENT)
+    suites: list[Suite] = []
+    for module in sorted(info.name for info in pkgutil.iter_modules(spec.submodule_search_locations)):
+        if module in {"test_wait", "test_as_completed"}:
+            suites += _combinations(f"{CONCURRENT}.{module}")
+        elif module.startswith("test_"):
+            future = module == "test_future"
+            suites.append(Suite(f"{CONCURRENT}.{module}", executor=not future, future=future))
+    return suites
+
+
+def asyncio_suites() -> list[Suite]:
+    """Return the suites on asyncio that this interpreter ships; none if it ships none."""
+    if importlib.util.find_spec(ASYNCIO) is None:
+        return []
+    return [suite for suite in ASYNCIO_SUITES if importlib.util.find_spec(suite.module) is not None]
+
+
+def _combinations(module: str) -> list[Suite]:
+    return [
+        Suite(module, executor=True, future=False),
+        Suite(module, executor=True, future=True),
+        Suite(module, executor=False, future=True),
+    ]
