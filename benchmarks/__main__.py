@@ -1,0 +1,120 @@
+"""Asks the questions: `python -m benchmarks [question ...]` from the root of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import _report
+from benchmarks._model import CORE_QUESTIONS, GC_POLICY, ROOT, Settings, load_question
+from benchmarks._peers import BY_NAME
+from benchmarks._runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
+
+
+def _names(text: str) -> tuple[str, ...]:
+    unknown = sorted(set(text.split(",")) - set(BY_NAME))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(BY_NAME)}")
+    return tuple(text.split(","))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 each: {text}")
+    return counts
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="ebbpool beside its rivals")
+    parser.add_argument(
+        "questions", nargs="*", metavar="question", help=f"some of {', '.join(CORE_QUESTIONS)}; all if none"
+    )
+    parser.add_argument("--pin", action="store_true", help="hold every cell to one processor (Linux)")
+    parser.add_argument("--quick", action="store_true", help="one round of small sizes: does everything run?")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all peers (3)")
+    parser.add_argument("--peers", type=_names, default=(), help=f"some of {','.join(BY_NAME)}")
+    parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds a cell may take (120)")
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
+    asked = parser.parse_args(argv)
+    modules = [name if "." in name else f"benchmarks.{name}" for name in asked.questions or CORE_QUESTIONS]
+    asked.modules = modules
+    for module in modules:
+        if module.startswith("benchmarks.") and module.partition(".")[2] not in CORE_QUESTIONS:
+            parser.error(f"unknown question {module.partition('.')[2]}; known: {', '.join(CORE_QUESTIONS)}")
+    if asked.rounds < 1:
+        parser.error(f"--rounds: at least 1, not {asked.rounds}")
+    return asked
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Yields what announces the next cell: a bar with rich on a terminal, a line to stderr otherwise."""
+    try:
+        console = importlib.import_module("rich.console").Console(stderr=True)
+        bars = importlib.import_module("rich.progress")
+    except ImportError:
+        console = None
+    if console is not None and console.is_terminal:
+        columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
+        with bars.Progress(*columns, bars.TextColumn("{task.description}"), console=console) as bar:
+            task = bar.add_task("", total=total + 1)
+            yield lambda text: bar.update(task, advance=1, description=text)
+        return
+    done = 0
+
+    def announce(text: str) -> None:
+        nonlocal done
+        done += 1
+        print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
+
+    yield announce
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 if a cell failed or ran out of time, 0 otherwise, targets held or not."""
+    asked = arguments(argv)
+    settings = Settings(
+        quick=asked.quick,
+        rounds=asked.rounds,
+        pin=processors()[-1] if asked.pin and pinning_available() else None,
+        workers=asked.workers,
+        peers=asked.peers,
+    )
+    facts, pin = _report.machine(), _report.pinned(settings, asked.pin)
+    gil = "with" if facts["gil"] else "without"
+    print(f"Python {facts['python']}, {gil} a GIL, {facts['cpu_count']} processors")
+    print(f"pinned: {pin}; {GC_POLICY}")
+    if warning := _report.busy():
+        print(warning)
+    print()
+    plans = [Plan.of(load_question(module), settings) for module in asked.modules]
+    answers = []
+    name = time.strftime("%Y%m%d-%H%M%S") + ("-pinned" if settings.pin is not None else "")
+    with progress(sum(len(plan.cells) * plan.rounds for plan in plans)) as announce:
+        for plan in plans:
+            found = _report.Answers(plan, settings, list(run(plan, settings, announce, asked.timeout)))
+            answers.append(found)
+            tables = [_report.table(found) for found in answers]
+            _report.show(tables[-1])
+            verdicts = [verdict for found in answers for verdict in found.verdicts()]
+            if verdicts:
+                tables.append(_report.target_table(verdicts, settings.quick))
+            path = _report.save(asked.out, name, _report.document(facts, settings, answers, pin), tables)
+    if verdicts:
+        _report.show(tables[-1])
+    print(f"core: {_report.core(answers)}; raw samples: {path}")
+    broken = [outcome for found in answers for outcome in found.broken]
+    if broken:
+        print(f"{len(broken)} cells failed or ran out of time", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""What a question is made of: its cells, columns and targets. No timing and no threads here."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks._peers import Peer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Variant = dict[str, Any]
+Params = Mapping[str, Any]
+Samples = dict[str, list[float]]
+
+CORE_QUESTIONS = (
+    "submit_collect",
+    "round_trip",
+    "map_items",
+    "cold_burst",
+    "computing",
+    "offload",
+    "memory",
+    "idle_cost",
+)
+
+GC_POLICY = (
+    "the garbage collector stays on, as in a user's program; a full collection precedes every repeat, "
+    "outside the time taken (memory: off while counting)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one run was asked for.
+
+    Attributes:
+        pin: the processor every cell is held to, or None.
+        workers: the thread ceilings that submit_collect, round_trip and offload are asked at.
+    """
+
+    quick: bool = False
+    rounds: int = 3
+    pin: int | None = None
+    workers: tuple[int, ...] = (1, 4, 32)
+    peers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One measured figure; less is better.
+
+    Attributes:
+        ratio: whether a column "times ThreadPoolExecutor" stands beside it.
+        worst: the most of all samples counts, and not their median.
+        empty: what to print where a cell has no such sample.
+    """
+
+    metric: str
+    label: str
+    digits: int = 2
+    ratio: bool = True
+    worst: bool = False
+    empty: str = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure to reach: `peer`'s metric, divided by `rival`'s if one is named, is at most `limit`.
+
+    Attributes:
+        where: the variant of `peer` it is asked of.
+        rival_where: the variant of `rival`; None means the same one.
+        pinned: asked only of runs held to one processor.
+        gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
+    """
+
+    text: str
+    peer: str
+    metric: str
+    limit: float
+    where: Variant
+    rival: str | None = None
+    rival_where: Variant | None = None
+    pinned: bool = False
+    gil: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question, asked of every peer.
+
+    Attributes:
+        module: the module that holds it as `QUESTION`, so that a fresh process can find it.
+        variants: the cells of a peer, or the reason why the question makes no sense for it.
+        sizes: the fixed sizes, made once in the parent and handed to every cell; takes `quick`.
+        measure: runs in a fresh process and returns the samples by metric.
+        baseline: the variant of ThreadPoolExecutor that ratios refer to; None means the row's own, or
+            the one most like it.
+        rounds_factor: cells that cost little and vary much are asked more often, and the reverse.
+    """
+
+    module: str
+    title: str
+    method: str
+    columns: tuple[Column, ...]
+    variants: Callable[[Peer, Settings], list[Variant] | str]
+    sizes: Callable[[bool], dict[str, Any]]
+    measure: Callable[[Peer, Params], Samples]
+    targets: Callable[[Settings], tuple[Target, ...]] = field(default=lambda settings: ())
+    baseline: Variant | None = None
+    rounds_factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return self.module.rpartition(".")[2]
+
+    def rounds(self, settings: Settings) -> int:
+        return 1 if settings.quick else max(1, round(settings.rounds * self.rounds_factor))
+
+
+def load_question(module: str) -> Question:
+    """Returns the question that `module` holds."""
+    question = importlib.import_module(module).QUESTION
+    assert isinstance(question, Question)
+    return question
+
+
+def by_workers(settings: Settings) -> list[Variant]:
+    """One cell for every ceiling that was asked for."""
+    return [{"workers": workers} for workers in settings.workers]
+
+
+def pool_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings], list[Variant] | str]:
+    """The same cells for every peer that has a pool and nothing against the question."""
+
+    def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
+        return peer.not_for(question) or list(variants)
+
+    return choose
+
+
+def timed(work: Callable[[], object], repeats: int, *, warm_ups: int = 1) -> list[float]:
+    """Returns the seconds that each of `repeats` calls took, after `warm_ups` calls that do not count."""
+    taken = []
+    for _ in range(warm_ups + repeats):
+        gc.collect()
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return taken[warm_ups:]
+
+
+def nothing() -> None:
+    """The trivial task."""

@@ -1,0 +1,305 @@
+"""The pools of ebbpool and its rivals behind one face: `_peers` says which rival has which."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.pool
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Self
+
+Task = Callable[[], object]
+
+
+def package(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def stdlib(workers: int, keep_alive: float) -> Executor:
+    return ThreadPoolExecutor(workers)
+
+
+def adaptive(workers: int, keep_alive: float) -> Any:
+    return package("ebbpool").AdaptiveExecutor(workers, keep_alive=keep_alive)
+
+
+def plus(workers: int, keep_alive: float) -> Any:
+    executor = package("ThreadPoolExecutorPlus").ThreadPoolExecutor(workers)
+    executor.set_daemon_opts(keep_alive_time=keep_alive)
+    return executor
+
+
+def pebble(workers: int, keep_alive: float) -> Any:
+    return package("pebble").ThreadPool(workers)
+
+
+class Pool:
+    """A peer's pool inside one cell.
+
+    `threads` is asked after the last result and while the pool is open. Every peer keeps its threads for
+    longer than a load lasts, so that count is the most there were; nothing is sampled while the clock runs.
+    """
+
+    sleep: Callable[[float], object] = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self._before = threading.active_count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        """Submits `fn` `count` times, then collects the results."""
+        raise NotImplementedError
+
+    def submit(self, fn: Task) -> object:
+        raise NotImplementedError
+
+    def one(self, fn: Task) -> object:
+        """Submits `fn` and waits for it."""
+        return self.burst(fn, 1)[0]
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        raise NotImplementedError
+
+    def block(self) -> Callable[[], object]:
+        """Occupies one worker; the call returned lets it go."""
+        held, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            gate.wait()
+
+        self.submit(hold)
+        held.wait()
+        return gate.set
+
+    def threads(self) -> int:
+        return threading.active_count() - self._before
+
+    def close(self) -> None:
+        pass
+
+
+class PlainLoop(Pool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        return [fn() for _ in range(count)]
+
+    def one(self, fn: Task) -> object:
+        return fn()
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return list(map(fn, items))
+
+
+class BareQueue(Pool):
+    """Fixed workers on one SimpleQueue, results on another: no futures, no errors, no order."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._workers = [threading.Thread(target=self._work) for _ in range(workers)]
+        for worker in self._workers:
+            worker.start()
+
+    def _work(self) -> None:
+        get, put = self._calls.get, self._results.put
+        while (fn := get()) is not None:
+            put(fn())
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        put, get = self._calls.put, self._results.get
+        for _ in range(count):
+            put(fn)
+        return [get() for _ in range(count)]
+
+    def submit(self, fn: Task) -> object:
+        self._calls.put(fn)
+        return None
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        chunks = [items[start : start + 1000] for start in range(0, len(items), 1000)]
+        for chunk in chunks:
+            self._calls.put(lambda chunk=chunk: list(map(fn, chunk)))  # type: ignore[misc]
+        return [self._results.get() for _ in chunks]
+
+    def close(self) -> None:
+        for _ in self._workers:
+            self._calls.put(None)
+        for worker in self._workers:
+            worker.join()
+
+
+class ExecutorPool(Pool):
+    """Whatever has `submit` and gives futures."""
+
+    def __init__(self, build: Callable[[int, float], Any], workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self.executor = build(workers, keep_alive)
+        self.submit = self.executor.submit  # type: ignore[method-assign]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        submit = self.executor.submit
+        futures = [submit(fn) for _ in range(count)]
+        return [future.result() for future in futures]
+
+    def one(self, fn: Task) -> object:
+        result: object = self.executor.submit(fn).result()
+        return result
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return list(self.executor.map(fn, items))
+
+    def close(self) -> None:
+        self.executor.shutdown()
+
+
+class EbbPool(ExecutorPool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__(adaptive, workers, keep_alive)
+
+    def threads(self) -> int:
+        """Workers ever started, never less than there were at once; the timekeeper is none of them."""
+        return max(int(self.executor.stats().started), len(self.executor._threads))
+
+
+class PebblePool(ExecutorPool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__(pebble, workers, keep_alive)
+        self.submit = self.executor.schedule  # type: ignore[method-assign]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        schedule = self.executor.schedule
+        futures = [schedule(fn) for _ in range(count)]
+        return [future.result() for future in futures]
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return list(self.executor.map(fn, items).result())
+
+    def close(self) -> None:
+        self.executor.close()
+        self.executor.join()
+
+
+class MultiprocessingPool(Pool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._pool = multiprocessing.pool.ThreadPool(workers)
+        self.submit = self._pool.apply_async  # type: ignore[method-assign,assignment]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        apply_async = self._pool.apply_async
+        results = [apply_async(fn) for _ in range(count)]
+        return [result.get() for result in results]
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return self._pool.map(fn, items)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._pool.join()
+
+
+class Greenlets(Pool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        gevent = package("gevent")
+        self.sleep = gevent.sleep
+        self.submit = gevent.spawn  # type: ignore[method-assign]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        spawn = self.submit
+        greenlets: list[Any] = [spawn(fn) for _ in range(count)]
+        return [greenlet.get() for greenlet in greenlets]
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        spawn: Callable[..., Any] = self.submit
+        return [greenlet.get() for greenlet in [spawn(fn, item) for item in items]]
+
+    def block(self) -> Callable[[], object]:
+        return lambda: None  # a greenlet is pending until this thread gives way
+
+    def threads(self) -> int:
+        return 0
+
+
+class GeventThreads(Pool):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._pool = package("gevent.threadpool").ThreadPool(workers)
+        self.submit = self._pool.spawn  # type: ignore[method-assign]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        spawn = self._pool.spawn
+        results = [spawn(fn) for _ in range(count)]
+        return [result.get() for result in results]
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return list(self._pool.map(fn, items))
+
+    def threads(self) -> int:
+        """The pool's own count: its threads are unknown to `threading`."""
+        return int(self._pool.size)
+
+    def close(self) -> None:
+        self._pool.kill()
+
+
+class AnyioThreads(Pool):
+    """Tasks of one event loop that hand their calls to threads: every burst starts and ends a loop."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._anyio, self._workers, self._most = package("anyio"), workers, 0
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        return list(self._anyio.run(self._burst, fn, count))
+
+    async def _burst(self, fn: Task, count: int) -> list[object]:
+        results: list[object] = []
+        limiter = self._anyio.CapacityLimiter(self._workers)
+
+        async def call() -> None:
+            results.append(await self._anyio.to_thread.run_sync(fn, limiter=limiter))
+
+        async with self._anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(call)
+        self._most = max(self._most, threading.active_count() - self._before)
+        return results
+
+    def threads(self) -> int:
+        """The most there were at the end of a burst: the threads end with the loop."""
+        return self._most
+
+
+class TrioThreads(AnyioThreads):
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        Pool.__init__(self)
+        self._trio, self._workers, self._most = package("trio"), workers, 0
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        return list(self._trio.run(self._burst, fn, count))
+
+    async def _burst(self, fn: Task, count: int) -> list[object]:
+        results: list[object] = []
+        limiter = self._trio.CapacityLimiter(self._workers)
+
+        async def call() -> None:
+            results.append(await self._trio.to_thread.run_sync(fn, limiter=limiter))
+
+        async with self._trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(call)
+        self._most = max(self._most, threading.active_count() - self._before)
+        return results

@@ -1,0 +1,131 @@
+"""Runs the cells of a question: each in a fresh process, the peers in turn, round by round."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import _cell
+from benchmarks._model import ROOT, Question, Samples, Settings, Variant
+from benchmarks._peers import PEERS, Peer
+
+TIMEOUT_SECONDS = 120.0
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one cell.
+
+    Attributes:
+        status: "ok", "missing" (not installed), "n/a" (makes no sense), "failed" or "timeout".
+        reason: why there are no samples; of a failure, the end of what it wrote to stderr.
+    """
+
+    peer: str
+    variant: Variant
+    round: int
+    status: str
+    reason: str = ""
+    samples: Samples = field(default_factory=dict)
+    version: str = ""
+    gil: bool | None = None
+
+    @property
+    def broken(self) -> bool:
+        return self.status in ("failed", "timeout")
+
+
+def pinning_available() -> bool:
+    return hasattr(os, "sched_setaffinity")
+
+
+def processors() -> list[int]:
+    """The processors this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if pinning_available() else list(range(os.cpu_count() or 1))
+
+
+def _environment(peer: Peer) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "EBBPOOL_PURE"}
+    return kept | dict(peer.env)
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
+
+
+def run_cell(question: Question, peer: Peer, params: dict[str, Any], pin: int | None, timeout: float) -> dict[str, Any]:
+    """Measures in a fresh process; returns the fields of an Outcome that the process decides."""
+    spec = {"module": question.module, "peer": peer.name, "params": params, "pin": pin}
+    command = [sys.executable, "-m", _cell.__name__, json.dumps(spec)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=_environment(peer), capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as expired:
+        stderr: Any = expired.stderr or b""
+        tail = _tail(stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr)
+        return {"status": "timeout", "reason": f"no end after {timeout:g} s\n{tail}".strip()}
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_cell.MARK)]
+    if done.returncode or not lines:
+        return {"status": "failed", "reason": f"exit status {done.returncode}\n{_tail(done.stderr)}".strip()}
+    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_cell.MARK))
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All cells of one question, and the peers it is not asked of."""
+
+    question: Question
+    sizes: dict[str, Any]
+    cells: list[tuple[Peer, Variant]]
+    inapplicable: list[Outcome]
+    rounds: int
+
+    @classmethod
+    def of(cls, question: Question, settings: Settings) -> Plan:
+        cells: list[tuple[Peer, Variant]] = []
+        inapplicable = []
+        for peer in PEERS:
+            if settings.peers and peer.name not in settings.peers:
+                continue
+            chosen = question.variants(peer, settings)
+            if isinstance(chosen, str):
+                inapplicable.append(Outcome(peer.name, {}, 0, "n/a", chosen))
+            else:
+                cells += [(peer, variant) for variant in chosen]
+        return cls(question, question.sizes(settings.quick), cells, inapplicable, question.rounds(settings))
+
+    def order(self, number: int) -> list[tuple[Peer, Variant]]:
+        """The cells of round `number`; who comes first moves on with the rounds."""
+        start = number * max(1, len(self.cells) // max(1, self.rounds)) % max(1, len(self.cells))
+        by_variant = sorted(self.cells, key=lambda cell: json.dumps(cell[1]))
+        return by_variant[start:] + by_variant[:start]
+
+
+def run(
+    plan: Plan,
+    settings: Settings,
+    announce: Callable[[str], None],
+    timeout: float = TIMEOUT_SECONDS,
+) -> Iterator[Outcome]:
+    """Yields an outcome for every cell and round; one missing, or out of time, is not asked again."""
+    yield from plan.inapplicable
+    given_up: set[tuple[str, str]] = set()
+    for number in range(plan.rounds):
+        for peer, variant in plan.order(number):
+            shown = " ".join(f"{name}={value}" for name, value in variant.items())
+            announce(f"{plan.question.name} round {number + 1}/{plan.rounds} {peer.name} {shown}")
+            cell = (peer.name, json.dumps(variant))
+            if cell in given_up:
+                continue
+            answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
+            if answer["status"] in ("missing", "timeout"):
+                given_up.add(cell)
+            yield Outcome(peer=peer.name, variant=variant, round=number + 1, **answer)

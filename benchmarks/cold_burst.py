@@ -1,0 +1,45 @@
+"""200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?"""
+
+from __future__ import annotations
+
+from benchmarks._model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks._peers import Peer
+
+_WHERE = {"workers": 200}
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    threads = []
+
+    def burst() -> None:
+        assert peer.open is not None
+        pool = peer.open(params["workers"], 10.0)
+        pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"])
+        threads.append(pool)
+
+    (seconds,) = timed(burst, 1, warm_ups=0)
+    (pool,) = threads
+    with pool:
+        return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
+
+
+def targets() -> tuple[Target, ...]:
+    text = "no later than ThreadPoolExecutor(200)"
+    return tuple(Target(text, peer, "ms", 1.0, _WHERE, rival="stdlib") for peer in ("ebbpool", "ebbpool-pure"))
+
+
+QUESTION = Question(
+    module="benchmarks.cold_burst",
+    title="Burst of sleeps on a cold pool",
+    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
+    "anyio and trio: the start of the event loop is part of it",
+    columns=(
+        Column("ms", "ms for all", digits=1),
+        Column("threads", "most threads", digits=0, ratio=False, worst=True),
+    ),
+    variants=pool_variants("cold_burst", _WHERE),
+    sizes=lambda quick: {"tasks": 200, "sleep": 0.05},
+    measure=measure,
+    targets=lambda settings: targets(),
+    rounds_factor=3,
+)

@@ -1,0 +1,63 @@
+"""Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+
+from benchmarks._model import Column, Params, Question, Samples, Target, nothing, pool_variants
+from benchmarks._peers import Peer
+
+_WHERE = {"workers": 1}
+_SETTLE_SECONDS = 0.3
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    assert peer.open is not None
+    count = params["tasks"]
+    handles: list[object] = [None] * count
+    with peer.open(params["workers"], 10.0) as pool:
+        release, submit = pool.block(), pool.submit
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        objects = len(gc.get_objects())
+        size = tracemalloc.get_traced_memory()[0]
+        for index in range(count):
+            handles[index] = submit(nothing)
+        time.sleep(_SETTLE_SECONDS)  # a pool may have threads of its own that carry tasks on
+        kept = tracemalloc.get_traced_memory()[0] - size
+        tracemalloc.stop()
+        created = len(gc.get_objects()) - objects
+        gc.collect()
+        tracked = len(gc.get_objects()) - objects
+        gc.enable()
+        release()
+    return {
+        "bytes": [kept / count],
+        "objects": [max(0, created) / count],
+        "tracked": [max(0, tracked) / count],
+    }
+
+
+QUESTION = Question(
+    module="benchmarks.memory",
+    title="What a pending future keeps",
+    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
+    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
+    columns=(
+        Column("bytes", "bytes", digits=0),
+        Column("objects", "tracked objects", digits=1),
+        Column("tracked", "after a collection", digits=1),
+    ),
+    variants=pool_variants("memory", _WHERE),
+    sizes=lambda quick: {"tasks": 1_000 if quick else 10_000},
+    measure=measure,
+    targets=lambda settings: tuple(
+        Target(f"at most a third of the {what}", peer, metric, 1 / 3, _WHERE, rival="stdlib")
+        for peer in ("ebbpool", "ebbpool-pure")
+        for metric, what in (("bytes", "bytes"), ("objects", "objects"), ("tracked", "objects left tracked"))
+    ),
+    rounds_factor=0.4,
+)

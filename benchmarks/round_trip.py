@@ -1,0 +1,44 @@
+"""Submit one task and wait for it, again and again: what does one hand-off there and back cost?"""
+
+from __future__ import annotations
+
+from benchmarks._model import Column, Params, Question, Samples, Target, by_workers, nothing, timed
+from benchmarks._peers import Peer
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    assert peer.open is not None
+    trips = params["trips"]
+    with peer.open(params["workers"], 10.0) as pool:
+        one = pool.one
+
+        def there_and_back() -> None:
+            for _ in range(trips):
+                one(nothing)
+
+        taken = timed(there_and_back, params["repeats"])
+    return {"us": [seconds / trips * 1e6 for seconds in taken]}
+
+
+QUESTION = Question(
+    module="benchmarks.round_trip",
+    title="Submit one, wait for it",
+    method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
+    "pinned to one processor it compares software",
+    columns=(Column("us", "µs a round trip"),),
+    variants=lambda peer, settings: peer.not_for("round_trip") or by_workers(settings),
+    sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 2_000, "repeats": 3},
+    measure=measure,
+    targets=lambda settings: tuple(
+        Target(
+            "pinned: at most 0.6 of ThreadPoolExecutor's",
+            "ebbpool",
+            "us",
+            0.6,
+            where,
+            rival="stdlib",
+            pinned=True,
+        )
+        for where in by_workers(settings)
+    ),
+)

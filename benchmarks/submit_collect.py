@@ -1,0 +1,43 @@
+"""Submit 20,000 trivial tasks and collect: what does one cost, and how many threads did it take?"""
+
+from __future__ import annotations
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, by_workers, nothing, timed
+from benchmarks._peers import Peer
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    assert peer.open is not None
+    with peer.open(params["workers"], 10.0) as pool:
+        taken = timed(lambda: pool.burst(nothing, params["tasks"]), params["repeats"])
+        threads = pool.threads()
+    return {"us": [seconds / params["tasks"] * 1e6 for seconds in taken], "threads": [threads]}
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = []
+    for where in by_workers(settings):
+        for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 6, True)):
+            text = f"at least {times}x faster than ThreadPoolExecutor"
+            found.append(Target(text, peer, "us", 1 / times, where, rival="stdlib", gil=gil))
+        if where == {"workers": 32}:
+            found += [
+                Target("never more than 4 threads", peer, "threads", 4, where) for peer in ("ebbpool", "ebbpool-pure")
+            ]
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.submit_collect",
+    title="Submit trivial tasks and collect",
+    method="one thread submits all, then asks each for its result; the futures are freed inside the time "
+    "taken; the pool is warm; threads: the most over all repeats",
+    columns=(
+        Column("us", "µs a task", digits=3),
+        Column("threads", "most threads", digits=0, ratio=False, worst=True),
+    ),
+    variants=lambda peer, settings: peer.not_for("submit_collect") or by_workers(settings),
+    sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 20_000, "repeats": 3},
+    measure=measure,
+    targets=targets,
+)
