@@ -1,0 +1,85 @@
+"""The plot: what was asked, what waited, and how many threads each pool had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .measure import Run, arrivals, in_flight
+from .plan import Scale
+
+# Okabe and Ito's colours: told apart with every kind of colour vision.
+STYLES: tuple[tuple[str, str], ...] = (("#D55E00", "-"), ("#0072B2", "-"), ("#777777", "--"))
+SLOT = 0.25
+STEP = 0.02
+
+
+def _plain(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _phases(axes: Axes, scale: Scale, end: float) -> None:
+    bounds = (
+        ("steady", 0.0, scale.steady),
+        ("quiet", scale.steady, scale.burst_at),
+        ("burst, then nothing more", scale.burst_at, end),
+    )
+    for name, left, right in bounds:
+        middle = (left + right) / 2
+        axes.text(middle, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", color="#555555")
+
+
+def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg: three panels over one time axis.
+
+    Args:
+        runs: The pools, in the order of `STYLES`.
+        scale: The load they were under.
+        title: What was seen.
+        stem: The files' path without suffix.
+    """
+    end = max(run.samples[-1].at for run in runs)
+    figure = Figure(figsize=(11, 8.5), dpi=110, layout="constrained")
+    offered, waiting, threads = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (1.0, 1.5, 2.2)})
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+
+    edges, rates = arrivals(runs[0].outcomes, end, SLOT)
+    offered.stairs(rates, edges, fill=True, color="#F0C75E")
+    _plain(offered, f"offered load\n(requests/s, over\n{SLOT:g} s each)")
+    _phases(offered, scale, end)
+
+    times = [step * STEP for step in range(int(end / STEP) + 1)]
+    for run, (color, style) in zip(runs, STYLES, strict=True):
+        waiting.plot(times, in_flight(run.outcomes, times), style, color=color, linewidth=1.5, label=run.name)
+        threads.step(
+            [sample.at for sample in run.samples],
+            [sample.threads for sample in run.samples],
+            linestyle=style,
+            where="post",
+            color=color,
+            linewidth=2,
+            label=f"{run.name}, at most {run.max_workers}",
+        )
+        last = run.samples[-1]
+        threads.annotate(
+            str(last.threads), (last.at, last.threads), xytext=(5, 1), textcoords="offset points",
+            va="bottom", color=color, fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+    _plain(waiting, "in flight\n(requests due and\nnot yet answered)")
+    _plain(threads, "threads of the server\nbesides its event loop's own")
+    for axes in (offered, waiting, threads):
+        for at in (scale.steady, scale.burst_at):
+            axes.axvline(at, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)
+    threads.legend(loc="upper left", frameon=False)
+    threads.set_xlabel("seconds since the start of the load")
+    threads.set_xlim(0, end * 1.03)
+    for suffix in ("png", "svg"):
+        figure.savefig(stem.with_suffix(f".{suffix}"))
