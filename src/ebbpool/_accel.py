@@ -29,7 +29,6 @@ else:
     Future = core.Future
 
 ExecutorCore = core.ExecutorCore
-FutureCore = core.FutureCore
 Pool = core.Pool
 Worker = core.Worker
 current_worker = core.current_worker

@@ -11,6 +11,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -235,7 +236,7 @@ class Crew:
             LOGGER.critical("Exception in initializer:", exc_info=True)
             self.cause = "A thread initializer failed, the thread pool is not usable anymore"
             for future in self.pool.break_up():
-                _lifecycle.fail(future, self.cause)
+                future.reject(BrokenThreadPool(self.cause))
             self.pool.dismiss(worker, None)
             return False
         return True

@@ -52,11 +52,6 @@ def exiting() -> bool:
     return _exiting
 
 
-def fail(future: Any, reason: str) -> None:
-    """Fails a queued future that nobody will run; nothing happens if it is done already."""
-    future.reject(BrokenThreadPool(reason))
-
-
 def _at_exit() -> None:
     global _exiting
     _exiting = True

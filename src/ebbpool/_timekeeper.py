@@ -8,6 +8,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, process_time
 from typing import NamedTuple, Protocol
 
@@ -140,7 +141,7 @@ class Timekeeper:
     def _turn(self, tick: Tick) -> None:
         for watched, due in list(self._watched.items()):
             if due <= tick.now:
-                again = self._safely(lambda watched=watched: watched.look(tick), RETRY)  # type: ignore[misc]
+                again = self._safely(partial(watched.look, tick), RETRY)
                 if again is None:
                     del self._watched[watched]
                 else:
