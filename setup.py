@@ -1,4 +1,4 @@
-"""The one optional extension; everything else is in pyproject.toml."""
+"""The two optional extensions; everything else is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ def flag(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
-REQUIRE = flag("EBBPOOL_REQUIRE_EXT")
-
-
 def extensions() -> list[Extension]:
+    require = flag("EBBPOOL_REQUIRE_EXT")
     if flag("EBBPOOL_PURE") or sys.implementation.name != "cpython":
         return []
     try:
         from Cython.Build import cythonize
         from Cython.Compiler.Errors import CompileError
     except ImportError:
-        if REQUIRE:
+        if require:
             raise
         return []
-    core = Extension("ebbpool._core_c", ["src/ebbpool/_core.py"], optional=not REQUIRE)
+    wanted = [Extension(f"ebbpool._{name}_c", [f"src/ebbpool/_{name}.py"]) for name in ("core", "semaphore")]
     try:
-        (compiled,) = cythonize([core], build_dir="build/cython")
+        compiled = cythonize(wanted, build_dir="build/cython")
     except CompileError:
-        if REQUIRE:
+        if require:
             raise
         return []
-    compiled.optional = core.optional  # cythonize forgets it
-    return [compiled]
+    for extension in compiled:
+        extension.optional = not require  # cythonize forgets it
+    return compiled
 
 
 setup(ext_modules=extensions())

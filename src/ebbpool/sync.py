@@ -1,0 +1,25 @@
+"""Semaphores that behave as threading's do, cost less, and serve those who wait in order of arrival."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbpool._compat import PURE
+
+if TYPE_CHECKING:
+    from ebbpool import _semaphore as core
+elif PURE:
+    from ebbpool import _semaphore as core
+else:
+    try:
+        from ebbpool import _semaphore_c as core
+    except ImportError:
+        from ebbpool import _semaphore as core
+
+__all__ = ["BoundedSemaphore", "Semaphore"]
+
+COMPILED = core.COMPILED
+"""Whether the compiled semaphores run."""
+
+Semaphore = core.Semaphore
+BoundedSemaphore = core.BoundedSemaphore

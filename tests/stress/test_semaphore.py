@@ -1,0 +1,149 @@
+"""Semaphores under pressure: never one too many inside, no permit lost or made, nobody left waiting."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from stress_harness import LONG_ENOUGH, PATIENCE, Crew, bounded, rounds
+
+from ebbpool.sync import BoundedSemaphore, Semaphore
+
+THREADS = 6
+
+
+class Room:
+    """Notes how many are inside, by list operations that are atomic everywhere and order nothing else."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.inside: list[None] = []
+        self.visits = 0
+
+    def visit(self, rng: random.Random) -> None:
+        self.inside.append(None)
+        assert len(self.inside) <= self.most, f"{len(self.inside)} in a room for {self.most}"
+        visits = self.visits
+        for _ in range(rng.randrange(20)):
+            pass
+        if not rng.randrange(200):
+            time.sleep(0.0002)
+        assert len(self.inside) <= self.most, f"{len(self.inside)} in a room for {self.most}"
+        self.visits = visits + 1
+        self.inside.pop()
+
+
+def enter(sem: Semaphore, rng: random.Random) -> bool:
+    """Ask for a permit in one of the ways there are."""
+    match rng.randrange(6):
+        case 0:
+            return sem.acquire(False)
+        case 1:
+            return sem.acquire(timeout=rng.uniform(0.0, 0.0003))
+        case 2:
+            return sem.acquire(timeout=rng.uniform(0.0, 0.003))
+        case 3:
+            return sem.acquire(timeout=PATIENCE)
+        case _:
+            return sem.acquire()
+
+
+def run_for_a_while(crew: Crew) -> None:
+    for _ in rounds():
+        if crew.stop.wait(0.05):
+            break
+    crew.join()
+
+
+@pytest.mark.parametrize("kind", [Semaphore, BoundedSemaphore])
+@pytest.mark.parametrize("most", [1, 3])
+def test_never_one_too_many_inside(kind: type[Semaphore], most: int) -> None:
+    sem, room, crew = kind(most), Room(most), Crew()
+    visits: list[None] = []
+
+    def visit(rng: random.Random) -> None:
+        if enter(sem, rng):
+            room.visit(rng)
+            visits.append(None)
+            sem.release()
+
+    crew.repeat("visitor", visit, copies=THREADS)
+    run_for_a_while(crew)
+    assert sem._value == most
+    assert not sem._waiters
+    assert visits
+    if most == 1:
+        assert room.visits == len(visits), "two were inside and overwrote each other's count"
+
+
+def test_permits_are_conserved_while_waiters_run_out_of_time() -> None:
+    """Releases and time-outs meet all the time; what was released was either taken or is still there."""
+    sem, crew = Semaphore(0), Crew()
+    released: list[int] = []
+    taken: list[None] = []
+    late: list[None] = []
+
+    def consume(rng: random.Random) -> None:
+        if sem.acquire(timeout=rng.choice((0.00005, 0.0001, 0.0003))):
+            taken.append(None)
+        else:
+            late.append(None)
+
+    def produce(rng: random.Random) -> None:
+        n = rng.choice((1, 1, 1, 2, 3))
+        released.append(n)
+        sem.release(n)
+        time.sleep(rng.uniform(0.0, 0.0002))
+
+    crew.repeat("consumer", consume, copies=THREADS)
+    crew.repeat("producer", produce, copies=2)
+    run_for_a_while(crew)
+    assert len(taken) + sem._value == sum(released)
+    assert not sem._waiters
+    if LONG_ENOUGH:
+        assert taken and late
+
+
+def test_a_waiter_is_served_although_newcomers_hammer() -> None:
+    sem, crew = Semaphore(1), Crew()
+
+    def hammer(rng: random.Random) -> None:
+        for _ in range(50):
+            with sem:
+                pass
+
+    crew.repeat("hammer", hammer, copies=THREADS)
+    try:
+        for _ in rounds():
+            assert bounded("a waiter among newcomers", sem.acquire)
+            sem.release()
+    finally:
+        crew.join()
+    assert (sem._value, sem._waiters) == (1, [])
+
+
+@pytest.mark.parametrize("balls", [1, 2])
+def test_two_semaphores_pass_a_ball(balls: int) -> None:
+    """Whoever has no ball waits for one: each lost wake-up would stop the game."""
+    ping, pong, crew = Semaphore(0), Semaphore(0), Crew()
+    turns: list[None] = []
+
+    def player(mine: Semaphore, others: Semaphore) -> None:
+        assert mine.acquire(timeout=PATIENCE), "the ball was lost"
+        turns.append(None)
+        others.release()
+
+    crew.repeat("ping", lambda rng: player(ping, pong), copies=2)
+    crew.repeat("pong", lambda rng: player(pong, ping), copies=2)
+    ping.release(balls)
+    for _ in rounds():
+        if crew.stop.wait(0.05):
+            break
+    crew.stop.set()
+    ping.release(4)
+    pong.release(4)
+    crew.wait()
+    assert turns
+    assert ping._value + pong._value == balls + 8
+    assert not ping._waiters and not pong._waiters
