@@ -29,7 +29,11 @@ else:
     Future = core.Future
 
 ExecutorCore = core.ExecutorCore
+LaneCore = core.LaneCore
+LoopCall = core.LoopCall
+Mailbox = core.Mailbox
 Pool = core.Pool
 Worker = core.Worker
+connect = core.connect
 current_worker = core.current_worker
 orphans = core.orphans

@@ -33,10 +33,11 @@ if not cython.compiled:
     # Where C is made of this file, _core_c.pxd declares these.
     from time import monotonic
 
-    from ebbpool._uncompiled import breathe, fence
+    from ebbpool._uncompiled import breathe, enter, fence, leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
     from typing import Protocol
 
     class Crew(Protocol):
@@ -61,6 +62,12 @@ EXTRA = "extra"
 HASTE = "haste"
 WATCH = "watch"
 
+HELD = -1.0
+COMPACT = 64
+"""From how many dead futures on a queue is looked through for them."""
+SLICE = 256
+"""How many results a loop is given before its other callbacks have their turn."""
+
 _here = threading.local()
 
 
@@ -68,6 +75,10 @@ class FutureCore:
     """State and protocol of a future, in the shape the worker's loop wants it.
 
     A pending future carries its own call. Lock and condition objects appear only when somebody waits.
+
+    Attributes:
+        _since: When the future was queued (monotonic seconds); below zero while it is *held*: pending, and on no queue.
+        _lane: The lane it was submitted to, or None.
     """
 
     _code: int
@@ -81,6 +92,7 @@ class FutureCore:
     _audience: list[Any] | None
     _cond: threading.Condition | None
     _observers: list[Any] | None
+    _lane: LaneCore | None
 
     __slots__ = (
         "_args",
@@ -90,6 +102,7 @@ class FutureCore:
         "_error",
         "_fn",
         "_kwargs",
+        "_lane",
         "_observers",
         "_pool",
         "_since",
@@ -99,7 +112,7 @@ class FutureCore:
     def __init__(self) -> None:
         self._pool = _ORPHANS
         self._code = PENDING
-        self._value = self._error = self._audience = self._cond = self._observers = None
+        self._value = self._error = self._audience = self._cond = self._observers = self._lane = None
         self._fn = self._args = self._kwargs = None
 
     def cancel(self) -> bool:
@@ -112,9 +125,14 @@ class FutureCore:
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             return self.cancelled()
         self._fn = self._args = self._kwargs = None
-        if self._pool.dead >= 64:
-            self._pool.compact()
+        self._sweep()
         return True
+
+    def _sweep(self) -> None:
+        if self._pool.dead >= COMPACT:
+            self._pool.compact()
+        if self._lane is not None and self._lane.dead >= COMPACT:
+            self._lane.compact()
 
     def cancelled(self) -> bool:
         """True if the call was cancelled."""
@@ -239,7 +257,7 @@ class FutureCore:
     def _move(self, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
         """Under the mutex. Returns who is to be told."""
         if self._code == PENDING and self._pool is not _ORPHANS:
-            self._pool.bury(code)
+            self._pool.bury(self, code)
         if code == RUNNING:
             self._code = code
             return None
@@ -476,6 +494,153 @@ class _CountedEvent:
             self._pool.unblock()
 
 
+class LoopCall(FutureCore):
+    """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
+
+    Compiled, it enters its context itself: `Context.run` would cost a bound method and another tuple.
+
+    A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
+    for what was raised after it was done.
+    """
+
+    _mailbox: Mailbox
+    _ticket: Any
+    _context: Context | None
+
+    __slots__ = ("_context", "_mailbox", "_ticket")
+
+    def _tell(self, audience: list[Any]) -> None:
+        self._mailbox.post(self)
+
+    def perform(self) -> None:
+        """Runs the call in this thread, in its own context."""
+        if cython.compiled and self._context is not None:
+            self._args = (self._fn, *(self._args or ()))
+            self._fn = self._context.run
+            self._context = None
+        FutureCore.perform(self)
+
+    def withdraw(self) -> bool:
+        """Takes the call off the queue, in any thread; the ticket is not told.
+
+        Returns:
+            True if the call will never run.
+        """
+        with self._pool.mutex:
+            waits = self._code == PENDING
+            if waits:
+                self._move(NOTIFIED, None, None)
+        if waits:
+            self._fn = self._args = self._kwargs = self._ticket = None
+            self._sweep()
+        return self._code == NOTIFIED
+
+    def deliver(self) -> None:
+        """Gives the outcome to the ticket, in the loop's thread."""
+        ticket, value, error = self._ticket, self._value, self._error
+        self._ticket = self._value = self._error = None
+        if ticket is None:
+            return
+        if ticket.done():
+            if error is not None:
+                ticket.abandoned(error)
+        elif error is not None:
+            ticket.set_exception(error)
+        elif self._code == FINISHED:
+            ticket.set_result(value)
+        else:
+            ticket.cancel()
+
+
+class Mailbox:
+    """Where workers leave finished calls for one event loop, which is woken once per batch.
+
+    A result is delivered by a callback that was put on the loop after the call had ended. So whatever the call itself
+    put there comes first. The call that wakes the loop has just been finished; those that join it in the mailbox may
+    have put something behind the waking callback, and are delivered by the next one.
+
+    Args:
+        wake: Has the given function called in the loop's thread; for any thread. What it raises means that the loop
+            has ended: the results are dropped.
+        again: The same, for the loop's own thread.
+
+    Attributes:
+        arrived: Finished calls, left by workers.
+        due: Calls whose turn it is; the loop's thread alone touches it.
+        ringing: Whether a callback of this mailbox is on the loop, or about to be.
+    """
+
+    __slots__ = ("again", "arrived", "due", "mutex", "ringing", "wake")
+
+    mutex: Any
+
+    def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
+        if not cython.compiled:
+            self.mutex = threading.RLock()
+        self.wake = wake
+        self.again = again
+        self.arrived: list[LoopCall] = []
+        self.due: deque[LoopCall] = deque()
+        self.ringing = False
+
+    def post(self, call: LoopCall) -> None:
+        """Leaves a finished call, and wakes the loop if nobody has."""
+        with self.mutex:
+            self.arrived.append(call)
+            ring = not self.ringing
+            self.ringing = True
+        if ring:
+            try:
+                self.wake(self.open)
+            except BaseException as error:
+                lost = self._empty(False)
+                if not isinstance(error, RuntimeError):
+                    LOGGER.exception("%d results could not be delivered", len(lost))
+
+    def _empty(self, ringing: bool) -> list[LoopCall]:
+        arrived: list[LoopCall] = []
+        with self.mutex:
+            arrived, self.arrived = self.arrived, arrived
+            self.ringing = ringing
+        return arrived
+
+    @cython.locals(call=LoopCall)
+    def open(self) -> None:
+        """Begins to deliver, in the loop's thread."""
+        arrived = self._empty(True)
+        try:
+            if arrived:
+                call = arrived[0]
+                call.deliver()
+        finally:
+            if len(arrived) > 1:
+                del arrived[0]
+                self.due.extend(arrived)
+            self._go_on()
+
+    @cython.locals(call=LoopCall)
+    def deliver(self) -> None:
+        """Delivers up to `SLICE` results, in the loop's thread."""
+        count = min(len(self.due), SLICE)
+        arrived = self._empty(True)
+        try:
+            while count > 0:
+                count -= 1
+                call = self.due.popleft()
+                call.deliver()
+        finally:
+            self.due.extend(arrived)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.due:
+            with self.mutex:
+                self.ringing = bool(self.arrived)
+                if not self.ringing:
+                    return
+        self.again(self.deliver)
+
+
 class Worker:
     """One thread's place in a pool.
 
@@ -519,13 +684,14 @@ class Worker:
         self.expired = False
         self.leaving = False
 
-    @cython.locals(done=FutureCore, future=FutureCore, unsettled=cython.bint, failed=cython.bint)
+    @cython.locals(done=FutureCore, future=FutureCore, letter=LoopCall, unsettled=cython.bint, failed=cython.bint)
     def run(self) -> None:
         """Takes and runs tasks until it is time to leave."""
         pool = self.pool
         done: Any = None
         future: Any = None
-        value = error = errand = None
+        letter: Any = None
+        value = error = errand = context = None
         unsettled = failed = False
         _here.worker = self
         while True:
@@ -541,16 +707,27 @@ class Worker:
                         if cython.compiled:
                             fence()
                         done._code = FINISHED
-                    if error is not None:
-                        pool.failed += 1
+                    failed = error is not None
+                    unsettled = False
+                elif unsettled and type(done) is LoopCall:
+                    letter = done
+                    if letter._code == RUNNING:
+                        letter._value = value
+                        letter._error = error
+                        letter._code = FINISHED
+                    failed = error is not None
                     unsettled = False
                 if not unsettled:
                     self.current = None
                     if failed:
                         pool.failed += 1
-                        failed = False
+                    if done is not None and done._lane is not None:
+                        pool._vacate(done._lane, failed)
+                    failed = False
                     if pool.queue and not pool.surplus:
                         future = pool.dequeue()
+                        if pool.ahead:
+                            pool.ahead -= 1
                         if future._code == PENDING:
                             future._code = RUNNING
                             self.current = future
@@ -561,7 +738,7 @@ class Worker:
                         else:
                             pool.dead -= 1
                         if pool.seekers:
-                            pool.seekers.popleft().release()
+                            pool._make_room()
                     else:
                         errand = pool._rest(self)
             finally:
@@ -575,6 +752,10 @@ class Worker:
                 unsettled = False
                 continue
             done = value = error = None
+            if letter is not None:
+                # Only now, when this worker is parked or has its next task, does the loop get to know.
+                letter._mailbox.post(letter)
+                letter = None
             if errand is not None:
                 pool._run(errand, None)
                 errand = None
@@ -589,10 +770,19 @@ class Worker:
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
             future._fn = future._args = future._kwargs = None
+            if cython.compiled and type(future) is LoopCall:
+                letter = future
+                context, letter._context = letter._context, None
+                letter = None
+                if context is not None:
+                    enter(context)
             try:
                 value = fn(*args) if kwargs is None else fn(*args, **kwargs)
             except BaseException as caught:
                 error = _trimmed(caught)
+            if cython.compiled and context is not None:
+                leave(context)
+                context = None
             fn = args = kwargs = None
             done = future
             future = None
@@ -607,10 +797,139 @@ def _nobody() -> None:
     return None
 
 
+@cython.locals(future=FutureCore)
+def _pending(futures: list[FutureCore]) -> list[FutureCore]:
+    pending: list[FutureCore] = []
+    for future in futures:
+        if future._code == PENDING:
+            pending.append(future)
+    return pending
+
+
 def _trimmed(error: BaseException) -> BaseException:
     # The worker's own frame would tie the error to whatever the worker does next.
     trace = error.__traceback__
     return error if trace is None else error.with_traceback(trace.tb_next)
+
+
+class LaneCore:
+    """A limited share of a pool: its tasks wait in a backlog of their own until the limit lets them into the queue.
+
+    The pool's mutex guards it.
+
+    Attributes:
+        first: Whether its tasks go to the head of the pool's queue.
+        backlog: Held futures, oldest first.
+        admitted: Tasks in the pool's queue or running; where any wait in the backlog, this is `limit`.
+        dead: Futures in the backlog that were cancelled while they waited.
+        taken: Tasks that have left the pool, run or refused.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "admitted",
+        "backlog",
+        "cancelled",
+        "closed",
+        "dead",
+        "failed",
+        "first",
+        "limit",
+        "pool",
+        "taken",
+    )
+
+    def __init__(self, pool: Pool, limit: int, first: bool) -> None:
+        self.pool = pool
+        self.limit = limit
+        self.first = first
+        self.closed = False
+        self.backlog: deque[FutureCore] = deque()
+        self.admitted = 0
+        self.dead = 0
+        self.taken = 0
+        self.failed = 0
+        self.cancelled = 0
+
+    def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
+        """Under the mutex: admits a future that the pool would refuse for the given reason, or keeps it back."""
+        if refusal is None and self.closed:
+            return "closed"
+        if refusal is not None and refusal != "full":
+            return refusal
+        # The limit bounds what a lane adds to the pool's queue.
+        if self.admitted < self.limit:
+            self.admitted += 1
+        else:
+            future._since = HELD - self.pool.clock
+            self.backlog.append(future)
+        return None
+
+    def close(self) -> None:
+        """Takes no more tasks."""
+        with self.pool.mutex:
+            self.closed = True
+
+    @cython.locals(future=FutureCore)
+    def compact(self) -> None:
+        """Drops cancelled futures from the backlog once they are most of it."""
+        fresh: deque[FutureCore] = deque()
+        trash: list[FutureCore] = []
+        with self.pool.mutex:
+            if self.dead < COMPACT or self.dead * 2 < len(self.backlog):
+                return
+            while self.backlog:
+                future = self.backlog.popleft()
+                if future._code == PENDING:
+                    fresh.append(future)
+                else:
+                    trash.append(future)
+            self.backlog = fresh
+            self.dead = 0
+
+    @cython.locals(future=FutureCore)
+    def waiting(self) -> list[FutureCore]:
+        """The lane's futures that wait, those in its backlog first."""
+        waiting: list[FutureCore] = []
+        with self.pool.mutex:
+            waiting.extend(self.backlog)
+            for future in self.pool.queue:
+                if future._lane is self:
+                    waiting.append(future)
+        return _pending(waiting)
+
+    @cython.locals(future=FutureCore, worker=Worker)
+    def counts(self) -> dict[str, float]:
+        """The figures behind `LaneStats`."""
+        oldest = 0.0
+        running = 0
+        with self.pool.mutex:
+            now = monotonic()
+            for worker in self.pool.workers:
+                if worker.current is not None and worker.current._lane is self:
+                    running += 1
+            for future in self.backlog:
+                if future._code == PENDING:
+                    oldest = now - HELD + future._since
+                    break
+            if self.admitted > running:
+                for future in self.pool.queue:
+                    if future._lane is self and future._code == PENDING:
+                        oldest = max(oldest, now - future._since)
+            queued = self.admitted - running + len(self.backlog) - self.dead
+            taken = self.taken
+            failed = self.failed
+            cancelled = self.cancelled
+        return {
+            "limit": self.limit,
+            "running": running,
+            "queued": queued,
+            "oldest_wait": oldest,
+            "submitted": taken + running + queued + cancelled,
+            "completed": taken - failed,
+            "failed": failed,
+            "cancelled": cancelled,
+        }
 
 
 class Pool:
@@ -624,12 +943,15 @@ class Pool:
         clock: Monotonic seconds, kept by whoever comes by: right to about a tick while tasks wait, and when a worker
             wakes up. A clock call per task would be a tenth of the task's cost.
         dead: Futures in the queue that were cancelled while they waited.
+        ahead: Futures at the head of the queue that have overtaken the others.
+        seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
         turned_away: Whether a task found the queue full since the timekeeper last looked.
     """
 
     __slots__ = (
+        "ahead",
         "at_ceiling",
         "blocked",
         "broken",
@@ -642,6 +964,7 @@ class Pool:
         "dead",
         "dequeue",
         "enqueue",
+        "enqueue_first",
         "failed",
         "headcount",
         "hurry",
@@ -681,7 +1004,7 @@ class Pool:
         self._replace_queue(deque())
         self.parked: list[Worker] = []
         self.workers: list[Worker] = []
-        self.seekers: deque[LockType] = deque()
+        self.seekers: deque[LockType | FutureCore] = deque()
         self.idlers: list[LockType] = []
         self.min_workers = 0
         self.max_workers = 1
@@ -706,6 +1029,7 @@ class Pool:
         self.blocked = 0
         self.surplus = 0
         self.dead = 0
+        self.ahead = 0
         self.taken = 0
         self.failed = 0
         self.cancelled = 0
@@ -742,8 +1066,8 @@ class Pool:
         if errand is not None:
             self._run(errand, None)
 
-    def push(self, future: FutureCore) -> str | None:
-        """Queues a task and sees to it that somebody will take it.
+    def push(self, future: FutureCore, first: bool = False) -> str | None:
+        """Queues a task, at the head if it is to be `first`, and sees to it that somebody will take it.
 
         Returns:
             None, or why the task was not taken: "closed", "broken" or "full".
@@ -752,10 +1076,16 @@ class Pool:
             RuntimeError: no worker could be started, and there is none that could take the task later.
         """
         errand = None
+        lane = future._lane
         with self.mutex:
             refusal = self._refusal() if self.special else None
+            if lane is not None:
+                refusal = lane.enlist(future, refusal)
+                if future._since < 0:
+                    self.hurry = False
+                    return refusal
             if refusal is None:
-                self.enqueue(future)
+                self._enter(future, first)
                 if self.hurry:
                     self.hurry = False
                     self._reserve(1)
@@ -771,9 +1101,86 @@ class Pool:
             self._run(errand, future)
         return refusal
 
+    def line_up(self, future: FutureCore) -> str | None:
+        """Queues a held task, now or, if the queue is full, in its turn among those who wait for room.
+
+        Returns:
+            None, or why the task was not taken: "closed" or "broken".
+
+        Raises:
+            RuntimeError: as `push` does.
+        """
+        errand = None
+        with self.mutex:
+            if future._code != PENDING:
+                return None
+            refusal = self._refusal()
+            room = refusal is None
+            if room:
+                self._enter(future, False)
+            elif refusal == "full":
+                refusal = None
+                future._since = HELD
+                self.seekers.append(future)
+            if self.hurry:
+                self.hurry = False
+                self._reserve(1)
+                errand = HASTE
+            elif refusal is None and not self.searching and (self.parked or not self.covered):
+                errand = self._arrange()
+            if room:
+                future._since = self.clock
+        if errand is not None:
+            self._run(errand, future)
+        return refusal
+
+    def _enter(self, future: FutureCore, first: bool) -> None:
+        future._since = self.clock
+        if not first:
+            self.enqueue(future)
+            return
+        if future._lane is None:
+            self.enqueue_first(future)
+        else:
+            # Tasks of a lane keep their order.
+            self.queue.insert(self.ahead, future)
+        self.ahead += 1
+
+    def _make_room(self) -> None:
+        """Under the mutex: there may be room in the queue for whoever has waited longest for it."""
+        seeker = self.seekers.popleft()
+        if type(seeker) is LockType:
+            seeker.release()
+        elif self._refusal() == "full":
+            self.seekers.appendleft(seeker)
+        else:
+            # Whoever waits for room is known to the timekeeper, which looks on now that this one is queued.
+            self.hurry = False
+            self._enter(seeker, False)
+
+    def _vacate(self, lane: LaneCore, failed: bool) -> None:
+        """Under the mutex: a task of `lane` has left the pool; the next may come."""
+        lane.admitted -= 1
+        lane.taken += 1
+        if failed:
+            lane.failed += 1
+        self._admit(lane)
+
+    def _admit(self, lane: LaneCore) -> None:
+        while lane.admitted < lane.limit and lane.backlog:
+            future = lane.backlog.popleft()
+            if future._code == PENDING:
+                lane.admitted += 1
+                self._enter(future, lane.first)
+            else:
+                lane.dead -= 1
+        if lane.admitted == 0:
+            self._tell_idlers()
+
     def _replace_queue(self, queue: deque[FutureCore]) -> None:
         self.queue = queue
         self.enqueue = queue.append
+        self.enqueue_first = queue.appendleft
         self.dequeue = queue.popleft
 
     def _refusal(self) -> str | None:
@@ -932,13 +1339,27 @@ class Pool:
             self._uncover()
             withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
             if withdrawn and future is not None:
-                self.queue.remove(future)
+                self._withdraw(future)
             watch = self._waiting() > 0 and not self.covered
             if watch:
                 self.covered = True
         if watch:
             self._watch()
         return withdrawn
+
+    def _withdraw(self, future: FutureCore) -> None:
+        """Takes back `_enter`, or a place among those who wait for room."""
+        if future._since < 0:
+            if future in self.seekers:
+                self.seekers.remove(future)
+            return
+        if self.ahead and self.queue.index(future) < self.ahead:
+            self.ahead -= 1
+        self.queue.remove(future)
+        future._since = HELD
+        if future._lane is not None:
+            future._lane.admitted -= 1
+            self._admit(future._lane)
 
     def enlist(self, worker: Worker) -> None:
         """Counts a worker for which room was reserved, before its thread starts."""
@@ -989,7 +1410,7 @@ class Pool:
             worker.parked = True
             self.parked.append(worker)
         if self.seekers:
-            self.seekers.popleft().release()
+            self._make_room()
         self._tell_idlers()
         return self._arrange() if self._waiting() > 0 else None
 
@@ -1012,16 +1433,31 @@ class Pool:
         if woken:
             worker.mailbox.acquire()
 
-    def bury(self, code: int) -> None:
-        """Under the mutex: a queued future is done before its turn."""
-        self.dead += 1
+    def bury(self, future: FutureCore, code: int) -> None:
+        """Under the mutex: a queued or held future is done before its turn."""
+        lane = future._lane
         if code == NOTIFIED:
             self.cancelled += 1
+            if lane is not None:
+                lane.cancelled += 1
         else:
             self.taken += 1
             self.failed += 1
-        if self.seekers:
-            self.seekers.popleft().release()
+            if lane is not None:
+                lane.taken += 1
+                lane.failed += 1
+        if future._since < 0:
+            if lane is not None:
+                lane.dead += 1
+            elif self.seekers and future in self.seekers:
+                self.seekers.remove(future)
+        else:
+            self.dead += 1
+            if lane is not None:
+                lane.admitted -= 1
+                self._admit(lane)
+            if self.seekers:
+                self._make_room()
         self._tell_idlers()
 
     @cython.locals(future=FutureCore)
@@ -1029,19 +1465,24 @@ class Pool:
         """Drops cancelled futures from the queue once they are most of it."""
         fresh: deque[FutureCore] = deque()
         trash: list[FutureCore] = []
+        ahead = 0
         # Lists and deques are made beforehand: making one may run the garbage collector.
         with self.mutex:
-            if self.dead < 64 or self.dead * 2 < len(self.queue):
+            if self.dead < COMPACT or self.dead * 2 < len(self.queue):
                 return
             old = self.queue
             while old:
                 future = old.popleft()
                 if future._code == PENDING:
                     fresh.append(future)
+                    if self.ahead > 0:
+                        ahead += 1
                 else:
                     trash.append(future)
+                self.ahead -= 1
             self._replace_queue(fresh)
             self.dead = 0
+            self.ahead = ahead
 
     def block(self) -> None:
         """The calling worker is about to wait for this very pool; another may take its place."""
@@ -1088,11 +1529,19 @@ class Pool:
             if waiter in self.seekers:
                 self.seekers.remove(waiter)
             elif self.seekers:
-                self.seekers.popleft().release()
+                self._make_room()
 
     def _release_seekers(self) -> None:
-        while self.seekers:
-            self.seekers.popleft().release()
+        """Under the mutex: the bounds have changed. Blocked submitters try again; held futures come in as they fit."""
+        for _ in range(len(self.seekers)):
+            seeker = self.seekers.popleft()
+            if type(seeker) is LockType:
+                seeker.release()
+            elif not self.closed and self._refusal() == "full":
+                self.seekers.append(seeker)
+            else:
+                self._enter(seeker, False)
+        self.hurry = False
 
     def count_reject(self) -> None:
         """Counts a task that was refused."""
@@ -1141,16 +1590,24 @@ class Pool:
         if errand is not None:
             self._run(errand, None)
 
-    @cython.locals(future=FutureCore)
+    @cython.locals(future=FutureCore, worker=Worker, lane=LaneCore)
     def waiting(self) -> list[FutureCore]:
-        """The queued futures, oldest first."""
-        with self.mutex:
-            queued = list(self.queue)
+        """The queued futures: those that wait in lanes, then the others, oldest first."""
         waiting: list[FutureCore] = []
-        for future in queued:
-            if future._code == PENDING:
-                waiting.append(future)
-        return waiting
+        lanes: list[LaneCore] = []
+        with self.mutex:
+            seen = list(self.queue)
+            for worker in self.workers:
+                if worker.current is not None:
+                    seen.append(worker.current)
+            # A lane in which futures wait has others queued or running.
+            for future in seen:
+                if future._lane is not None and future._lane not in lanes:
+                    lanes.append(future._lane)
+            for lane in lanes:
+                waiting.extend(lane.backlog)
+        waiting.extend(seen)
+        return _pending(waiting)
 
     def _idle(self) -> bool:
         if self._waiting() > 0:
@@ -1166,20 +1623,28 @@ class Pool:
 
     def await_idle(self, timeout: float) -> bool:
         """Waits up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
-        return self._await(-1, timeout)
+        return self._await(None, -1, timeout)
 
     def await_departure(self, remaining: int, timeout: float) -> bool:
         """Waits up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted."""
-        return self._await(remaining, timeout)
+        return self._await(None, remaining, timeout)
 
-    def _await(self, remaining: int, timeout: float) -> bool:
+    def await_lane(self, lane: LaneCore, timeout: float) -> bool:
+        """Waits up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
+        return self._await(lane, 0, timeout)
+
+    def _await(self, lane: LaneCore | None, remaining: int, timeout: float) -> bool:
         deadline = monotonic() + timeout
         told = True
         while told:
             waiter = allocate_lock()
             waiter.acquire()
             with self.mutex:
-                if self._idle() if remaining < 0 else self.headcount <= remaining:
+                if lane is not None:
+                    over = lane.admitted == 0
+                else:
+                    over = self._idle() if remaining < 0 else self.headcount <= remaining
+                if over:
                     return True
                 self.idlers.append(waiter)
             told = False
@@ -1200,8 +1665,14 @@ class Pool:
                 break
             trash.append(self.dequeue())
             self.dead -= 1
+            if self.ahead:
+                self.ahead -= 1
 
-    @cython.locals(head=FutureCore)
+    def _oldest(self) -> float:
+        """When the future that has waited longest was queued; some wait."""
+        head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
+        return head._since
+
     def look(self, now: float) -> tuple[bool, int, int, int, int, int, int, float] | None:
         """What the timekeeper wants to know at `now` (monotonic seconds), or None when it need not come back.
 
@@ -1222,8 +1693,7 @@ class Pool:
             self.covered = needed
             may_grow = not self.at_ceiling
             if self._waiting() > 0:
-                head = self.queue[0]
-                oldest = now - head._since
+                oldest = now - self._oldest()
                 if self.parked and not self.searching:
                     errand = self._rouse()
             taken = self.taken
@@ -1237,7 +1707,7 @@ class Pool:
             return None
         return may_grow, waiting, taken, headcount, starting, idle, blocked, oldest
 
-    @cython.locals(head=FutureCore, worker=Worker)
+    @cython.locals(worker=Worker)
     def counts(self) -> dict[str, float]:
         """The figures behind `PoolStats`."""
         trash: list[FutureCore] = []
@@ -1248,8 +1718,7 @@ class Pool:
             now = monotonic()
             waiting = self._waiting()
             if waiting > 0:
-                head = self.queue[0]
-                oldest = now - head._since
+                oldest = now - self._oldest()
             for worker in self.workers:
                 if worker.current is not None:
                     running += 1
@@ -1306,6 +1775,7 @@ class Pool:
         """
         here = getattr(_here, "worker", None)
         lost = self.waiting()
+        lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
         stayed = []
         with self.mutex:
             for worker in self.workers:
@@ -1320,7 +1790,7 @@ class Pool:
             self.idlers = []
             self.headcount = len(self.workers)
             self.searching = self.covered = self.at_ceiling = self.hurry = False
-            self.roused = self.starting = self.blocked = self.surplus = self.dead = 0
+            self.roused = self.starting = self.blocked = self.surplus = self.dead = self.ahead = 0
         for future in lost:
             future.disown(error)
 
@@ -1352,7 +1822,7 @@ class ExecutorCore:
         future._args = args
         if not cython.compiled:
             future._code = PENDING
-            future._value = future._error = future._audience = future._cond = future._observers = None
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
         future._kwargs = kwargs if kwargs else None
         future._since = pool.clock
         errand = None
@@ -1368,12 +1838,173 @@ class ExecutorCore:
         elif special:
             refusal = pool.push(future)
             if refusal is not None:
-                self._refused(future, refusal)
+                self._refused(future, refusal, False)
         return future
 
-    def _refused(self, future: Any, refusal: str | None) -> None:
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queues `fn(*args, **kwargs)` before everything that waits; raises what `submit` raises."""
+        return self.hand_in(None, True, fn, args, kwargs)
+
+    def hand_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Queues a call in `lane`, or at the head of the queue if it is to be `first`; raises what `submit` raises."""
+        future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        future._lane = lane
+        future._since = 0.0
+        refusal = self.pool.push(future, first)
+        if refusal is not None:
+            self._refused(future, refusal, first)
+        return future
+
+    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Returns a pending future for a call that is on no queue yet; see `release`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down.
+        """
+        if self.pool.closed:
+            self._refused(None, "broken" if self.pool.broken else "closed", False)
+        return self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+
+    @cython.locals(future=FutureCore)
+    def release(self, future: FutureCore) -> None:
+        """Queues a future that was held back, if it is still pending; with a full queue it waits its turn.
+
+        It neither waits nor raises: what cannot be queued any more is settled with the error.
+        """
+        try:
+            refusal = self.pool.line_up(future)
+            if refusal is not None:
+                self._refused(future, refusal, False)
+        except RuntimeError as error:
+            future.reject(error)
+
+    def offload(
+        self,
+        mailbox: Mailbox,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> LoopCall:
+        """Queues a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
+
+        With a full queue and `when_full` "block" it waits its turn without blocking the thread.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: as `submit` does.
+        """
+        if context is None and self.pool.contextual:
+            context = copy_context()
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        call: LoopCall = LoopCall.__new__(LoopCall)
+        if context is not None and not cython.compiled:
+            args = (fn, *args)
+            fn = context.run
+        self._prepare(call, fn, args, kwargs)
+        if cython.compiled:
+            call._context = context
+        call._mailbox = mailbox
+        call._ticket = ticket
+        call._audience = _LOOP
+        call._since = 0.0
+        call._lane = lane
+        refusal = self.pool.push(call, lane is not None and lane.first)
+        if refusal is not None:
+            self._refused(call, refusal, False)
+        return call
+
+    def _prepare(
+        self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> FutureCore:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if self.pool.contextual and type(future) is not LoopCall:
+            args = (fn, *args)
+            fn = copy_context().run
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+        future._pool = self.pool
+        future._fn = fn
+        future._args = args
+        future._kwargs = kwargs if kwargs else None
+        future._since = HELD
+        return future
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Has `fn(*args, **kwargs)` run by a worker; returns an `asyncio.Future` of the running loop for its result.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: no asyncio loop runs in this thread, or as `submit` does.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        return self.run_in(None, fn, args, kwargs)
+
+    def run_in(
+        self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Does what `run` does, in a lane if one is given."""
+        if _get_loop is None:
+            self._connect()
+        try:
+            loop = _get_loop()
+        except RuntimeError:
+            raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
+        return self.run_on(loop, None, copy_context(), fn, args, kwargs, lane)
+
+    def run_on(
+        self,
+        loop: Any,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> Any:
+        """Does what `run` does, for `loop`, with a given future or a new one of the running loop."""
+        mailbox = getattr(loop, MAILBOX, None)
+        if mailbox is None:
+            mailbox = _make_mailbox(loop)
+        if ticket is None:
+            ticket = _LoopFuture()
+        ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
+        return ticket
+
+    def _connect(self) -> None:
+        """Sees to it that `connect` is called."""
+        raise NotImplementedError
+
+    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
         """Deals with a task that the pool did not take."""
         raise NotImplementedError
+
+
+MAILBOX = "_ebbpool_mailbox"
+"""The attribute of an event loop that holds its mailbox: so they are garbage together."""
+
+_LOOP: list[Any] = []
+"""The audience of every `LoopCall`: not None, for somebody has to be told."""
+
+_get_loop: Any = None
+_make_mailbox: Any = None
+_LoopFuture: Any = None
+
+
+def connect(get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type) -> None:
+    """Takes on what `ebbpool.aio` knows of asyncio."""
+    global _get_loop, _make_mailbox, _LoopFuture
+    _get_loop = get_loop
+    _make_mailbox = make_mailbox
+    _LoopFuture = loop_future
 
 
 _ORPHANS = Pool(None)

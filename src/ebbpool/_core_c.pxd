@@ -15,14 +15,22 @@ cdef extern from *:
     """
     void fence "ebbpool_fence"() noexcept nogil
 
+cdef extern from "Python.h":
+    int enter "PyContext_Enter"(object context) except -1
+    int leave "PyContext_Exit"(object context) except -1
+
 cdef inline void breathe() noexcept:
     with nogil:
         pass
 
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
-cdef str START, EXTRA, HASTE, WATCH
+cdef str START, EXTRA, HASTE, WATCH, MAILBOX
+cdef double HELD
+cdef Py_ssize_t COMPACT, SLICE
+cdef list _LOOP
 cdef Pool _ORPHANS
+cdef object _get_loop, _make_mailbox, _LoopFuture
 
 
 cdef class FutureCore:
@@ -37,15 +45,55 @@ cdef class FutureCore:
     cdef list _audience
     cdef object _cond
     cdef object _observers
+    cdef LaneCore _lane
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
     cdef list _move(self, int code, object value, object error)
-    cdef disown(self, object error)
+    cpdef disown(self, object error)
     cdef _tell(self, list audience)
     cdef _settle(self, object timeout)
     cdef _await(self, object timeout)
     cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
+    cdef _sweep(self)
+
+
+cdef class LoopCall(FutureCore):
+    cdef Mailbox _mailbox
+    cdef object _ticket
+    cdef object _context
+
+    cpdef deliver(self)
+
+
+cdef class Mailbox:
+    cdef cython.pymutex mutex
+    cdef object wake
+    cdef object again
+    cdef list arrived
+    cdef object due
+    cdef bint ringing
+
+    cpdef post(self, LoopCall call)
+    cdef list _empty(self, bint ringing)
+    cdef _go_on(self)
+
+
+cdef class LaneCore:
+    cdef object __weakref__
+    cdef readonly Pool pool
+    cdef readonly Py_ssize_t limit
+    cdef readonly bint first
+    cdef readonly bint closed
+    cdef object backlog
+    cdef readonly Py_ssize_t admitted
+    cdef readonly Py_ssize_t dead
+    cdef readonly long long taken
+    cdef readonly long long failed
+    cdef readonly long long cancelled
+
+    cdef enlist(self, FutureCore future, object refusal)
+    cpdef compact(self)
 
 
 cdef class Pool:
@@ -53,6 +101,7 @@ cdef class Pool:
     cdef readonly object crew
     cdef object queue
     cdef object enqueue
+    cdef object enqueue_first
     cdef object dequeue
     cdef list parked
     cdef list workers
@@ -81,6 +130,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t blocked
     cdef readonly Py_ssize_t surplus
     cdef readonly Py_ssize_t dead
+    cdef Py_ssize_t ahead
     cdef readonly long long taken
     cdef readonly long long failed
     cdef readonly long long cancelled
@@ -88,7 +138,17 @@ cdef class Pool:
     cdef readonly long long started
     cdef readonly long long retired
 
-    cpdef push(self, FutureCore future)
+    @cython.locals(lane=LaneCore)
+    cpdef push(self, FutureCore future, bint first=*)
+    cpdef line_up(self, FutureCore future)
+    cdef _enter(self, FutureCore future, bint first)
+    cdef _make_room(self)
+    cdef _vacate(self, LaneCore lane, bint failed)
+    @cython.locals(future=FutureCore)
+    cdef _admit(self, LaneCore lane)
+    cdef _withdraw(self, FutureCore future)
+    @cython.locals(head=FutureCore)
+    cdef double _oldest(self) except? -2
     cdef _replace_queue(self, object queue)
     cdef _refusal(self)
     cdef _arrange(self)
@@ -115,13 +175,14 @@ cdef class Pool:
     cdef _rest(self, Worker worker)
     cdef _remove(self, Worker worker)
     cdef expire(self, Worker worker)
-    cdef bury(self, int code)
+    @cython.locals(lane=LaneCore)
+    cdef bury(self, FutureCore future, int code)
     cdef _release_seekers(self)
     cdef count_aside(self, bint failed)
     @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
-    cdef bint _await(self, Py_ssize_t remaining, double timeout) except -1
+    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout) except -1
     cdef _trim(self, list trash)
 
 
@@ -143,3 +204,11 @@ cdef class Worker:
 
 cdef class ExecutorCore:
     cdef public Pool pool
+
+    @cython.locals(future=FutureCore)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
+    @cython.locals(call=LoopCall)
+    cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs)
+    cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)

@@ -24,3 +24,13 @@ def fence() -> None:
 
 def breathe() -> None:
     """Lets another thread have the GIL; an interpreter does that by itself."""
+
+
+def enter(context: Any) -> None:
+    """Enters a context in compiled code; an interpreter goes through `Context.run`."""
+    raise NotImplementedError
+
+
+def leave(context: Any) -> None:
+    """Leaves a context in compiled code."""
+    raise NotImplementedError
