@@ -20,6 +20,7 @@ from ebbpool._accel import Pool, Worker
 from ebbpool._compat import GIL_ENABLED, available_cpus
 from ebbpool._sizing import TICK, Limits, Sample, Sizing
 from ebbpool._timekeeper import Tick, timekeeper
+from ebbpool._timers import Timers
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -93,6 +94,7 @@ class Crew:
         self.finalizer = finalizer
         self.daemon = daemon
         self.pool = Pool(self)
+        self.timers = Timers(timekeeper)
         self.pool.slow_start = initializer is not None
         self.settings_lock = threading.Lock()
         self.threads: set[WorkerThread] = set()
@@ -237,6 +239,7 @@ class Crew:
             self.cause = "A thread initializer failed, the thread pool is not usable anymore"
             for future in self.pool.break_up():
                 future.reject(BrokenThreadPool(self.cause))
+            self.timers.close(BrokenThreadPool(self.cause))
             self.pool.dismiss(worker, None)
             return False
         return True
@@ -283,6 +286,7 @@ class Crew:
         self._previous = None
         self._sizing.reset()
         self.pool.renew(error)
+        self.timers.renew(error)
 
 
 _INTERNAL = frozenset({__file__, threading.__file__, sys.modules[Pool.__module__].__file__})

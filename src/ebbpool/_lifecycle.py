@@ -20,6 +20,7 @@ class Registered(Protocol):
     """What the registry knows of a pool."""
 
     pool: Pool
+    timers: Any
     daemon: bool
 
     def join(self, timeout: float | None) -> bool: ...
@@ -58,6 +59,7 @@ def _at_exit() -> None:
     crews = live()
     for crew in crews:
         crew.pool.close()
+        crew.timers.close()
         if crew.daemon:
             for future in crew.pool.waiting():
                 future.cancel()

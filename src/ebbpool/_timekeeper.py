@@ -1,17 +1,18 @@
-"""One thread for all pools: it looks at those whose tasks wait, and sleeps without a time-out when none do."""
+"""One thread for all pools: it looks at those whose tasks wait, queues what is due, and sleeps otherwise."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import monotonic, process_time
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from ebbpool._alarms import Alarms, Book
 from ebbpool._sizing import TICK
 
 try:
@@ -32,6 +33,8 @@ LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
 RETRY = 0.05
 """Seconds until the next look after one that went wrong."""
+FIRE = 64
+"""How much is fired between two looks at the pools."""
 
 
 class Tick(NamedTuple):
@@ -63,17 +66,24 @@ class Watched(Protocol):
 
 
 class Timekeeper:
-    """The thread, which starts on first need and stays, and the list of what it watches."""
+    """The thread, which starts on first need and stays; what it watches, and what is due when.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Seconds, from any origin; never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
         self._watched: dict[Watched, float] = {}
         self.renew()
 
     def renew(self) -> None:
-        """Starts afresh without a thread, as a forked child has to."""
+        """Starts afresh without a thread and with nothing to do, as a forked child has to."""
         self._watched.clear()
         self._arrivals: deque[Watched] = deque()
         self._calls: deque[Callable[[], None]] = deque()
+        self._alarms = Alarms()
+        self._wake = inf
         self._bell = allocate_lock()
         self._bell.acquire()
         self._starting = threading.RLock()
@@ -104,6 +114,19 @@ class Timekeeper:
         self._calls.append(call)
         self._ring()
 
+    def call_at(self, due: float, book: Book, thing: Any) -> None:
+        """Has `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
+
+        Takes no lock: a finaliser may call it. The bell is rung only if the thread would sleep too long.
+        """
+        if self._alarms.add(due, book, thing) or due < self._wake:
+            self._ring()
+
+    def void(self) -> None:
+        """Says that the book of one entry does not want it any more. Takes no lock: a finaliser may call it."""
+        if self._alarms.void():
+            self._ring()
+
     def stop(self) -> None:
         """Ends the thread and waits for it; it can be started again."""
         thread = self._thread
@@ -117,35 +140,63 @@ class Timekeeper:
 
     def _ring(self) -> None:
         # Whoever finds the bell rung already may rely on the thread to look at its queues after this.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._bell.release()
+        except RuntimeError:
+            pass
 
     def _run(self) -> None:
         while not self._stopping:
-            while self._calls:
-                self._safely(self._calls.popleft())
-            while self._arrivals:
-                self._watched[self._arrivals.popleft()] = monotonic() + TICK
-            if not self._watched:
+            wake = self.turn()
+            if wake == inf:
                 # Nothing can be missed: whatever is queued rings the bell afterwards.
                 self._bell.acquire()
                 continue
-            asked = min(self._watched.values())
-            now = monotonic()
-            if now < asked:
-                self._bell.acquire(True, asked - now)
-                now = monotonic()
-            if now >= asked:
-                self._turn(Tick(now, process_time(), now - asked, preemptions()))
+            pause = wake - self.clock()
+            if pause > 0:
+                self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
 
-    def _turn(self, tick: Tick) -> None:
+    def turn(self) -> float:
+        """Does what there is to do, in slices, so that no look waits for much else; in the timekeeper's thread.
+
+        Returns:
+            Until when there is nothing to do, by its clock, unless the bell rings.
+        """
+        while self._calls:
+            self._safely(self._calls.popleft())
+        while self._arrivals:
+            self._watched[self._arrivals.popleft()] = self.clock() + TICK
+        more = self._alarms.settle()
+        asked = min(self._watched.values(), default=inf)
+        now = self.clock()
+        if now >= asked:
+            self._look(Tick(now, process_time(), now - asked, preemptions()))
+        self._fire(now)
+        wake = min(self._alarms.next_due(), min(self._watched.values(), default=inf))
+        # Whoever adds an entry reads `_wake` after that, and rings if the entry is due before it. Here it is the other
+        # way round, so that one of the two sees the other.
+        self._wake = wake
+        return -inf if more or self._alarms.arrived() else wake
+
+    def _look(self, tick: Tick) -> None:
         for watched, due in list(self._watched.items()):
             if due <= tick.now:
                 again = self._safely(partial(watched.look, tick), RETRY)
                 if again is None:
                     del self._watched[watched]
                 else:
-                    self._watched[watched] = monotonic() + again
+                    self._watched[watched] = self.clock() + again
+
+    def _fire(self, now: float) -> None:
+        for _ in range(FIRE):
+            entry = self._alarms.take(now)
+            if entry is None:
+                return
+            _, _, book, thing = entry
+            try:
+                book.fire(thing)
+            except Exception:
+                LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
 
     def _safely(self, call: Callable[[], float | None], otherwise: float | None = None) -> float | None:
         try:
