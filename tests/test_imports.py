@@ -16,7 +16,9 @@ import ebbpool
 PACKAGE = Path(ebbpool.__file__).parent
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
-FEEDERS = {"_crew", "_lifecycle", "_sizing", "_timekeeper"}
+COMPILED = {"_core_c", "_semaphore_c"}
+"""Extension modules: they have no source of their own."""
+FEEDERS = {"_crew", "_lifecycle", "_sizing", "_timekeeper", "_timers"}
 """What only `executor` may build on, and each other."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -29,9 +31,18 @@ ALLOWED: dict[str, set[str]] = {
     "_map": {"_compat", "_settings"},
     "_crew": {"_accel", "_compat"} | FEEDERS,
     "_lifecycle": {"_accel", "_compat"} | FEEDERS,
-    "_timekeeper": {"_accel", "_compat"} | FEEDERS,
-    "executor": {"_accel", "_compat", "_map", "_settings"} | FEEDERS,
-    "__init__": {"_accel", "_compat", "executor"},
+    "_alarms": set(),
+    "_schedule": set(),
+    "_timekeeper": {"_accel", "_alarms", "_compat"} | FEEDERS,
+    "_timers": {"_accel", "_compat", "_schedule", "_settings"} | FEEDERS,
+    "_loops": {"_accel", "_compat"},
+    "_amap": {"_compat", "_settings"},
+    "_semaphore": {"_settings", "_uncompiled"},
+    "sync": {"_compat", "_semaphore", "_semaphore_c"},
+    "lane": {"_accel", "_compat", "_map", "_settings"},
+    "executor": {"_accel", "_amap", "_compat", "_loops", "_map", "_schedule", "_settings", "lane"} | FEEDERS,
+    "aio": {"_compat", "_loops", "executor", "lane"},
+    "__init__": {"_accel", "_compat", "_schedule", "executor", "lane"},
     "__main__": {"__init__", "_compat", "executor"},
     "testing": {"__init__", "_compat", "executor"},
 }
@@ -73,11 +84,11 @@ def own(names: Iterator[str]) -> set[str]:
 
 def names_of(module: str) -> Iterator[str]:
     tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-    return imported(tree, {*MODULES, "_core_c"})
+    return imported(tree, {*MODULES, *COMPILED})
 
 
 def names_in(source: str) -> list[str]:
-    return sorted(imported(ast.parse(source), {*MODULES, "_core_c"}))
+    return sorted(imported(ast.parse(source), {*MODULES, *COMPILED}))
 
 
 def test_the_check_sees_every_form_of_import() -> None:
@@ -101,7 +112,7 @@ def test_a_module_imports_only_what_it_may(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
     roots = {name.split(".")[0] for name in names_of(module)} - {"ebbpool"}
-    if module == "_core":
+    if f"{module}_c" in COMPILED:
         roots -= {"cython"}
     assert roots <= sys.stdlib_module_names
 

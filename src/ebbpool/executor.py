@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,10 @@ from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool import _lifecycle, _map
-from ebbpool._accel import ExecutorCore, current_worker
+from ebbpool import _lifecycle, _map, _timers
+from ebbpool._accel import ExecutorCore, LoopCall, current_worker
 from ebbpool._crew import Crew
+from ebbpool._schedule import OnError, ScheduledTask
 from ebbpool._settings import (
     DEFAULT_MAX_WORKERS,
     UNSET,
@@ -24,15 +26,20 @@ from ebbpool._settings import (
     policy,
     seconds,
     time_limit,
+    whole,
 )
+from ebbpool.lane import Lane
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, AsyncIterable
     from types import TracebackType
     from typing import Self
 
     from ebbpool._accel import Future
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -59,6 +66,7 @@ class PoolStats:
         started: Threads started so far.
         retired: Threads that have left so far.
         longest_running: How long the longest of the running tasks has run.
+        delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
     """
 
     workers: int
@@ -75,6 +83,7 @@ class PoolStats:
     started: int
     retired: int
     longest_running: float
+    delayed: int
 
 
 class _QueueView:
@@ -156,6 +165,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         self.pool = self._crew.pool
         self.pool.contextual = bool(propagate_context)
         self._apply(settings)
+        self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
         self._crew.serve(self)
 
     def _apply(self, settings: Settings) -> None:
@@ -169,7 +179,11 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             self._when_full == "reject",
         )
 
-    def _refused(self, future: Any, refusal: str | None) -> None:
+    def _connect(self) -> None:
+        # Here, for asyncio is imported only where it is used.
+        import ebbpool._loops  # noqa: F401  (it connects itself)
+
+    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
         again = False
         while refusal is not None:
             if refusal == "broken":
@@ -180,12 +194,16 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             if self._when_full == "reject":
                 self.pool.count_reject()
                 raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
+            waits = isinstance(future, LoopCall) and self._when_full == "block"
+            if waits:
+                refusal = self.pool.line_up(future)
+                continue
             if self._when_full == "caller_runs" or self._is_ours():
                 future.perform()
                 return
             self._wait_for_room(again)
             again = True
-            refusal = self.pool.push(future)
+            refusal = self.pool.push(future, first)
 
     def _is_ours(self) -> bool:
         worker = current_worker()
@@ -206,6 +224,14 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
 
         def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
             """See `ExecutorCore.submit`; this is its type."""
+            ...
+
+        def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit_first`; this is its type."""
+            ...
+
+        def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+            """See `ExecutorCore.run`; this is its type."""
             ...
 
     def map(
@@ -234,6 +260,104 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         iterator ends early.
         """
         return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queues `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
+
+        The future can be cancelled until the call starts, in the queue too. Until it is due it takes no thread, and no
+        place in the queue; when it is due and the queue is full, it waits its turn behind blocked submitters, whatever
+        `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing, and the time for which
+        a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive until the call is done.
+        `shutdown`, also at the end of ``with``, and the end of the interpreter cancel what is not due.
+
+        Raises:
+            TypeError: `fn` is not callable, or `delay` is no number.
+            ValueError: `delay` is negative, infinite or not a number.
+            RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
+            BrokenThreadPool: A worker's initializer failed.
+        """
+        future: Future[T] = _timers.submit_later(self, delay, fn, args, kwargs)
+        return future
+
+    def schedule(
+        self,
+        interval: float,
+        fn: Callable[..., object],
+        /,
+        *args: Any,
+        first: float | None = None,
+        on_error: OnError = "log",
+        **kwargs: Any,
+    ) -> ScheduledTask:
+        """Runs `fn(*args, **kwargs)` again and again, every `interval` seconds; see `ScheduledTask`.
+
+        Args:
+            interval: Seconds from beat to beat, above 0. Beats that come while a run is under way are dropped.
+            fn: Called in a worker. What it raises is logged to the ``concurrent.futures`` logger.
+            args: Its arguments.
+            first: Seconds until the first run; None for `interval`.
+            on_error: Whether a failing run is logged and the schedule goes on ("log"), or stops, too ("stop").
+            kwargs: Its keyword arguments; `functools.partial` is for those named as one of the above.
+
+        Raises:
+            TypeError: `fn` is not callable, or `interval` or `first` is no number.
+            ValueError: `interval` is not above 0, `first` is negative, one is infinite or not a number, or `on_error`
+                is neither.
+            RuntimeError: As for `submit_later`.
+        """
+        return _timers.schedule(self, interval, fn, args, kwargs, first, on_error)
+
+    def amap(
+        self,
+        fn: Callable[[S], T],
+        items: Iterable[S] | AsyncIterable[S],
+        *,
+        ordered: bool = True,
+        buffersize: int | None = None,
+    ) -> AsyncGenerator[T, None]:
+        """Calls `fn` with each item, in workers; returns an async iterator over the results, for asyncio.
+
+        Args:
+            fn: Called with one item.
+            items: A plain or an async iterable, read as results are asked for.
+            ordered: Whether results come in the order of the items, or as they are there.
+            buffersize: Most calls that may be submitted and not yet handed out; None for as many as `max_workers`.
+
+        Raises:
+            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
+            ValueError: `buffersize` is below 1.
+
+        What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
+        the results of all calls made before. When the iterator ends early, calls that have not started are cancelled.
+        """
+        from ebbpool._amap import amap
+
+        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
+
+    def lane(self, name: str, *, limit: int, first: bool = False) -> Lane:
+        """Returns a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
+
+        Work that is slow, or that must not have too many at a resource, gets a lane and leaves the other threads free.
+
+        Args:
+            name: Tells the lanes of a pool apart.
+            limit: Most of its tasks that are in the pool's queue or run at once; the others wait in the lane.
+            first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up.
+
+        Raises:
+            TypeError: `name` is no string, or `limit` is no integer.
+            ValueError: `limit` is below 1, or a lane of this name is in use.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a string, not {name!r}")
+        whole("limit", limit, 1)
+        with self._crew.settings_lock:
+            used = self._lanes.get(name)
+            if used is not None and not used.core.closed:
+                raise ValueError(f"name must be that of no other lane, not {name!r}: {used!r} is in use")
+            lane = Lane(self, name, limit, bool(first))
+            self._lanes[name] = lane
+        return lane
 
     def resize(
         self,
@@ -265,7 +389,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
     def stats(self) -> PoolStats:
         """A snapshot of the pool, taken in one piece."""
         counts: dict[str, Any] = self.pool.counts()
-        return PoolStats(**counts)
+        return PoolStats(**counts, delayed=len(self._crew.timers.waiting))
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Waits up to `timeout` seconds until nothing is queued or running, callbacks included.
@@ -286,6 +410,9 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Takes no more tasks; what is queued still runs, unless cancelled.
 
+        Calls of `submit_later` whose time has not come are cancelled, and schedules end, whatever `cancel_futures`
+        says; how many is logged to the ``concurrent.futures`` logger at level INFO.
+
         Args:
             wait: Whether to wait until all threads have ended.
             cancel_futures: Whether to cancel what has not started.
@@ -302,6 +429,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         if limit is not None and limit > threading.TIMEOUT_MAX:
             limit = None
         self.pool.close()
+        _timers.close(self._crew)
         if wait and self._is_ours():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:

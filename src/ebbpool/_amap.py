@@ -1,0 +1,298 @@
+"""Asynchronous maps over an executor: bounded, ordered or as results come, over plain and async iterables.
+
+All of it runs in the thread of the event loop; only the calls themselves run in workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice, repeat
+from typing import Any, Protocol, TypeVar
+
+from ebbpool._settings import whole
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Submit = Callable[[Any], "asyncio.Future[Any]"]
+
+
+def amap(
+    executor: Any,
+    fn: Callable[[T], R],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    ordered: bool = True,
+    buffersize: int | None = None,
+) -> AsyncGenerator[R, None]:
+    """Calls `fn` with each item, in workers; returns an async iterator over the results.
+
+    Nothing is read or submitted before the first result is asked for. From then on as many calls are under way as
+    `buffersize` allows. A plain iterable is read in the loop's thread whenever a result is asked for; an async one by
+    a task of its own, which also closes it at the end if it is an async generator.
+
+    Args:
+        executor: Whose `run` takes the calls, each in the context that reads the items: the consumer's for a plain
+            iterable; for an async one a copy made at the first result, with what the iterable itself sets there.
+        fn: Called with one item.
+        items: A plain or an async iterable; taken as async if it is both.
+        ordered: Whether results come in the order of the items, or as they are there.
+        buffersize: Most calls that may be submitted and not yet handed out; None for as many as the executor has
+            workers at most.
+
+    Raises:
+        TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
+        ValueError: `buffersize` is below 1.
+
+    What `fn` raises is raised by the iterator, which ends it: at that item's place, or with ``ordered=False`` as soon
+    as it is known. What `items` raises, or `run` when it refuses a call, is raised once the results of all calls
+    submitted before have been handed out.
+
+    When the iterator ends early (closed, cancelled, forgotten, or by an error), calls that have not started are
+    cancelled, those that run are left to finish, and a task that reads an async iterable is cancelled and waited for.
+    Errors that are not handed out any more are dropped, but for that of the call which a cancelled task was awaiting:
+    it is reported to the loop's exception handler, as `run` has it.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    size = whole("buffersize", executor._max_workers if buffersize is None else buffersize, 1)
+    calls: _Calls = _InOrder() if ordered else _AsTheyCome()
+    if hasattr(type(items), "__aiter__"):
+        run = executor.run
+        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]
+    try:
+        submitted = map(executor.run, repeat(fn), items)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TypeError(f"items must be an iterable or an async iterable, not {items!r}") from error
+    return _from_plain(calls, submitted, size)
+
+
+class _Calls(Protocol):
+    """The calls that are submitted and not yet handed out."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, call: asyncio.Future[Any]) -> None:
+        """Takes on a call just submitted."""
+
+    def ready(self) -> asyncio.Future[Any]:
+        """Returns what to await before `take`; there must be a call."""
+
+    def take(self) -> Any:
+        """Returns or raises the outcome of the next call, and forgets the call."""
+
+    def drop(self) -> None:
+        """Cancels and forgets all calls, the last one first: none gets the place in the queue of one that goes."""
+
+
+class _InOrder:
+    """Hands out in the order in which calls were submitted: all it needs is to await the oldest."""
+
+    __slots__ = ("_calls", "add")
+
+    def __init__(self) -> None:
+        self._calls: deque[asyncio.Future[Any]] = deque()
+        self.add = self._calls.append
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def ready(self) -> asyncio.Future[Any]:
+        return self._calls[0]
+
+    def take(self) -> Any:
+        return self._calls.popleft().result()
+
+    def drop(self) -> None:
+        while self._calls:
+            _abandon(self._calls.pop())
+
+
+class _AsTheyCome:
+    """Hands out in the order in which calls finish, which a callback of each call tells."""
+
+    __slots__ = ("_done", "_running", "_waiter")
+
+    def __init__(self) -> None:
+        self._running: dict[asyncio.Future[Any], None] = {}
+        self._done: deque[asyncio.Future[Any]] = deque()
+        self._waiter: asyncio.Future[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._done)
+
+    def add(self, call: asyncio.Future[Any]) -> None:
+        self._running[call] = None
+        call.add_done_callback(self._finished)
+
+    def _finished(self, call: asyncio.Future[Any]) -> None:
+        # Calls that `drop` has forgotten come here, too; nobody takes them any more.
+        self._running.pop(call, None)
+        self._done.append(call)
+        _wake(self._waiter)
+
+    def ready(self) -> asyncio.Future[Any]:
+        if self._done:
+            return self._done[0]
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+    def take(self) -> Any:
+        return self._done.popleft().result()
+
+    def drop(self) -> None:
+        while self._running:
+            _abandon(self._running.popitem()[0])
+        while self._done:
+            _abandon(self._done.pop())
+
+
+def _abandon(call: Any) -> None:
+    """Takes a call off the queue. One that runs is left to finish; then, as of one that has finished, nobody is told.
+
+    Cancelling its future instead would report what it may still raise.
+    """
+    if call.done():
+        _ignore(call)
+    elif call._call.withdraw():
+        call.cancel()
+    else:
+        call.add_done_callback(_ignore)
+
+
+def _ignore(call: asyncio.Future[Any]) -> None:
+    if not call.cancelled():
+        call.exception()
+
+
+def _wake(waiter: asyncio.Future[Any] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+async def _from_plain(
+    calls: _Calls, submitted: Iterator[asyncio.Future[Any]] | None, size: int
+) -> AsyncGenerator[Any, None]:
+    """Hands out over a plain iterable; each step of `submitted` reads an item and submits its call."""
+    failure: Exception | None = None
+    try:
+        while True:
+            if submitted is not None:
+                try:
+                    for call in islice(submitted, size - len(calls)):
+                        calls.add(call)
+                    if len(calls) < size:
+                        submitted = None
+                except Exception as error:
+                    failure = error
+                    submitted = None
+                call = None  # type: ignore[assignment]
+            if not calls:
+                break
+            await calls.ready()
+            # Taken only now: a call that is awaited stays in the reach of `drop`, and one handed out is not kept.
+            yield calls.take()
+        if failure is not None:
+            raise failure
+    finally:
+        # The traceback of what was raised holds this frame.
+        failure = None
+        calls.drop()
+
+
+class _Feed:
+    """Reads an async iterable and submits, while there is room; the link between that task and the one that consumes.
+
+    The task does not know the iterator that hands out, so that a forgotten iterator can be collected. It is one task
+    from the first item to the end, because an async generator may hold timeouts or task groups open across its items.
+    """
+
+    __slots__ = ("_calls", "_news", "_room", "_size", "_source", "_submit", "closed")
+
+    def __init__(self, calls: _Calls, submit: Submit, source: AsyncIterator[Any], size: int) -> None:
+        self._calls = calls
+        self._submit = submit
+        self._source = source
+        self._size = size
+        self._news: asyncio.Future[Any] | None = None
+        self._room: asyncio.Future[Any] | None = None
+        self.closed = False
+
+    async def read(self) -> None:
+        """Reads until the end; raises what the iterable or the executor raises."""
+        try:
+            while True:
+                try:
+                    item = await anext(self._source)
+                except StopAsyncIteration:
+                    return
+                # Some iterables go on after they have been cancelled.
+                if self.closed:
+                    return
+                self._calls.add(self._submit(item))
+                item = None
+                _wake(self._news)
+                while len(self._calls) >= self._size:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
+        finally:
+            if isinstance(self._source, AsyncGenerator):
+                await self._source.aclose()
+
+    def news(self) -> asyncio.Future[Any]:
+        """Returns what to await while there is no call at all: done when one is submitted, or `ended` is called."""
+        self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    def ended(self, reader: asyncio.Future[Any]) -> None:
+        """The reading task is over."""
+        _wake(self._news)
+
+    def take(self) -> Any:
+        """Takes the next call's outcome; the reader finds the room in a later turn of the loop."""
+        _wake(self._room)
+        return self._calls.take()
+
+
+async def _from_async(
+    calls: _Calls, submit: Submit, source: AsyncIterator[Any], size: int
+) -> AsyncGenerator[Any, None]:
+    """Hands out over an async iterable, which another task reads meanwhile."""
+    feed = _Feed(calls, submit, source, size)
+    reader = asyncio.get_running_loop().create_task(feed.read())
+    reader.add_done_callback(feed.ended)
+    try:
+        while True:
+            while not calls:
+                if reader.done():
+                    reader.result()
+                    return
+                await feed.news()
+            await calls.ready()
+            yield feed.take()
+    finally:
+        feed.closed = True
+        calls.drop()
+        try:
+            await _stop(reader)
+        finally:
+            # The traceback of what was raised holds this frame.
+            del reader
+
+
+async def _stop(reader: asyncio.Future[None]) -> None:
+    """Ends the reading task; raises what its clean-up raises."""
+    if reader.done():
+        if not reader.cancelled():
+            reader.exception()
+        return
+    reader.cancel()
+    try:
+        # Unlike an await of the task itself, this does not cancel its clean-up if the consumer is cancelled once more.
+        await asyncio.wait([reader])
+        if not reader.cancelled():
+            reader.result()
+    finally:
+        del reader

@@ -1,0 +1,111 @@
+"""asyncio and uvloop: event loops whose `run_in_executor` is fast, and the futures of offloaded calls."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from typing import Any
+
+from ebbpool._loops import LoopFuture, mailbox_of
+from ebbpool.executor import AdaptiveExecutor
+from ebbpool.lane import Lane
+
+__all__ = ["EventLoop", "LoopFuture", "mailbox_of", "new_event_loop", "new_uvloop"]
+
+THREADS = "asyncio"
+"""Thread name prefix of the default executors that loops make for themselves, as in the standard library."""
+
+
+class _ShortWay:
+    """What is added to an event loop class: the short way to a pool, where there is one."""
+
+    _default: Any = None
+    _default_closed = False
+
+    def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
+        """Has `func(*args)` run by an executor; the default one, an `AdaptiveExecutor`, is made on first use."""
+        given = self._default_pool() if executor is None else executor
+        lane, pool = (given.core, given.executor) if type(given) is Lane else (None, given)
+        if not isinstance(pool, AdaptiveExecutor) or type(pool).submit is not AdaptiveExecutor.submit:
+            return self._long_way(executor, func, *args)
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
+            raise TypeError("coroutines cannot be used with run_in_executor()")
+        return pool.run_on(self, LoopFuture(loop=self), None, func, args, None, lane)
+
+    def _default_pool(self: Any) -> Any:
+        if self._default_closed:
+            # The loop's own answer to that is an error.
+            return None
+        if self._default is None:
+            self.set_default_executor(AdaptiveExecutor(thread_name_prefix=THREADS))
+        return self._default
+
+    def _long_way(self: Any, *args: Any) -> Any:
+        return super().run_in_executor(*args)  # type: ignore[misc]  # of the class that this is added to
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Sets the executor for `run_in_executor(None, ...)`; see `asyncio.loop.set_default_executor`."""
+        super().set_default_executor(executor)  # type: ignore[misc]  # of the class that this is added to
+        self._default = executor
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """Shuts the default executor down; see `asyncio.loop.shutdown_default_executor`."""
+        self._default_closed = True
+        await super().shutdown_default_executor(*args, **kwargs)  # type: ignore[misc]  # of the class that this is added to
+
+
+if sys.platform == "win32":
+    _StandardLoop: Any = asyncio.ProactorEventLoop
+else:
+    _StandardLoop: Any = asyncio.SelectorEventLoop
+
+
+class EventLoop(_ShortWay, _StandardLoop):  # type: ignore[misc]  # typeshed's two halves of a loop do not fit each other
+    """asyncio's event loop, with a fast `run_in_executor`."""
+
+
+_uvloop_class: Any = None
+
+
+def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
+    """Returns an asyncio event loop with a fast `run_in_executor`, for `asyncio.run(..., loop_factory=new_event_loop)`.
+
+    `run_in_executor`, `asyncio.to_thread` and whatever builds on them take the short way that `AdaptiveExecutor.run`
+    takes whenever the executor is an `AdaptiveExecutor`, and the ordinary way otherwise.
+
+    Args:
+        executor: The default executor; None for one that the loop makes on first use. The loop shuts it down when it
+            ends, as `asyncio.run` does with any.
+    """
+    loop: asyncio.AbstractEventLoop = _with(executor, EventLoop())
+    return loop
+
+
+def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
+    """Returns a uvloop event loop with a fast `run_in_executor`; see `new_event_loop`.
+
+    Raises:
+        ImportError: uvloop is not installed.
+    """
+    global _uvloop_class
+    if _uvloop_class is None:
+        try:
+            base = importlib.import_module("uvloop").Loop
+        except ImportError as error:
+            raise ImportError("new_uvloop needs uvloop: pip install ebbpool[uvloop]") from error
+        _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__})
+    loop: asyncio.AbstractEventLoop = _with(executor, _uvloop_class())
+    return loop
+
+
+def _with(executor: Any, loop: Any) -> Any:
+    if executor is not None:
+        if not isinstance(executor, AdaptiveExecutor):
+            loop.close()
+            raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
+        loop.set_default_executor(executor)
+    return loop

@@ -1,0 +1,149 @@
+"""Lane: a limited view of a pool, for work that must not take all of its threads, or must not wait behind the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ebbpool import _map
+from ebbpool._accel import LaneCore, current_worker
+from ebbpool._settings import seconds
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import TracebackType
+    from typing import Self
+
+    from ebbpool._accel import Future
+    from ebbpool.executor import AdaptiveExecutor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LaneStats:
+    """What a lane is doing, and has done. Times are in seconds.
+
+    Attributes:
+        limit: Most of its tasks that run at once.
+        running: Its tasks that run, or whose callbacks do.
+        queued: Its tasks that wait, for their turn in the lane or for a worker.
+        oldest_wait: How long the first of them has waited.
+        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        completed: Tasks that returned.
+        failed: Tasks that raised, or that a broken initializer kept from running.
+        cancelled: Tasks cancelled before they ran.
+    """
+
+    limit: int
+    running: int
+    queued: int
+    oldest_wait: float
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class Lane(ThreadPoolExecutor):
+    """A `ThreadPoolExecutor` on a pool's threads that runs at most so many tasks at once; see `AdaptiveExecutor.lane`.
+
+    A task that waits for its turn in the lane holds no thread, and no place in a bounded queue. A task must not wait
+    for another one of the same lane: where the limit is reached, that one is never let in.
+    """
+
+    def __init__(self, executor: AdaptiveExecutor, name: str, limit: int, first: bool) -> None:
+        self.name = name
+        self.executor = executor
+        # Futures hold the core alone, so that none of them keeps the executor.
+        self.core = LaneCore(executor.pool, limit, first)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queues `fn(*args, **kwargs)` in the lane; see `AdaptiveExecutor.submit`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: The lane or its pool has been shut down, or no thread can be started and there is none.
+            BrokenThreadPool: A worker's initializer failed.
+        """
+        future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
+        return future
+
+    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Has `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
+        future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Calls `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
+        return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def stats(self) -> LaneStats:
+        """A snapshot of the lane, taken in one piece."""
+        counts: dict[str, Any] = self.core.counts()
+        return LaneStats(**counts)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
+        """Takes no more tasks; what is queued still runs, unless cancelled. The pool goes on.
+
+        Args:
+            wait: Whether to wait until the lane's tasks are done.
+            cancel_futures: Whether to cancel what has not started.
+            timeout: Seconds to wait at most; None for no limit.
+
+        Raises:
+            TypeError: `timeout` is no number of seconds.
+            ValueError: `timeout` is negative or not a number.
+            TimeoutError: The time is over; the message says how many tasks are left. The lane stays shut down.
+            RuntimeError: A task of this same pool wants to wait.
+        """
+        limit = None if timeout is None else seconds("timeout", timeout)
+        if limit is not None and limit > threading.TIMEOUT_MAX:
+            limit = None
+        self.core.close()
+        if cancel_futures:
+            for future in self.core.waiting():
+                future.cancel()
+        if not wait:
+            return
+        worker = current_worker()
+        if worker is not None and worker.pool is self.core.pool:
+            raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
+        if not self.core.pool.await_lane(self.core, -1.0 if limit is None else limit):
+            left = self.stats()
+            raise TimeoutError(
+                f"lane {self.name!r}: after {limit:g} s {left.running} tasks still run and {left.queued} wait"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown(wait=True)
+
+    def __repr__(self) -> str:
+        counts = self.core.counts()
+        return (
+            f"<{type(self).__name__} {self.name!r} at {id(self):#x}: {counts['running']} of at most "
+            f"{counts['limit']} tasks run, {counts['queued']} queued>"
+        )
+
+    # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
+    _max_workers: Any = property(lambda self: self.core.limit)
+    _threads: Any = property(lambda self: self.executor._threads)
+    _shutdown: Any = property(lambda self: bool(self.core.closed or self.core.pool.closed))
+    _broken: Any = property(lambda self: self.executor._broken)
+    _thread_name_prefix: Any = property(lambda self: self.executor._thread_name_prefix)

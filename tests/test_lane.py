@@ -1,0 +1,419 @@
+"""Lanes: a limited view of a pool, fair to the rest, with a life of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, output_of, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+from ebbpool.lane import Lane
+
+
+def occupied(pool: Any, workers: int = 1) -> Gate:
+    """Keep `workers` workers of `pool` busy until the gate is opened."""
+    gate = Gate()
+    for _ in range(workers):
+        pool.submit(gate)
+    gate.await_begun(workers)
+    return gate
+
+
+def test_a_lane_runs_at_most_so_many_tasks_at_once() -> None:
+    with AdaptiveExecutor(max_workers=16) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=3)
+        futures = [lane.submit(gate, number) for number in range(10)]
+        gate.await_begun(3)
+        assert gate.nobody_begins()
+        assert (lane.stats().running, lane.stats().queued) == (3, 7)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == list(range(10))
+        assert gate.peak == 3
+
+
+def test_a_lane_at_its_limit_leaves_the_pool_to_others() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=2)
+        for _ in range(100):
+            lane.submit(gate)
+        gate.await_begun(2)
+        assert pool.submit(abs, -1).result(TIMEOUT) == 1
+        assert pool.stats().queued == 0, "what waits in a lane must not stand in the pool's queue"
+        gate.open()
+
+
+def test_tasks_of_a_lane_start_in_order() -> None:
+    with AdaptiveExecutor(max_workers=8) as pool:
+        lane = pool.lane("one", limit=1)
+        order: list[int] = []
+        for number in range(50):
+            lane.submit(order.append, number)
+        lane.shutdown()
+        assert order == list(range(50))
+
+
+def test_two_lanes_take_turns() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        gate = occupied(pool)
+        order: list[str] = []
+        lanes = {name: pool.lane(name, limit=1) for name in "ab"}
+        for name in "aaabbb":
+            lanes[name].submit(order.append, name)
+        gate.open()
+        wait_for_idle(pool)
+        assert "".join(order) == "ababab"
+
+
+def test_a_first_lane_goes_ahead_of_ordinary_work_and_keeps_its_order() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        gate = occupied(pool)
+        order: list[Any] = []
+        lane = pool.lane("look-ups", limit=2, first=True)
+        for number in range(3):
+            pool.submit(order.append, number)
+        for letter in "abcd":
+            lane.submit(order.append, letter)
+        gate.open()
+        wait_for_idle(pool)
+        assert order == ["a", "b", "c", "d", 0, 1, 2]
+
+
+def test_submit_first_goes_to_the_head_even_of_a_first_lane() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        gate = occupied(pool)
+        order: list[Any] = []
+        pool.submit(order.append, "ordinary")
+        pool.lane("look-ups", limit=2, first=True).submit(order.append, "lane")
+        pool.submit_first(order.append, "second")
+        pool.submit_first(order.append, "first")
+        gate.open()
+        wait_for_idle(pool)
+        assert order == ["first", "second", "lane", "ordinary"]
+
+
+def test_the_oldest_wait_is_that_of_the_overtaken() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        gate = occupied(pool)
+        pool.submit(abs, 1)
+        eventually(lambda: pool.stats().oldest_wait > 0.02)
+        pool.submit_first(abs, 2)
+        assert pool.stats().oldest_wait > 0.02
+        gate.open()
+
+
+@pytest.mark.parametrize("lane_first", [False, True])
+def test_cancelling_while_queued_lets_the_next_in(lane_first: bool) -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        gate = occupied(pool)
+        lane = pool.lane("slow", limit=1, first=lane_first)
+        ran: list[int] = []
+        futures = [lane.submit(ran.append, number) for number in range(5)]
+        # The head of the lane stands in the pool's queue, the others wait in the lane.
+        assert futures[0].cancel()
+        assert futures[2].cancel()
+        stats = lane.stats()
+        assert (stats.queued, stats.cancelled, stats.running) == (3, 2, 0)
+        gate.open()
+        wait_for_idle(pool)
+        assert ran == [1, 3, 4]
+        assert pool.stats().cancelled == 2
+
+
+def test_cancelled_tasks_do_not_pile_up_in_a_lane() -> None:
+    with AdaptiveExecutor(max_workers=2) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=1)
+        lane.submit(gate)
+        gate.await_begun()
+        things = []
+        for _ in range(1000):
+            thing = Thing()
+            things.append(weakref.ref(thing))
+            lane.submit(thing.method).cancel()
+            del thing
+        gc.collect()
+        assert lane.stats().queued == 0
+        assert sum(thing() is not None for thing in things) == 0
+        assert len(lane.core.waiting()) == 0
+        assert lane.core.dead < 200
+        gate.open()
+
+
+def test_a_failing_task_gives_its_turn_to_the_next() -> None:
+    def fail() -> None:
+        raise Boom
+
+    with AdaptiveExecutor(max_workers=4) as pool:
+        lane = pool.lane("one", limit=1)
+        failing = [lane.submit(fail) for _ in range(5)]
+        last = lane.submit(abs, -1)
+        assert last.result(TIMEOUT) == 1
+        assert all(isinstance(future.exception(TIMEOUT), Boom) for future in failing)
+        lane.shutdown()
+        stats = lane.stats()
+        assert (stats.submitted, stats.completed, stats.failed) == (6, 1, 5)
+
+
+def test_a_callback_belongs_to_its_task() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
+        lane = pool.lane("one", limit=1)
+        held = Gate()
+        first = lane.submit(gate)
+        first.add_done_callback(held)
+        second = lane.submit(abs, -1)
+        gate.open()
+        held.await_begun()
+        assert first.done()
+        assert not second.done(), "the next task must wait for the callbacks of the one before"
+        held.open()
+        assert second.result(TIMEOUT) == 1
+
+
+def test_shutdown_of_a_lane_leaves_the_pool_alone() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool:
+        lane = pool.lane("slow", limit=2)
+        futures = [lane.submit(abs, -number) for number in range(20)]
+        lane.shutdown()
+        assert all(future.done() for future in futures)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            lane.submit(abs, 1)
+        assert pool.submit(abs, -2).result(TIMEOUT) == 2
+        assert pool.lane("slow", limit=1).submit(abs, -3).result(TIMEOUT) == 3, "the name is free again"
+
+
+def test_shutdown_waits_for_what_waits_in_the_lane() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=1)
+        futures = [lane.submit(gate) for _ in range(3)]
+        gate.await_begun()
+        ending = Background(lane.shutdown)
+        assert ending.still_waits()
+        gate.open()
+        ending.join()
+        assert all(future.done() for future in futures)
+
+
+def test_shutdown_does_not_wait_for_other_work() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as later:
+        gate = occupied(pool)
+        lane = pool.lane("one", limit=1)
+        lane.submit(abs, -1)
+        pool.submit(later)
+        ending = Background(lane.shutdown)
+        assert ending.still_waits()
+        gate.open()
+        later.await_begun()
+        ending.join()
+        later.open()
+
+
+def test_shutdown_can_cancel_what_has_not_started() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=1)
+        other = pool.lane("other", limit=1)
+        futures = [lane.submit(gate) for _ in range(5)]
+        gate.await_begun()
+        spared = [other.submit(gate) for _ in range(2)]
+        lane.shutdown(wait=False, cancel_futures=True)
+        assert [future.cancelled() for future in futures] == [False, True, True, True, True]
+        assert not any(future.cancelled() for future in spared)
+        gate.open()
+
+
+def test_shutdown_with_a_time_limit_says_what_is_left() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=1)
+        for _ in range(3):
+            lane.submit(gate)
+        gate.await_begun()
+        with pytest.raises(TimeoutError, match=r"lane 'slow': after 0 s 1 tasks still run and 2 wait"):
+            lane.shutdown(timeout=0)
+        gate.open()
+        lane.shutdown()
+
+
+def test_shutdown_of_the_pool_runs_what_waits_in_lanes() -> None:
+    pool = AdaptiveExecutor(max_workers=4)
+    lane = pool.lane("one", limit=1)
+    futures = [lane.submit(abs, -number) for number in range(50)]
+    pool.shutdown()
+    assert [future.result(0) for future in futures] == list(range(50))
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        lane.submit(abs, 1)
+
+
+def test_shutdown_of_the_pool_can_cancel_what_waits_in_lanes() -> None:
+    pool = AdaptiveExecutor(max_workers=4)
+    lane = pool.lane("one", limit=1)
+    with Gate() as gate:
+        futures = [lane.submit(gate) for _ in range(20)]
+        gate.await_begun()
+        pool.shutdown(wait=False, cancel_futures=True)
+        assert sum(future.cancelled() for future in futures) == 19
+    pool.shutdown()
+
+
+def test_a_task_of_the_pool_cannot_wait_for_a_lane_to_end() -> None:
+    with AdaptiveExecutor(max_workers=4) as pool:
+        lane = pool.lane("one", limit=1)
+        with pytest.raises(RuntimeError, match="cannot wait for a lane of its own pool"):
+            pool.submit(lane.shutdown).result(TIMEOUT)
+
+
+def test_a_broken_pool_rejects_what_waits_in_lanes() -> None:
+    begun = threading.Event()
+
+    def fail() -> None:
+        assert begun.wait(TIMEOUT)
+        raise Boom
+
+    pool = AdaptiveExecutor(max_workers=1, initializer=fail)
+    lane = pool.lane("one", limit=1)
+    futures = [lane.submit(abs, -1) for _ in range(3)]
+    begun.set()
+    for future in futures:
+        assert isinstance(future.exception(TIMEOUT), RuntimeError)
+    pool.shutdown()
+
+
+def test_waiting_in_a_lane_is_not_refused_by_a_full_queue() -> None:
+    with AdaptiveExecutor(max_workers=1, max_queue=1, when_full="reject") as pool:
+        gate = occupied(pool)
+        lane = pool.lane("slow", limit=2)
+        futures = [lane.submit(abs, -number) for number in range(10)]
+        assert pool.stats().queued == 2
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == list(range(10))
+
+
+def test_a_worker_that_waits_for_a_lane_is_stood_in_for() -> None:
+    with AdaptiveExecutor(max_workers=1) as pool:
+        lane = pool.lane("one", limit=1)
+        assert pool.submit(lambda: lane.submit(abs, -1).result(TIMEOUT)).result(TIMEOUT) == 1
+
+
+def test_a_lane_maps() -> None:
+    with AdaptiveExecutor(max_workers=8) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=2)
+        results = lane.map(gate, range(6))
+        gate.await_begun(2)
+        assert gate.nobody_begins()
+        gate.open()
+        assert list(results) == list(range(6))
+
+
+def test_an_event_loop_accepts_a_lane() -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(lane, abs, -number) for number in range(5)))
+
+    with AdaptiveExecutor(max_workers=4) as pool:
+        lane = pool.lane("look-ups", limit=2)
+        assert isinstance(lane, ThreadPoolExecutor)
+        assert asyncio.run(main()) == list(range(5))
+
+
+def test_run_keeps_to_the_limit() -> None:
+    async def main() -> None:
+        calls = [lane.run(gate, number) for number in range(6)]
+        await asyncio.to_thread(gate.await_begun, 2)
+        assert gate.nobody_begins()
+        assert calls[5].cancel()
+        assert lane.stats().cancelled == 1
+        gate.open()
+        assert await asyncio.gather(*calls[:5]) == list(range(5))
+
+    with AdaptiveExecutor(max_workers=8) as pool, Gate() as gate:
+        lane = pool.lane("slow", limit=2)
+        asyncio.run(main())
+        assert gate.peak == 2
+
+
+def test_a_future_of_a_lane_keeps_neither_lane_nor_executor() -> None:
+    pool = AdaptiveExecutor(max_workers=1, keep_alive=LONG)
+    lane = pool.lane("one", limit=1)
+    future = lane.submit(abs, -1)
+    assert future.result(TIMEOUT) == 1
+    wait_for_idle(pool)
+    references = weakref.ref(pool), weakref.ref(lane)
+    threads = set(pool._threads)
+    del pool, lane
+    gone(*references)
+    assert future.result() == 1
+    for thread in threads:
+        thread.join(TIMEOUT)
+
+
+def test_the_child_of_a_fork_is_told_of_what_waited_in_a_lane() -> None:
+    lines = output_of(
+        """
+        import os, threading
+        from ebbpool import AdaptiveExecutor
+
+        pool = AdaptiveExecutor(max_workers=2)
+        lane = pool.lane("one", limit=1)
+        begun, end = threading.Event(), threading.Event()
+        lane.submit(lambda: (begun.set(), end.wait()))
+        waiting = lane.submit(abs, -1)
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            print(type(waiting.exception(5)).__name__, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        end.set()
+        print(waiting.result(5), flush=True)
+        pool.shutdown()
+        """
+    )
+    assert lines == ["BrokenThreadPool", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": 3, "limit": 1}, TypeError, "name must be a string, not 3"),
+        ({"name": "a", "limit": 0}, ValueError, "limit must be greater than 0, not 0"),
+        ({"name": "a", "limit": 1.5}, TypeError, "limit must be an integer, not 1.5"),
+        ({"name": "a", "limit": True}, TypeError, "limit must be an integer, not True"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: Any, error: type[Exception], message: str) -> None:
+    with AdaptiveExecutor() as pool, pytest.raises(error, match=message):
+        pool.lane(arguments.pop("name"), **arguments)
+
+
+def test_a_name_in_use_is_refused() -> None:
+    with AdaptiveExecutor() as pool:
+        lane = pool.lane("slow", limit=1)
+        with pytest.raises(ValueError, match="not 'slow'"):
+            pool.lane("slow", limit=2)
+        assert lane.submit(abs, -1).result(TIMEOUT) == 1
+        del lane
+        gc.collect()
+        assert isinstance(pool.lane("slow", limit=2), Lane)
+
+
+def test_what_is_no_function_is_refused_and_takes_no_turn() -> None:
+    with AdaptiveExecutor() as pool:
+        lane = pool.lane("slow", limit=1)
+        with pytest.raises(TypeError, match="fn must be callable, not 3"):
+            lane.submit(3)  # type: ignore[arg-type]  # on purpose
+        assert lane.submit(abs, -1).result(TIMEOUT) == 1
+
+
+def test_a_cancelled_wait_tells_its_waiters() -> None:
+    with AdaptiveExecutor(max_workers=2) as pool, Gate() as gate:
+        lane = pool.lane("one", limit=1)
+        lane.submit(gate)
+        waiting = lane.submit(abs, -1)
+        told = Background(waiting.result)
+        assert waiting.cancel()
+        with pytest.raises(CancelledError):
+            told.join()
+        gate.open()
