@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import _report
-from benchmarks._model import CORE_QUESTIONS, GC_POLICY, ROOT, Settings, load_question
+from benchmarks import _plot, _report
+from benchmarks._model import GC_POLICY, QUESTIONS, ROOT, Settings, load_question
 from benchmarks._peers import BY_NAME
 from benchmarks._runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
 
@@ -32,9 +32,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="ebbpool beside its rivals")
-    parser.add_argument(
-        "questions", nargs="*", metavar="question", help=f"some of {', '.join(CORE_QUESTIONS)}; all if none"
-    )
+    parser.add_argument("questions", nargs="*", metavar="question", help=f"some of {', '.join(QUESTIONS)}; all if none")
     parser.add_argument("--pin", action="store_true", help="hold every cell to one processor (Linux)")
     parser.add_argument("--quick", action="store_true", help="one round of small sizes: does everything run?")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all peers (3)")
@@ -42,12 +40,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds a cell may take (120)")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
+    parser.add_argument("--plot", action="store_true", help="bar charts beside the JSON (needs matplotlib)")
     asked = parser.parse_args(argv)
-    modules = [name if "." in name else f"benchmarks.{name}" for name in asked.questions or CORE_QUESTIONS]
+    modules = [name if "." in name else f"benchmarks.{name}" for name in asked.questions or QUESTIONS]
     asked.modules = modules
     for module in modules:
-        if module.startswith("benchmarks.") and module.partition(".")[2] not in CORE_QUESTIONS:
-            parser.error(f"unknown question {module.partition('.')[2]}; known: {', '.join(CORE_QUESTIONS)}")
+        if module.startswith("benchmarks.") and module.partition(".")[2] not in QUESTIONS:
+            parser.error(f"unknown question {module.partition('.')[2]}; known: {', '.join(QUESTIONS)}")
     if asked.rounds < 1:
         parser.error(f"--rounds: at least 1, not {asked.rounds}")
     return asked
@@ -110,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verdicts:
         _report.show(tables[-1])
     print(f"core: {_report.core(answers)}; raw samples: {path}")
+    if asked.plot:
+        print(*_plot.draw_all(path), sep="\n")
     broken = [outcome for found in answers for outcome in found.broken]
     if broken:
         print(f"{len(broken)} cells failed or ran out of time", file=sys.stderr)

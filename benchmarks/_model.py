@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,30 @@ Variant = dict[str, Any]
 Params = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
-CORE_QUESTIONS = (
+POOL_QUESTIONS = (
     "submit_collect",
     "round_trip",
     "map_items",
     "cold_burst",
     "computing",
-    "offload",
     "memory",
     "idle_cost",
 )
+LOOP_QUESTIONS = (
+    "offload",
+    "anyio_tasks",
+    "loop_lag",
+    "fastapi_burst",
+    "fastapi_rate",
+)
+TASK_QUESTIONS = (
+    "simple_sum",
+    "cold_map",
+    "semaphore",
+    "timers",
+    "lanes",
+)
+QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS
 
 GC_POLICY = (
     "the garbage collector stays on, as in a user's program; a full collection precedes every repeat, "
@@ -53,11 +68,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One measured figure; less is better.
+    """One measured figure; less is better, unless it says otherwise.
 
     Attributes:
-        ratio: whether a column "times ThreadPoolExecutor" stands beside it.
-        worst: the most of all samples counts, and not their median.
+        ratio: whether a column "times the rival" stands beside it.
+        worst: the worst of all samples counts, and not their median.
+        more: more is better, as of a rate.
         empty: what to print where a cell has no such sample.
     """
 
@@ -66,6 +82,7 @@ class Column:
     digits: int = 2
     ratio: bool = True
     worst: bool = False
+    more: bool = False
     empty: str = "-"
 
 
@@ -73,10 +90,12 @@ class Column:
 class Target:
     """A figure to reach: `peer`'s metric, divided by `rival`'s if one is named, is at most `limit`.
 
+    Of a column where more is better it is at least `limit`.
+
     Attributes:
         where: the variant of `peer` it is asked of.
         rival_where: the variant of `rival`; None means the same one.
-        pinned: asked only of runs held to one processor.
+        pinned: asked only of runs held to one processor (True) or free to roam (False); None: of both.
         gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
     """
 
@@ -87,7 +106,7 @@ class Target:
     where: Variant
     rival: str | None = None
     rival_where: Variant | None = None
-    pinned: bool = False
+    pinned: bool | None = None
     gil: bool | None = None
 
 
@@ -100,8 +119,9 @@ class Question:
         variants: the cells of a peer, or the reason why the question makes no sense for it.
         sizes: the fixed sizes, made once in the parent and handed to every cell; takes `quick`.
         measure: runs in a fresh process and returns the samples by metric.
-        baseline: the variant of ThreadPoolExecutor that ratios refer to; None means the row's own, or
-            the one most like it.
+        rival: the peer that ratios refer to, and what heads their column.
+        baseline: the variant of the rival that ratios refer to; None means the row's own, or the one most
+            like it.
         rounds_factor: cells that cost little and vary much are asked more often, and the reverse.
     """
 
@@ -113,6 +133,7 @@ class Question:
     sizes: Callable[[bool], dict[str, Any]]
     measure: Callable[[Peer, Params], Samples]
     targets: Callable[[Settings], tuple[Target, ...]] = field(default=lambda settings: ())
+    rival: tuple[str, str] = ("stdlib", "x TPE")
     baseline: Variant | None = None
     rounds_factor: float = 1.0
 
@@ -154,6 +175,11 @@ def timed(work: Callable[[], object], repeats: int, *, warm_ups: int = 1) -> lis
         work()
         taken.append(time.perf_counter() - start)
     return taken[warm_ups:]
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Returns the smallest sample that at least `share` of all are no greater than."""
+    return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]
 
 
 def nothing() -> None:

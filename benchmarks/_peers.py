@@ -1,31 +1,31 @@
-"""Every rival, named once: how to build its pool, how it offloads, and its version.
+"""Every rival, named once: how to build its pool, how it offloads, how it serves, and its version.
 
 A peer's modules are imported only in the process that measures it.
 """
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import importlib.metadata
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import _ways
 from benchmarks._pools import (
     AnyioThreads,
     BareQueue,
     EbbPool,
     ExecutorPool,
+    FastThreadPool,
     GeventThreads,
     Greenlets,
     MultiprocessingPool,
     PebblePool,
     PlainLoop,
     Pool,
-    Task,
     TrioThreads,
     adaptive,
     package,
@@ -34,61 +34,11 @@ from benchmarks._pools import (
     stdlib,
 )
 
-Call = Callable[[Task], Awaitable[object]]
-Offload = Callable[[int], AbstractAsyncContextManager[Call]]
-
 TIMEKEEPER = "ebbpool-timekeeper"
 
 
 class Unavailable(Exception):
     """The peer cannot run here; the text says why."""
-
-
-def _run_in_executor(build: Callable[[int, float], Any]) -> Offload:
-    @asynccontextmanager
-    async def offload(workers: int) -> AsyncIterator[Call]:
-        pool, loop = build(workers, 10.0), asyncio.get_running_loop()
-        try:
-            yield lambda fn: loop.run_in_executor(pool, fn)
-        finally:
-            close = pool.shutdown if isinstance(pool, Executor) else pool.close
-            close()
-
-    return offload
-
-
-def _to_thread(build: Callable[[int, float], Any]) -> Offload:
-    @asynccontextmanager
-    async def offload(workers: int) -> AsyncIterator[Call]:
-        asyncio.get_running_loop().set_default_executor(build(workers, 10.0))
-        yield asyncio.to_thread
-
-    return offload
-
-
-@asynccontextmanager
-async def _coroutine(workers: int) -> AsyncIterator[Call]:
-    async def call(fn: Task) -> object:
-        return fn()
-
-    yield call
-
-
-@asynccontextmanager
-async def _asgiref(workers: int) -> AsyncIterator[Call]:
-    sync_to_async = package("asgiref.sync").sync_to_async
-    with ThreadPoolExecutor(workers) as pool:
-        yield lambda fn: sync_to_async(fn, thread_sensitive=False, executor=pool)()
-
-
-def _run_sync(backend: str) -> Offload:
-    @asynccontextmanager
-    async def offload(workers: int) -> AsyncIterator[Call]:
-        found = package(backend)
-        run_sync, limiter = found.to_thread.run_sync, found.CapacityLimiter(workers)
-        yield lambda fn: run_sync(fn, limiter=limiter)
-
-    return offload
 
 
 def _core_is(compiled: bool) -> None:
@@ -109,7 +59,10 @@ class Peer:
         distribution: whose version is reported; "" for the interpreter's own.
         open: builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one); None
             where it has no pool to open.
-        loops: the event loops it offloads from, by `offload`.
+        loops: the event loops it offloads from, by `offload`; `new_loop` makes them (trio apart) from a name
+            and a ceiling.
+        semaphore: makes a semaphore (or a floor of one) with so many permits.
+        serves: the arguments of `_web` with which it serves FastAPI, or None.
         env: variables its process gets.
         check: raises Unavailable if what was imported is not what is meant.
         against: by question (or "*"), why it is not asked.
@@ -121,7 +74,10 @@ class Peer:
     distribution: str = ""
     open: Callable[[int, float], Pool] | None = None
     loops: tuple[str, ...] = ()
-    offload: Offload | None = None
+    offload: _ways.Offload | None = None
+    new_loop: _ways.NewLoop = _ways.stock_loop
+    semaphore: Callable[[int], Any] | None = None
+    serves: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[], None] = _anything
     against: Mapping[str, str] = field(default_factory=dict)
@@ -148,6 +104,15 @@ class Peer:
 _ASYNCIO = ("asyncio", "uvloop")
 _FROM_A_LOOP = "needs a running event loop: see offload, one after another"
 _OFFLOAD_ONLY = "a way into another's pool: see offload"
+_NO_FUTURES = {
+    "round_trip": "nothing to wait for one result with",
+    "offload": "its results are no futures",
+    "memory": "its results are no futures",
+}
+_LOCK_ONLY = "no pool: see semaphore"
+_TIMER_ONLY = "no pool: see timers"
+_WEB = ("fastapi", "uvicorn", "uvloop", "httptools")
+_WEB_ONLY = "a server: see fastapi_burst, fastapi_rate"
 _LOOP_THREADS = "its threads end with the event loop, or 10 s after it"
 _FROM_TASKS = {
     "round_trip": _FROM_A_LOOP,
@@ -162,7 +127,7 @@ PEERS = (
         "a plain loop (floor)",
         open=PlainLoop,
         loops=("asyncio", "uvloop", "trio"),
-        offload=_coroutine,
+        offload=_ways.coroutine,
         against={
             "cold_burst": "one after another: 50 ms times the tasks, by arithmetic",
             "memory": "nothing is ever pending",
@@ -176,13 +141,75 @@ PEERS = (
         against={"offload": "has no futures to await"},
     ),
     Peer(
+        "batched",
+        "hand-made workers, batched wake-ups (floor)",
+        loops=_ASYNCIO,
+        offload=_ways.batched,
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "run",
+        "ebbpool run (compiled)",
+        ("ebbpool.aio",),
+        "ebbpool",
+        loops=_ASYNCIO,
+        offload=_ways.run,
+        check=lambda: _core_is(True),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "run-pure",
+        "ebbpool run (plain)",
+        ("ebbpool.aio",),
+        "ebbpool",
+        loops=_ASYNCIO,
+        offload=_ways.run,
+        env={"EBBPOOL_PURE": "1"},
+        check=lambda: _core_is(False),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "own-loop",
+        "ebbpool loop, run_in_executor(None)",
+        ("ebbpool.aio",),
+        "ebbpool",
+        loops=_ASYNCIO,
+        offload=_ways.default_executor,
+        new_loop=_ways.our_loop,
+        check=lambda: _core_is(True),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "own-loop-pure",
+        "ebbpool loop (plain), run_in_executor(None)",
+        ("ebbpool.aio",),
+        "ebbpool",
+        loops=_ASYNCIO,
+        offload=_ways.default_executor,
+        new_loop=_ways.our_loop,
+        env={"EBBPOOL_PURE": "1"},
+        check=lambda: _core_is(False),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "own-loop-to-thread",
+        "ebbpool loop, asyncio.to_thread",
+        ("ebbpool.aio",),
+        "ebbpool",
+        loops=_ASYNCIO,
+        offload=_ways.default_to_thread,
+        new_loop=_ways.our_loop,
+        check=lambda: _core_is(True),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
         "ebbpool",
         "ebbpool (compiled)",
         ("ebbpool",),
         "ebbpool",
         open=EbbPool,
         loops=_ASYNCIO,
-        offload=_run_in_executor(adaptive),
+        offload=_ways.run_in_executor(adaptive),
         check=lambda: _core_is(True),
     ),
     Peer(
@@ -192,7 +219,7 @@ PEERS = (
         "ebbpool",
         open=EbbPool,
         loops=_ASYNCIO,
-        offload=_run_in_executor(adaptive),
+        offload=_ways.run_in_executor(adaptive),
         env={"EBBPOOL_PURE": "1"},
         check=lambda: _core_is(False),
     ),
@@ -201,7 +228,7 @@ PEERS = (
         "ThreadPoolExecutor",
         open=lambda workers, keep_alive: ExecutorPool(stdlib, workers, keep_alive),
         loops=_ASYNCIO,
-        offload=_run_in_executor(stdlib),
+        offload=_ways.run_in_executor(stdlib),
     ),
     Peer(
         "multiprocessing",
@@ -210,13 +237,30 @@ PEERS = (
         against={"offload": "its results are no futures"},
     ),
     Peer(
+        "fastthreadpool",
+        "fastthreadpool",
+        ("fastthreadpool",),
+        "fastthreadpool",
+        open=functools.partial(FastThreadPool, "fastthreadpool"),
+        against=_NO_FUTURES,
+    ),
+    Peer(
+        "ebbpool-fastthreadpool",
+        "ebbpool.fastthreadpool (its names)",
+        ("ebbpool.fastthreadpool",),
+        "ebbpool",
+        open=functools.partial(FastThreadPool, "ebbpool.fastthreadpool"),
+        check=lambda: _core_is(True),
+        against=_NO_FUTURES,
+    ),
+    Peer(
         "plus",
         "ThreadPoolExecutorPlus",
         ("ThreadPoolExecutorPlus",),
         "ThreadPoolExecutorPlus",
         open=lambda workers, keep_alive: ExecutorPool(plus, workers, keep_alive),
         loops=_ASYNCIO,
-        offload=_run_in_executor(plus),
+        offload=_ways.run_in_executor(plus),
         against={"memory": "its queue holds 64 tasks a worker, then submit blocks"},
     ),
     Peer(
@@ -226,7 +270,7 @@ PEERS = (
         "Pebble",
         open=PebblePool,
         loops=_ASYNCIO,
-        offload=_run_in_executor(pebble),
+        offload=_ways.run_in_executor(pebble),
     ),
     Peer(
         "gevent-threadpool",
@@ -251,7 +295,7 @@ PEERS = (
         "to-thread",
         "asyncio.to_thread",
         loops=_ASYNCIO,
-        offload=_to_thread(stdlib),
+        offload=_ways.to_thread(stdlib),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -260,7 +304,7 @@ PEERS = (
         ("ebbpool",),
         "ebbpool",
         loops=_ASYNCIO,
-        offload=_to_thread(adaptive),
+        offload=_ways.to_thread(adaptive),
         check=lambda: _core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
@@ -270,7 +314,7 @@ PEERS = (
         ("asgiref.sync",),
         "asgiref",
         loops=_ASYNCIO,
-        offload=_asgiref,
+        offload=_ways.asgiref,
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -280,7 +324,7 @@ PEERS = (
         "anyio",
         open=AnyioThreads,
         loops=("asyncio", "uvloop", "trio"),
-        offload=_run_sync("anyio"),
+        offload=_ways.run_sync("anyio"),
         against=_FROM_TASKS,
     ),
     Peer(
@@ -290,8 +334,108 @@ PEERS = (
         "trio",
         open=TrioThreads,
         loops=("trio",),
-        offload=_run_sync("trio"),
+        offload=_ways.run_sync("trio"),
         against=_FROM_TASKS,
+    ),
+    Peer(
+        "anyio-ebbpool",
+        "ebbpool.anyio.run_sync",
+        ("anyio", "ebbpool.anyio"),
+        "ebbpool",
+        loops=("asyncio", "uvloop", "trio"),
+        offload=_ways.our_run_sync,
+        check=lambda: _core_is(True),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "anyio-installed",
+        "anyio.to_thread.run_sync, ebbpool installed",
+        ("anyio", "ebbpool.anyio"),
+        "ebbpool",
+        loops=("asyncio", "uvloop", "trio"),
+        offload=_ways.installed,
+        check=lambda: _core_is(True),
+        against={"*": _OFFLOAD_ONLY},
+    ),
+    Peer(
+        "fastapi",
+        "FastAPI, stock",
+        _WEB,
+        "fastapi",
+        serves=(),
+        against={"*": _WEB_ONLY},
+    ),
+    Peer(
+        "fastapi-installed",
+        "FastAPI, ebbpool installed",
+        (*_WEB, "ebbpool.anyio"),
+        "ebbpool",
+        serves=("--install",),
+        check=lambda: _core_is(True),
+        against={"*": _WEB_ONLY},
+    ),
+    Peer(
+        "fastapi-installed-pure",
+        "FastAPI, ebbpool (plain) installed",
+        (*_WEB, "ebbpool.anyio"),
+        "ebbpool",
+        serves=("--install",),
+        env={"EBBPOOL_PURE": "1"},
+        check=lambda: _core_is(False),
+        against={"*": _WEB_ONLY},
+    ),
+    Peer(
+        "fastapi-own-loop",
+        "FastAPI, ebbpool installed, its uvloop",
+        (*_WEB, "ebbpool.anyio", "ebbpool.aio"),
+        "ebbpool",
+        serves=("--install", "--own-loop"),
+        check=lambda: _core_is(True),
+        against={"*": _WEB_ONLY},
+    ),
+    Peer(
+        "lock",
+        "threading.Lock (floor)",
+        semaphore=lambda permits: threading.Lock(),
+        against={"*": _LOCK_ONLY},
+    ),
+    Peer(
+        "semaphore",
+        "threading.Semaphore",
+        semaphore=threading.Semaphore,
+        against={"*": _LOCK_ONLY},
+    ),
+    Peer(
+        "ebbpool-semaphore",
+        "ebbpool.sync.Semaphore (compiled)",
+        ("ebbpool.sync",),
+        "ebbpool",
+        semaphore=lambda permits: package("ebbpool.sync").Semaphore(permits),
+        check=lambda: _core_is(True),
+        against={"*": _LOCK_ONLY},
+    ),
+    Peer(
+        "ebbpool-semaphore-pure",
+        "ebbpool.sync.Semaphore (plain)",
+        ("ebbpool.sync",),
+        "ebbpool",
+        semaphore=lambda permits: package("ebbpool.sync").Semaphore(permits),
+        env={"EBBPOOL_PURE": "1"},
+        check=lambda: _core_is(False),
+        against={"*": _LOCK_ONLY},
+    ),
+    Peer(
+        "fastthreadpool-semaphore",
+        "fastthreadpool.Semaphore",
+        ("fastthreadpool",),
+        "fastthreadpool",
+        semaphore=lambda permits: package("fastthreadpool").Semaphore(permits),
+        against={"*": _LOCK_ONLY},
+    ),
+    Peer(
+        "timer",
+        "threading.Timer (a thread each)",
+        against={"*": _TIMER_ONLY},
     ),
 )
 

@@ -20,7 +20,7 @@ from benchmarks._model import GC_POLICY, Column, Question, Settings, Target, Var
 from benchmarks._peers import BY_NAME, PEERS
 from benchmarks._runner import Outcome, Plan, pinning_available, processors
 
-BASELINE = "stdlib"
+_NAMED_AT_MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Figure:
     """One metric of one peer under one variant.
 
     Attributes:
-        value: the median over rounds of each round's median; of a `worst` column the most of all samples.
+        value: the median over rounds of each round's median; of a `worst` column the worst of all samples.
         low, high: the least and the most of the rounds' medians (of all samples, if `worst`).
         by_round: each round's median.
     """
@@ -97,34 +97,43 @@ class Answers:
         if not column.worst:
             return Figure(middle, min(by_round.values()), max(by_round.values()), by_round)
         samples = [sample for found in rounds.values() for sample in found]
-        return Figure(max(samples), min(samples), max(samples), by_round)
+        worst = min(samples) if column.more else max(samples)
+        return Figure(worst, min(samples), max(samples), by_round)
 
     def baseline(self, variant: Variant) -> Variant | None:
-        """The variant of ThreadPoolExecutor that `variant` is compared with."""
-        known = [cell for peer, cell in self.plan.cells if peer.name == BASELINE]
+        """The variant of the question's rival that `variant` is compared with."""
+        known = [cell for peer, cell in self.plan.cells if peer.name == self.question.rival[0]]
         wanted = (self.question.baseline or variant).items()
         return max(known, key=lambda cell: len(wanted & cell.items()), default=None)
 
     def ratio(self, peer: str, variant: Variant, column: Column) -> float | None:
-        """How many times better than ThreadPoolExecutor."""
+        """How many times better than the question's rival."""
         beside = self.baseline(variant)
         own, rival = self.figure(peer, variant, column), None
         if beside is not None:
-            rival = self.figure(BASELINE, beside, column)
-        return rival.value / own.value if own and rival and own.value else None
+            rival = self.figure(self.question.rival[0], beside, column)
+        if own is None or rival is None:
+            return None
+        better, worse = (own.value, rival.value) if column.more else (rival.value, own.value)
+        return better / worse if worse else None
 
     def _judge(self, target: Target) -> tuple[str, str]:
-        if target.pinned and self.settings.pin is None:
-            return ("not asked", "only of a run with --pin")
+        if target.pinned is not None and target.pinned != (self.settings.pin is not None):
+            return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
         if target.gil is not None and target.gil != gil_enabled():
             return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
         column = next(column for column in self.question.columns if column.metric == target.metric)
         own = self.figure(target.peer, target.where, column)
         if own is None:
             return ("not measured", f"no figure of {target.peer}")
+
+        def holds(value: float) -> bool:
+            return value >= target.limit if column.more else value <= target.limit
+
         if target.rival is None:
-            held = own.value <= target.limit
-            return ("holds" if held else "MISSED", f"{own.value:.{column.digits}f}")
+            noisy = not column.worst and any(holds(value) for value in own.by_round.values())
+            text = f"{own.value:.{column.digits}f}"
+            return ("holds" if holds(own.value) else "within the noise" if noisy else "MISSED", text)
         where = target.where if target.rival_where is None else target.rival_where
         rival = self.figure(target.rival, where, column)
         if rival is None or not rival.value:
@@ -133,9 +142,9 @@ class Answers:
         shares = [own.by_round[n] / rival.by_round[n] for n in own.by_round if rival.by_round.get(n)]
         low, high = min(shares, default=share), max(shares, default=share)
         text = f"{share:.3f} of it ({low:.3f} to {high:.3f} by round), {1 / share:.2f}x" if share else "0"
-        if share <= target.limit:
+        if holds(share):
             return ("holds", text)
-        return ("within the noise" if low <= target.limit else "MISSED", text)
+        return ("within the noise" if holds(high if column.more else low) else "MISSED", text)
 
     def verdicts(self) -> list[Verdict]:
         asked = {peer.name for peer, _ in self.plan.cells}
@@ -159,7 +168,7 @@ def table(answers: Answers) -> Table:
     question = answers.question
     headers = ["variant", "peer"]
     for column in question.columns:
-        headers += [column.label, "x TPE"] if column.ratio else [column.label]
+        headers += [column.label, question.rival[1]] if column.ratio else [column.label]
     rows = []
     for variant in sorted({key(variant): variant for _, variant in answers.plan.cells}.items(), key=_natural):
         for peer in PEERS:
@@ -192,7 +201,8 @@ def _reason(outcome: Outcome) -> str:
 def _notes(answers: Answers) -> list[str]:
     notes = [answers.question.method]
     for reason, group in itertools.groupby(sorted(answers.plan.inapplicable, key=_reason), key=_reason):
-        notes.append(f"{reason} ({', '.join(BY_NAME[found.peer].label for found in group)})")
+        labels = [BY_NAME[found.peer].label for found in group]
+        notes.append(f"{reason} ({', '.join(labels) if len(labels) <= _NAMED_AT_MOST else f'{len(labels)} peers'})")
     switched = {found.peer for found in answers.outcomes if found.gil and not gil_enabled()}
     if switched:
         notes.append(f"the GIL was switched back on by importing: {', '.join(sorted(switched))}")
@@ -293,8 +303,8 @@ def versions(answers: Sequence[Answers]) -> dict[str, str]:
 def core(answers: Sequence[Answers]) -> str:
     """Which of ebbpool's cores this run measured."""
     ran = {outcome.peer for found in answers for outcome in found.outcomes if outcome.status == "ok"}
-    found = [name for name, peer in (("compiled", "ebbpool"), ("plain", "ebbpool-pure")) if peer in ran]
-    return " and ".join(found) or "none"
+    ours = [peer for peer in PEERS if peer.name in ran and peer.distribution == "ebbpool"]
+    return " and ".join(sorted({"plain" if "EBBPOOL_PURE" in peer.env else "compiled" for peer in ours})) or "none"
 
 
 def pinned(settings: Settings, asked: bool) -> str:

@@ -19,14 +19,19 @@ def compute(turns: int) -> int:
     return value
 
 
-def calibrate(quick: bool) -> dict[str, Any]:
-    """Finds, once and in the parent, how many turns take 5 ms: every cell computes the same."""
+def turns_in(seconds: float) -> int:
+    """Returns how many turns take so long in this process."""
     turns, best = 20_000, float("inf")
     for _ in range(25):
         start = time.perf_counter()
         compute(turns)
         best = min(best, time.perf_counter() - start)
-    return {"turns": round(turns * _TASK_SECONDS / best), "tasks": 40 if quick else 200}
+    return round(turns * seconds / best)
+
+
+def sizes(quick: bool) -> dict[str, Any]:
+    """Counts the turns once and in the parent: every cell computes the same."""
+    return {"turns": turns_in(_TASK_SECONDS), "tasks": 40 if quick else 200}
 
 
 def measure(peer: Peer, params: Params) -> Samples:
@@ -60,7 +65,7 @@ QUESTION = Question(
         Column("threads", "most threads", digits=0, ratio=False, worst=True),
     ),
     variants=variants,
-    sizes=calibrate,
+    sizes=sizes,
     measure=measure,
     targets=lambda settings: targets(),
     baseline=_TWO,

@@ -1,29 +1,63 @@
-"""Map a trivial function over 20,000 items with each pool's own `map`: what does one item cost?"""
+"""Map 50,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?"""
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, pool_variants, timed
+import functools
+from typing import Any
+
+from benchmarks._model import Column, Params, Question, Samples, Target, pool_variants, timed
 from benchmarks._peers import Peer
+from benchmarks.computing import compute, turns_in
+
+_TRIVIAL = {"items": "trivial", "workers": 4}
+_COMPUTING = {"items": "20 µs", "workers": 2}
+_ITEM_SECONDS = 20e-6
 
 
 def same(item: int) -> int:
     return item
 
 
+def work(turns: int, item: int) -> int:
+    compute(turns)
+    return item
+
+
 def measure(peer: Peer, params: Params) -> Samples:
     assert peer.open is not None
-    items = range(params["items"])
+    trivial = params["items"] == "trivial"
+    items = range(params["trivial"] if trivial else params["computing"])
+    fn = same if trivial else functools.partial(work, params["turns"])
     with peer.open(params["workers"], 10.0) as pool:
-        taken = timed(lambda: pool.map(same, items), params["repeats"])
+        taken = timed(lambda: pool.map(fn, items), params["repeats"])
     return {"us": [seconds / len(items) * 1e6 for seconds in taken]}
+
+
+def sizes(quick: bool) -> dict[str, Any]:
+    counts = (2_000, 500, 1) if quick else (50_000, 10_000, 3)
+    return dict(zip(("trivial", "computing", "repeats"), counts, strict=True)) | {"turns": turns_in(_ITEM_SECONDS)}
+
+
+def targets() -> tuple[Target, ...]:
+    found = []
+    for peer, times in (("ebbpool", 1.5), ("ebbpool-pure", 2.0)):
+        found.append(Target(f"at most {times}x the time of list(map())", peer, "us", times, _TRIVIAL, rival="loop"))
+        for rival in ("multiprocessing", "fastthreadpool"):
+            found.append(Target(f"ahead of {rival}'s map", peer, "us", 1.0, _TRIVIAL, rival=rival))
+    text = "at least 1.7x faster than one thread"
+    found.append(Target(text, "ebbpool", "us", 1 / 1.7, _COMPUTING, rival="loop", gil=False))
+    return tuple(found)
 
 
 QUESTION = Question(
     module="benchmarks.map_items",
-    title="Map trivial items",
-    method="each pool's own map, with its own default chunks (multiprocessing, bare queue: large ones)",
+    title="Map items",
+    method="each pool's own map, with its own default chunks (multiprocessing, fastthreadpool, bare queue: large "
+    "ones), results in a list; fastthreadpool's in no order; the floor is list(map()) in one thread; 20 µs: a loop "
+    "of so many turns as take that in the parent",
     columns=(Column("us", "µs an item", digits=3),),
-    variants=pool_variants("map_items", {"workers": 4}),
-    sizes=lambda quick: {"items": 2_000, "repeats": 1} if quick else {"items": 20_000, "repeats": 3},
+    variants=pool_variants("map_items", _TRIVIAL, _COMPUTING),
+    sizes=sizes,
     measure=measure,
+    targets=lambda settings: targets(),
 )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from benchmarks._loops import run_on
 from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
-from benchmarks._peers import Call, Peer, Unavailable
+from benchmarks._peers import Peer
+from benchmarks._ways import Call
 
-_AT_ALL_CEILINGS = ("ebbpool", "ebbpool-pure", "stdlib")
+_AT_ALL_CEILINGS = ("ebbpool", "ebbpool-pure", "stdlib", "batched", "run", "run-pure")
 
 Gather = Callable[[Call, int], Awaitable[object]]
 
@@ -26,13 +27,16 @@ async def _gather(call: Call, count: int) -> None:
 
 
 async def _nursery(call: Call, count: int) -> None:
-    async with importlib.import_module("trio").open_nursery() as nursery:
+    import trio
+
+    async with trio.open_nursery() as nursery:
         for _ in range(count):
             nursery.start_soon(call, nothing)
 
 
-async def _load(peer: Peer, params: Params, gather: Gather) -> Samples:
+async def _load(peer: Peer, params: Params) -> Samples:
     assert peer.offload is not None
+    gather: Gather = _nursery if params["loop"] == "trio" else _gather
     gathered, single = params["gathered"], params["single"]
     samples: Samples = {"gathered": [], "single": []}
     async with peer.offload(params["workers"]) as call:
@@ -50,16 +54,7 @@ async def _load(peer: Peer, params: Params, gather: Gather) -> Samples:
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    loop: str = params["loop"]
-    try:
-        package: Any = importlib.import_module(loop)
-    except ImportError as error:
-        raise Unavailable(f"not installed: {error}") from error
-    if loop == "trio":
-        samples: Samples = package.run(_load, peer, params, _nursery)
-        return samples
-    with asyncio.Runner(loop_factory=package.new_event_loop) as runner:
-        return runner.run(_load(peer, params, _gather))
+    return run_on(peer, _load, params)
 
 
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
@@ -75,19 +70,32 @@ def sizes(quick: bool) -> dict[str, Any]:
 
 
 def targets(settings: Settings) -> tuple[Target, ...]:
-    text = "gathered: at most 0.6 of ThreadPoolExecutor's"
-    return tuple(
-        Target(text, "ebbpool", "gathered", 0.6, {"loop": loop, "workers": workers}, rival="stdlib")
-        for loop in ("asyncio", "uvloop")
-        for workers in settings.workers
-    )
+    found, fewest = [], min(settings.workers)
+    for loop in ("asyncio", "uvloop"):
+        floor = {"loop": loop, "workers": fewest}
+        for workers in settings.workers:
+            where = {"loop": loop, "workers": workers}
+            for text, peer, metric, limit, rival, rival_where, pinned in (
+                ("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, "stdlib", None, None),
+                ("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, "stdlib", None, None),
+                (f"gathered: at most 1.5x the floor of {fewest}", "run", "gathered", 1.5, "batched", floor, None),
+                ("pinned, one by one: at most 0.6 of it", "run", "single", 0.6, "stdlib", None, True),
+                ("free, one by one: no slower", "run", "single", 1.0, "stdlib", None, False),
+            ):
+                found.append(Target(text, peer, metric, limit, where, rival, rival_where, pinned))
+        where = {"loop": loop, "workers": _ceiling(settings)}
+        found += [
+            Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, where, "anyio"),
+            Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, where, "stdlib"),
+        ]
+    return tuple(found)
 
 
 QUESTION = Question(
     module="benchmarks.offload",
     title="Calls offloaded from an event loop",
-    method="run_in_executor where the peer is a pool; ebbpool and ThreadPoolExecutor at every ceiling, "
-    "the others at one; on trio, ratios are to ThreadPoolExecutor on asyncio",
+    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; on trio, ratios "
+    "are to ThreadPoolExecutor on asyncio; anyio: with a limiter of as many tokens as others have workers",
     columns=(
         Column("gathered", "µs a call, gathered", 1),
         Column("single", "µs a call, one after another", 1),

@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_support import importable, question_of
+from support import TIMEOUT, Boom
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import ebbpool  # noqa: E402
-from benchmarks import _report, _runner  # noqa: E402
-from benchmarks.__main__ import main  # noqa: E402
-from benchmarks._cell import gil_enabled  # noqa: E402
-from benchmarks._model import CORE_QUESTIONS, Column, Question, Settings, Target, load_question  # noqa: E402
-from benchmarks._peers import BY_NAME, PEERS, Peer  # noqa: E402
+import ebbpool
+from benchmarks import _report, _runner, loop_lag
+from benchmarks.__main__ import main
+from benchmarks._cell import gil_enabled
+from benchmarks._floor import BatchedWorkers
+from benchmarks._model import (
+    POOL_QUESTIONS,
+    QUESTIONS,
+    Column,
+    Question,
+    Settings,
+    load_question,
+    percentile,
+)
+from benchmarks._peers import BY_NAME, PEERS, Peer, Unavailable
+from benchmarks._pools import ExecutorPool, stdlib
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
+PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
+    "offload": ("stdlib", OURS, "batched", "run", "own-loop", "own-loop-to-thread", "anyio", "anyio-ebbpool"),
+    "anyio_tasks": ("anyio", "anyio-ebbpool", "anyio-installed"),
+    "loop_lag": ("stdlib", "batched", "run"),
+    "fastapi_burst": ("fastapi", "fastapi-installed"),
+    "fastapi_rate": ("fastapi", "fastapi-own-loop"),
+    "simple_sum": ("stdlib", OURS, "fastthreadpool", "ebbpool-fastthreadpool"),
+    "cold_map": ("stdlib", OURS),
+    "semaphore": ("lock", "semaphore", "ebbpool-semaphore"),
+    "timers": ("timer", OURS),
+    "lanes": ("stdlib", OURS),
+}
+NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
+    "offload": "offload",
+    "anyio_tasks": "offload",
+    "loop_lag": "offload",
+    "fastapi_burst": "serves",
+    "fastapi_rate": "serves",
+    "semaphore": "semaphore",
+}
 TINY: dict[str, dict[str, Any]] = {
     "submit_collect": {"tasks": 20, "repeats": 2},
     "round_trip": {"trips": 5, "repeats": 2},
-    "map_items": {"items": 20, "repeats": 2},
+    "map_items": {"trivial": 20, "computing": 20, "turns": 10, "repeats": 2},
     "cold_burst": {"tasks": 4, "sleep": 0.0},
     "computing": {"tasks": 4, "turns": 10},
     "offload": {"gathered": 10, "single": 5, "repeats": 2},
+    "anyio_tasks": {"tasks": 10, "repeats": 2},
+    "loop_lag": {"calls": 150, "period": 0.001, "repeats": 1},
+    "fastapi_burst": {"clients": 4, "repeats": 1},
+    "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.1},
     "memory": {"tasks": 50},
+    "simple_sum": {"jobs": 20, "repeats": 2},
+    "cold_map": {"tasks": 4, "sleep": 0.0},
+    "semaphore": {"pairs": 20, "contended": 20, "checked": 20, "repeats": 2},
+    "timers": {"divisor": 100, "shots": 5, "spacing": 0.001},
+    "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
     "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
 }
 BROKEN = """
@@ -78,7 +119,7 @@ def cells(found: dict[str, Any], question: str, peer: str) -> list[dict[str, Any
     return [cell for cell in found["questions"][question]["cells"] if cell["peer"] == peer]
 
 
-@pytest.mark.parametrize("name", CORE_QUESTIONS)
+@pytest.mark.parametrize("name", QUESTIONS)
 def test_every_peer_has_cells_or_a_reason(name: str) -> None:
     question = load_question(f"benchmarks.{name}")
     settings = Settings()
@@ -87,16 +128,44 @@ def test_every_peer_has_cells_or_a_reason(name: str) -> None:
         chosen = question.variants(peer, settings)
         assert chosen, f"{peer.name} would vanish from {name}"
         if not isinstance(chosen, str):
-            assert peer.offload if name == "offload" else peer.open
+            assert name not in NEEDS or getattr(peer, NEEDS[name]) is not None
     for target in question.targets(settings):
         assert target.metric in {column.metric for column in question.columns}
         for peer_name, where in ((target.peer, target.where), (target.rival, target.rival_where)):
             if peer_name is not None:
                 assert (target.where if where is None else where) in question.variants(BY_NAME[peer_name], settings)
+    assert not isinstance(question.variants(BY_NAME[question.rival[0]], settings), str)
 
 
 def test_peers_are_named_once() -> None:
     assert len(BY_NAME) == len(PEERS) == len({peer.label for peer in PEERS})
+
+
+class NoSemaphore:
+    """Lets everybody in."""
+
+    def acquire(self) -> None:
+        pass
+
+    release = acquire
+
+
+@pytest.mark.parametrize(("make", "meets"), [(NoSemaphore, True), (threading.Semaphore, False)])
+def test_who_does_not_exclude_is_found_out(make: Callable[[], Any], meets: bool) -> None:
+    params = {"permits": 1, "pairs": 4, "contended": 4, "checked": 400, "repeats": 1}
+    peer = Peer("made-up", "made up", semaphore=lambda permits: make())
+    (met,) = load_question("benchmarks.semaphore").measure(peer, params)["met"]
+    assert (met > 0) is meets
+
+
+def test_a_wrong_sum_is_a_failure() -> None:
+    class Forgetful(ExecutorPool):
+        def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+            return super().each(fn, items)[1:-1]
+
+    peer = Peer("made-up", "made up", open=lambda workers, keep_alive: Forgetful(stdlib, workers, keep_alive))
+    with pytest.raises(ArithmeticError, match="3 of 3 sums are wrong"):
+        load_question("benchmarks.simple_sum").measure(peer, {"jobs": 20, "repeats": 2, "workers": 2})
 
 
 @pytest.mark.parametrize("peer", ["loop", "simplequeue", "stdlib", "multiprocessing", OURS])
@@ -106,27 +175,137 @@ def test_pools_give_every_result(peer: str) -> None:
     with build(3, 10.0) as pool:
         assert pool.burst(lambda: 7, 5) == [7] * 5
         assert pool.one(lambda: 8) == 8
+        if peer not in ("loop", "simplequeue"):
+            assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
         mapped = pool.map(lambda item: item + 1, range(5))
         assert mapped == ([[1, 2, 3, 4, 5]] if peer == "simplequeue" else [1, 2, 3, 4, 5])
         most = {"loop": 0, "multiprocessing": 3 + 3}.get(peer, 3)
         assert (0 if peer == "loop" else 1) <= pool.threads() <= most
 
 
-@pytest.mark.parametrize("peer", ["stdlib", OURS])
-@pytest.mark.parametrize("name", CORE_QUESTIONS)
+@pytest.mark.parametrize(("name", "peer"), [(name, peer) for name in QUESTIONS for peer in PEERS_OF[name]])
 def test_measures_what_its_columns_show(name: str, peer: str) -> None:
+    importable(BY_NAME[peer])
     question = load_question(f"benchmarks.{name}")
     variants = question.variants(BY_NAME[peer], Settings(workers=(2,)))
     assert not isinstance(variants, str)
-    variant = variants[0] | {"workers": min(8, variants[0]["workers"])}
-    samples = question.measure(BY_NAME[peer], TINY[name] | variant)
+    variant = variants[0] | ({"workers": min(8, variants[0]["workers"])} if "workers" in variants[0] else {})
+    try:
+        samples = question.measure(BY_NAME[peer], variant | TINY[name])
+    except Unavailable as reason:
+        pytest.skip(str(reason))
     never_leaves = {"shrunk"} if peer == "stdlib" else set()
-    not_on_linux = set() if Path("/proc").exists() else {"switches"}
-    assert set(samples) | never_leaves | not_on_linux >= {column.metric for column in question.columns}
+    not_everywhere = {"cpu"} if Path("/proc").exists() else {"cpu", "switches"}
+    assert set(samples) | never_leaves | not_everywhere >= {column.metric for column in question.columns}
     for metric, values in samples.items():
         assert values, metric
-        assert all(math.isfinite(value) and value >= 0 for value in values), metric
-        assert len(values) in (1, TINY[name].get("repeats"))
+        assert all(math.isfinite(value) for value in values), metric
+        assert metric == "net" or min(values) >= 0
+    if "errors" in samples:
+        assert not any(samples["errors"])
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+def test_other_loops(loop: str) -> None:
+    pytest.importorskip(loop)
+    pytest.importorskip("anyio")
+    for name, peer in (("offload", "anyio"), ("anyio_tasks", "anyio"), ("loop_lag", "stdlib")):
+        if loop in BY_NAME[peer].loops:
+            # In a process of its own: trio keeps its threads for a while.
+            params = TINY[name] | {"loop": loop, "workers": 2}
+            answer = _runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
+            assert answer["status"] == "ok", answer
+            assert all(answer["samples"].values())
+
+
+def test_a_missing_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(Unavailable, match="uvloop"):
+        load_question("benchmarks.offload").measure(
+            BY_NAME["stdlib"], TINY["offload"] | {"loop": "uvloop", "workers": 1}
+        )
+
+
+def test_the_floor_gives_every_result_and_error() -> None:
+    def fail() -> None:
+        raise Boom
+
+    async def main() -> list[Any]:
+        floor = BatchedWorkers(asyncio.get_running_loop(), 3)
+        try:
+            calls = [floor.call(lambda at=at: at) for at in range(200)]  # type: ignore[misc]
+            return [*await asyncio.gather(*calls), *await asyncio.gather(floor.call(fail), return_exceptions=True)]
+        finally:
+            floor.close()
+
+    *results, error = asyncio.run(asyncio.wait_for(main(), TIMEOUT))
+    assert results == list(range(200))
+    assert isinstance(error, Boom)
+
+
+def test_the_floor_wakes_the_loop_once_for_many() -> None:
+    woken, last = list[Any](), threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def counted(callback: Callable[[], object]) -> Any:
+            woken.append(callback)
+            return wake(callback)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment]
+        floor = BatchedWorkers(loop, 1)
+        try:
+            calls = [floor.call(lambda: None) for _ in range(100)] + [floor.call(last.set)]
+            assert last.wait(TIMEOUT)  # the loop is held up until all have run
+            await asyncio.gather(*calls)
+        finally:
+            floor.close()
+
+    asyncio.run(main())
+    assert 1 <= len(woken) <= 2
+
+
+class ScriptedLoop:
+    """Notes what is to be called later, and when."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        self.calls.append((delay, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.calls.clear()
+
+
+def test_lag_counts_every_moment_of_a_stall() -> None:
+    now, loop = 100.0, ScriptedLoop()
+    heart = loop_lag.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
+    assert [delay for delay, _ in loop.calls] == [1.0]
+    now = 101.25
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25]
+    assert loop.calls[0][0] == 0.75
+    now = 106.5
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5]
+    assert loop.calls[0][0] == 0.5
+    now = 108.0
+    assert heart.cut() == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5, 1.0, 0.0]
+    assert heart.cut() == []
+    heart.stop()
+    assert not loop.calls
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "expected"),
+    [([3.0], 0.99, 3.0), (range(1, 101), 0.99, 99), (range(1, 101), 1.0, 100), ([2, 1], 0.5, 1), ([1, 2, 3], 0.0, 1)],
+)
+def test_percentile(samples: list[float], share: float, expected: float) -> None:
+    assert percentile(samples, share) == expected
 
 
 def test_quick_round(tmp_path: Path, modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,22 +381,6 @@ def test_pin(tmp_path: Path, modules: Path) -> None:
         assert found["settings"]["pinned"] == "not available"
 
 
-def question_of(*columns: Column, **others: Any) -> Question:
-    def unused(peer: Peer, params: object) -> dict[str, list[float]]:
-        raise AssertionError("a cell was measured here")
-
-    return Question(
-        module="somewhere.made_up",
-        title="Made up",
-        method="by hand",
-        columns=columns,
-        variants=lambda peer, settings: [{"workers": 2}] if peer.open else "no pool",
-        sizes=lambda quick: {"tasks": 1},
-        measure=unused,
-        **others,
-    )
-
-
 def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -244,73 +407,13 @@ def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(found.broken for found in outcomes) == 3
 
 
-def outcome(peer: str, number: int, *samples: float, metric: str = "us", **others: Any) -> _runner.Outcome:
-    return _runner.Outcome(peer, {"workers": 2}, number, "ok", samples={metric: list(samples)}, **others)
-
-
-def answers_of(question: Question, outcomes: list[_runner.Outcome], pin: int | None = None) -> _report.Answers:
-    settings = Settings(rounds=3, pin=pin)
-    return _report.Answers(_runner.Plan.of(question, settings), settings, outcomes)
-
-
-@pytest.mark.parametrize(
-    ("ours", "verdict"),
-    [((5.0, 5.0, 6.0), "holds"), ((5.5, 5.4, 4.0), "within the noise"), ((6.0, 6.1, 5.9), "MISSED")],
-)
-def test_verdict_on_a_ratio(ours: tuple[float, ...], verdict: str) -> None:
-    target = Target("half", "ebbpool", "us", 0.5, {"workers": 2}, rival="stdlib")
-    question = question_of(Column("us", "µs"), targets=lambda settings: (target,))
-    outcomes = [outcome("ebbpool", number, value, value, 99.0) for number, value in enumerate(ours)]
-    outcomes += [outcome("stdlib", number, 10.0) for number in range(3)]
-    (found,) = answers_of(question, outcomes).verdicts()
-    assert found.verdict == verdict
-    assert found.question == "made_up"
-
-
-@pytest.mark.parametrize(("most", "verdict"), [(4.0, "holds"), (5.0, "MISSED")])
-def test_verdict_on_the_worst_sample(most: float, verdict: str) -> None:
-    target = Target("at most 4", "ebbpool", "threads", 4, {"workers": 2})
-    question = question_of(Column("threads", "threads", 0, worst=True), targets=lambda settings: (target,))
-    outcomes = [outcome("ebbpool", number, count, metric="threads") for number, count in enumerate((1, most, 1))]
-    (found,) = answers_of(question, outcomes).verdicts()
-    assert (found.verdict, found.measured) == (verdict, f"{most:.0f}")
-
-
-def test_targets_that_are_not_asked() -> None:
-    where = {"workers": 2}
-    question = question_of(
-        Column("us", "µs"),
-        targets=lambda settings: (
-            Target("pinned", "ebbpool", "us", 9, where, pinned=True),
-            Target("the other build", "ebbpool", "us", 9, where, gil=not gil_enabled()),
-            Target("no rival", "ebbpool", "us", 9, where, rival="stdlib"),
-            Target("none of ours", "ebbpool-pure", "us", 9, where),
-        ),
-    )
-    outcomes = [outcome("ebbpool", 1, 1.0)]
-    verdicts = [found.verdict for found in answers_of(question, outcomes).verdicts()]
-    assert verdicts == ["not asked", "not asked", "not measured", "not measured"]
-    assert answers_of(question, outcomes, pin=0).verdicts()[0].verdict == "holds"
-
-
-def test_table_shows_spread_ratio_and_gaps() -> None:
-    columns = (Column("us", "µs", 1), Column("left", "left", 0, ratio=False, empty="none left"))
-    outcomes = [outcome("stdlib", number, value) for number, value in enumerate((8.0, 10.0, 12.0))]
-    outcomes += [outcome("loop", 1, 2.0, gil=True)]
-    table = _report.table(answers_of(question_of(*columns), outcomes))
-    assert table.headers == ["variant", "peer", "µs", "x TPE", "left"]
-    assert ["workers=2", "ThreadPoolExecutor", "10.0 (8.0 to 12.0)", "1.00", "none left"] in table.rows
-    assert ["workers=2", "a plain loop (floor)", "2.0", "5.00", "none left"] in table.rows
-    assert any("GIL was switched back on" in note for note in table.notes) is not gil_enabled()
-    lines = _report.plain(table).splitlines()
-    assert len({line.index(cell) for line in lines for cell in ("10.0 (", "2.0  ") if cell in line}) == 1
-
-
-@pytest.mark.parametrize(("load", "warned"), [(None, False), (0.1, False), (9.0, True)])
-def test_busy_machine(load: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_report, "load_average", lambda: load)
-    monkeypatch.setattr(_report, "processors", lambda: [0, 1])
-    assert ("load average 9.0 on 2 processors" in _report.busy()) is warned
+def test_plot(tmp_path: Path, modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    status, _, _ = bench(tmp_path, "extra.broken", "--rounds", "1", "--peers", "stdlib,multiprocessing", "--plot")
+    assert status == 0
+    (drawn,) = tmp_path.glob("*-broken.png")
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert str(drawn) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""5,000 calls in one anyio task group: what does one cost beyond the task that makes it?
+
+The same number of tasks that run an empty coroutine is timed in turn in the same process, and taken off.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Awaitable, Callable
+
+from benchmarks._loops import run_on
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
+from benchmarks._peers import Peer, Unavailable
+from benchmarks._pools import package
+
+_PEERS = ("anyio", "trio", "anyio-ebbpool", "anyio-installed")
+_WORKERS = 40
+_LEAST = {"asyncio": 6, "uvloop": 6, "trio": 4}
+
+
+async def _empty(fn: Callable[[], object]) -> None:
+    pass
+
+
+async def _group(call: Callable[..., Awaitable[object]], count: int) -> float:
+    """Returns the seconds that `count` tasks of `call` took, from the first start to the last end."""
+    gc.collect()
+    start = time.perf_counter()
+    async with package("anyio").create_task_group() as group:
+        for _ in range(count):
+            group.start_soon(call, nothing)
+    return time.perf_counter() - start
+
+
+async def _load(peer: Peer, params: Params) -> Samples:
+    assert peer.offload is not None
+    tasks = params["tasks"]
+    samples: Samples = {"net": [], "empty": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            before = await _group(_empty, tasks)
+            taken = await _group(call, tasks)
+            empty = (before + await _group(_empty, tasks)) / 2
+            if repeat:
+                samples["net"].append((taken - empty) / tasks * 1e6)
+                samples["empty"].append(empty / tasks * 1e6)
+    return samples
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    try:
+        package("anyio")
+    except ImportError as error:
+        raise Unavailable(f"not installed: {error}") from error
+    return run_on(peer, _load, params)
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if peer.name not in _PEERS:
+        return "no task of anyio's: see offload"
+    return [{"loop": loop, "workers": _WORKERS} for loop in peer.loops]
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    return tuple(
+        Target(
+            f"net: at least {times}x faster than stock",
+            peer,
+            "net",
+            1 / times,
+            {"loop": loop, "workers": _WORKERS},
+            rival="anyio",
+        )
+        for peer in ("anyio-ebbpool", "anyio-installed")
+        for loop, times in _LEAST.items()
+    )
+
+
+QUESTION = Question(
+    module="benchmarks.anyio_tasks",
+    title="Calls from the tasks of one anyio task group",
+    method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
+    "before and after it; stock has its forty tokens, ebbpool as many workers",
+    columns=(
+        Column("net", "µs a call, net", 1),
+        Column("empty", "µs an empty task", 1, ratio=False),
+    ),
+    variants=variants,
+    sizes=lambda quick: {"tasks": 500, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 5},
+    measure=measure,
+    targets=targets,
+    rival=("anyio", "x stock"),
+)

@@ -1,0 +1,58 @@
+"""200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?"""
+
+from __future__ import annotations
+
+from benchmarks._http import Clients
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks._peers import Peer
+from benchmarks._web import BODY, server, target
+
+_INSTALLED = ("fastapi-installed", "fastapi-installed-pure", "fastapi-own-loop")
+_WHERE = {"clients": 200}
+_LIMIT_MS = 200.0
+_PATIENCE_SECONDS = 30.0
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    samples: Samples = {"first": [], "later": [], "errors": []}
+    with server(peer) as found:
+        for repeat in range(params["repeats"] + 1):
+            with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
+                answered = clients.burst(_PATIENCE_SECONDS)
+            samples["later" if repeat else "first"].append(answered.seconds * 1e3)
+            samples["errors"].append(answered.errors)
+    return samples
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    return "no web server" if peer.serves is None else [_WHERE]
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    return tuple(
+        found
+        for peer in _INSTALLED
+        for found in (
+            Target("first burst: all answered in under 200 ms", peer, "first", _LIMIT_MS, _WHERE),
+            Target("later bursts: all answered in under 200 ms", peer, "later", _LIMIT_MS, _WHERE),
+            Target("every response right", peer, "errors", 0, _WHERE),
+        )
+    )
+
+
+QUESTION = Question(
+    module="benchmarks.fastapi_burst",
+    title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
+    method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
+    "open beforehand; from the first request to the last response; first: no thread has been started yet",
+    columns=(
+        Column("first", "ms for all, first burst", 0),
+        Column("later", "ms for all, later", 0),
+        Column("errors", "wrong responses", 0, ratio=False, worst=True),
+    ),
+    variants=variants,
+    sizes=lambda quick: {"repeats": 1 if quick else 4},
+    measure=measure,
+    targets=targets,
+    rival=("fastapi", "x stock"),
+)

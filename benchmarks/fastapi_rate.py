@@ -1,0 +1,74 @@
+"""64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the slowest?"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks._http import Clients
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks._peers import Peer
+from benchmarks._web import BODY, server, target
+
+_INSTALLED = ("fastapi-installed", "fastapi-own-loop")
+_CLIENTS = 64
+_LEAST = {"trivial": 1.6, "5 ms": 1.3}
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    endpoint = target(params["endpoint"])
+    with server(peer) as found, Clients(found.port, params["clients"], endpoint, BODY) as clients:
+        answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    count = len(answered.latencies)
+    if not count:
+        raise RuntimeError(f"not one right response, {answered.errors} wrong ones")
+    samples: Samples = {
+        "rate": [count / answered.seconds],
+        "p50": [statistics.median(answered.latencies) * 1e3],
+        "p99": [percentile(answered.latencies, 0.99) * 1e3],
+        "errors": [answered.errors],
+        "client": [answered.cpu_seconds / answered.seconds * 100],
+    }
+    if answered.watched_seconds:
+        samples["cpu"] = [answered.watched_seconds / count * 1e6]
+    return samples
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if peer.serves is None:
+        return "no web server"
+    return [{"endpoint": endpoint, "clients": _CLIENTS} for endpoint in _LEAST]
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = []
+    for peer in _INSTALLED:
+        for endpoint, times in _LEAST.items():
+            where = {"endpoint": endpoint, "clients": _CLIENTS}
+            found += [
+                Target(f"at least {times}x stock's requests/s", peer, "rate", times, where, rival="fastapi"),
+                Target("p99 no worse than stock's", peer, "p99", 1.0, where, rival="fastapi"),
+                Target("every response right", peer, "errors", 0, where),
+            ]
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.fastapi_rate",
+    title="FastAPI: 64 keep-alive clients, a sync endpoint",
+    method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
+    "one request under way; what they need of a processor is shown: near 100 they would be what is measured; µs of a "
+    "processor: the server's",
+    columns=(
+        Column("rate", "requests/s", 0, more=True),
+        Column("p50", "p50, ms", 2, ratio=False),
+        Column("p99", "p99, ms", 2),
+        Column("cpu", "µs of a processor a request", 0, empty="not available"),
+        Column("errors", "wrong responses", 0, ratio=False, worst=True),
+        Column("client", "% of a processor, client", 0, ratio=False),
+    ),
+    variants=variants,
+    sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 0.5 if quick else 4.0},
+    measure=measure,
+    targets=targets,
+    rival=("fastapi", "x stock"),
+)

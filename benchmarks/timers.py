@@ -1,0 +1,109 @@
+"""100,000 delayed calls pending: what does it take to schedule one, how many threads wait, how late do others fire?"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks._peers import Peer
+from benchmarks._pools import adaptive
+
+_OURS = ("ebbpool", "ebbpool-pure")
+_MANY, _FEW = {"pending": 100_000}, {"pending": 1_000}
+_FAR_SECONDS = 3_600.0
+_WORKERS = 4
+
+Later = Callable[[float, Callable[[], object]], Any]
+
+
+def _thread_each(delay: float, fn: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(delay, fn)
+    timer.start()
+    return timer
+
+
+@contextmanager
+def _later(peer: Peer) -> Iterator[Later]:
+    if peer.name not in _OURS:
+        yield _thread_each
+        return
+    with adaptive(_WORKERS, 10.0) as pool:
+        yield pool.submit_later
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    count, shots = params["pending"] // params["divisor"], params["shots"]
+    with _later(peer) as later:
+        before = threading.active_count()
+        gc.collect()
+        start = time.perf_counter()
+        pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
+        scheduling = time.perf_counter() - start
+        threads = threading.active_count() - before
+
+        lags, done = list[float](), threading.Event()
+
+        def fire(due: float) -> None:
+            lags.append(time.perf_counter() - due)
+            if len(lags) == shots:
+                done.set()
+
+        for number in range(shots):
+            delay = 0.05 + number * params["spacing"]
+            due = time.perf_counter() + delay
+            later(delay, lambda due=due: fire(due))  # type: ignore[misc]
+        done.wait()
+        start = time.perf_counter()
+        for call in pending:
+            call.cancel()
+        cancelling = time.perf_counter() - start
+    return {
+        "schedule": [scheduling / count * 1e6],
+        "cancel": [cancelling / count * 1e6],
+        "threads": [threads],
+        "lag": [percentile(lags, 0.99) * 1e3],
+    }
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if peer.name in _OURS:
+        return [_MANY, _FEW]
+    return [_FEW] if peer.name == "timer" else "has no delayed calls, or a thread for each (see threading.Timer)"
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    return tuple(
+        found
+        for peer in _OURS
+        for found in (
+            Target("one thread", peer, "threads", 1, _MANY),
+            Target("p99 of the lag: under 5 ms", peer, "lag", 5.0, _MANY),
+            *([Target("under 3 µs to schedule one", peer, "schedule", 3.0, _MANY)] if peer == "ebbpool" else []),
+        )
+    )
+
+
+QUESTION = Question(
+    module="benchmarks.timers",
+    title="Delayed calls",
+    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
+    "threads: how many more there are than before",
+    columns=(
+        Column("schedule", "µs to schedule one", 2),
+        Column("cancel", "µs to cancel one", 2),
+        Column("threads", "threads", 0, ratio=False, worst=True),
+        Column("lag", "lag p99, ms", 2),
+    ),
+    variants=variants,
+    sizes=lambda quick: (
+        {"divisor": 10, "shots": 50, "spacing": 0.0015} if quick else {"divisor": 1, "shots": 400, "spacing": 0.0015}
+    ),
+    measure=measure,
+    targets=targets,
+    rival=("timer", "x Timer"),
+)

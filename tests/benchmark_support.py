@@ -1,0 +1,37 @@
+"""What the tests of `benchmarks/` share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks._model import Column, Question  # noqa: E402
+from benchmarks._peers import Peer  # noqa: E402
+
+
+def importable(peer: Peer) -> None:
+    """Skip what needs a package that is not installed here; which core runs does not matter."""
+    for module in peer.modules:
+        pytest.importorskip(module)
+
+
+def question_of(*columns: Column, **others: Any) -> Question:
+    def unused(peer: Peer, params: object) -> dict[str, list[float]]:
+        raise AssertionError("a cell was measured here")
+
+    return Question(
+        module="somewhere.made_up",
+        title="Made up",
+        method="by hand",
+        columns=columns,
+        variants=lambda peer, settings: [{"workers": 2}] if peer.open else "no pool",
+        sizes=lambda quick: {"tasks": 1},
+        measure=unused,
+        **others,
+    )
