@@ -129,12 +129,12 @@ def test_the_notes_say_what_was_missing_and_who_is_left() -> None:
 
 def test_the_json_is_strict_and_complete(tmp_path: Path) -> None:
     summary = measure.summarise(RUN, 4.0, 2.0)
-    report.save_json(tmp_path / "demo.json", [RUN], [summary], plan.QUICK, FACTS)
+    report.save_json(tmp_path / "demo.json", [report.everything(RUN, summary)], plan.QUICK, FACTS)
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    (pool,) = json.loads((tmp_path / "demo.json").read_text(), parse_constant=refuse)["pools"]
+    (pool,) = json.loads((tmp_path / "demo.json").read_text(), parse_constant=refuse)["contenders"]
     assert pool["summary"]["kinds"]["digest"] == [None, None]
     assert len(pool["requests"]["rows"]) == 5
     assert len(pool["samples"]["rows"]) == 5

@@ -1,4 +1,4 @@
-"""The server's process: a Starlette app under uvicorn, with one pool as its loop's default executor."""
+"""The asyncio case's server: a Starlette app under uvicorn, with one pool as its loop's default executor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import importlib.util
-import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,8 +18,9 @@ from starlette.routing import Route
 import ebbpool
 
 from . import upstream
-from .control import Link
+from .control import Link, loop_factory
 from .corpus import Library
+from .serving import arguments, serve
 
 
 def make_pool(name: str, ceiling: int) -> ThreadPoolExecutor:
@@ -70,78 +66,19 @@ def make_app(library: Library, store: int, pool: ThreadPoolExecutor) -> Starlett
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that tells when it is up."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, then set `up`."""
-        await super().startup(sockets)
-        self.up.set()
-
-
-async def obey(link: Link, server: Server, ready: dict[str, object]) -> None:
-    """Tell the parent that the server is up, answer its questions; stop when the parent lets go."""
-    await server.up.wait()
-    await link.send(event="ready", **ready)
-    while await link.receive() is not None:
-        others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        await link.send(threads=len(others), names=others, cpu=time.process_time())
-    server.should_exit = True
-
-
 async def main(options: argparse.Namespace) -> None:
     """Serve until the parent lets go."""
     link = await Link.to_parent(options.control)
     pool = make_pool(options.pool, options.ceiling)
     app = make_app(Library(options.index, options.root), options.store, pool)
-    parser = "httptools" if importlib.util.find_spec("httptools") else "h11"
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    config = uvicorn.Config(
-        app,
-        http=parser,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=300,
-        backlog=1024,
-    )
-    server = Server(config)
-    ready: dict[str, object] = {
-        "port": listener.getsockname()[1],
-        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        "parser": parser,
-        "max_workers": pool._max_workers,
-        "ebbpool": ebbpool.__version__,
-        "compiled": ebbpool.COMPILED,
-    }
-    obeying = asyncio.ensure_future(obey(link, server, ready))
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        obeying.cancel()
-        link.close()
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop, or None (asyncio's own) where uvloop is not installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    await serve(app, link, pool._max_workers)
 
 
 if __name__ == "__main__":
-    argument_parser = argparse.ArgumentParser(prog="python -m benchmarks.demo.app")
-    argument_parser.add_argument("--control", type=int, required=True)
-    argument_parser.add_argument("--pool", required=True)
-    argument_parser.add_argument("--ceiling", type=int, required=True)
-    argument_parser.add_argument("--index", type=Path, required=True)
-    argument_parser.add_argument("--root", type=Path, required=True)
-    argument_parser.add_argument("--store", type=int, required=True)
+    parser = arguments("benchmarks.demo.app")
+    parser.add_argument("--pool", required=True)
+    parser.add_argument("--ceiling", type=int, required=True)
+    parser.add_argument("--index", type=Path, required=True)
+    parser.add_argument("--root", type=Path, required=True)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(main(argument_parser.parse_args()))
+        runner.run(main(parser.parse_args()))

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,15 @@ LEAVE_WITHIN = 10.0
 
 class ChildFailed(RuntimeError):
     """A child process ended, or did not answer in time."""
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop, or None (asyncio's own) where uvloop is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class Link:
@@ -85,6 +94,10 @@ class Child:
         except TimeoutError:
             raise ChildFailed(f"no {what} within {within:g} s{self.last_words()}") from None
         if message is None:
+            # The lead ends before the process, whose last words are why it ended.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_WITHIN):
+                    await self._process.wait()
             raise ChildFailed(f"ended before {what}{self.last_words()}")
         return message
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from .control import Child
+from .control import Child, ChildFailed
 from .plan import Kind, Phase
 
 EVERY = 0.05
@@ -119,6 +119,17 @@ def arrivals(outcomes: Sequence[Outcome], end: float, width: float) -> tuple[lis
     return [slot * width for slot in range(slots + 1)], [count / width for count in counts]
 
 
+def spread(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Return the median and the 99th percentile of the latencies."""
+    latencies = [outcome.latency for outcome in outcomes]
+    return percentile(latencies, 0.5), percentile(latencies, 0.99)
+
+
+def sample_at(run: Run, at: float) -> Sample:
+    """Return the first sample taken at ``at`` or later, or the last there is."""
+    return next((sample for sample in run.samples if sample.at >= at), run.samples[-1])
+
+
 def summarise(run: Run, burst_at: float, watch: float) -> Summary:
     """Boil a run down to one column; ``watch``: when to count threads, in seconds after the last answer."""
     steady = [outcome for outcome in run.outcomes if outcome.phase == "steady"]
@@ -126,12 +137,7 @@ def summarise(run: Run, burst_at: float, watch: float) -> Summary:
     end = max(outcome.done for outcome in run.outcomes)
     burst_took = max((outcome.done for outcome in burst), default=burst_at) - burst_at
     loaded = max((outcome.done for outcome in steady), default=0.0) + burst_took
-    after = next((sample for sample in run.samples if sample.at >= end + watch), run.samples[-1])
-
-    def spread(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-        latencies = [outcome.latency for outcome in outcomes]
-        return percentile(latencies, 0.5), percentile(latencies, 0.99)
-
+    after = sample_at(run, end + watch)
     p50, p99 = spread(run.outcomes)
     return Summary(
         requests=len(run.outcomes),
@@ -157,8 +163,8 @@ def summarise(run: Run, burst_at: float, watch: float) -> Summary:
 Look = Callable[[], Awaitable[tuple[int, float]]]
 
 
-def looker(server: Child) -> tuple[Look, str]:
-    """Return the way to count a server's threads and processor seconds, and what to call that way.
+def watch(server: Child) -> Watch:
+    """Return what counts a server's threads and processor seconds, to be entered.
 
     Where there is a ``/proc`` the server notices nothing of it; elsewhere it is asked over its connection.
     """
@@ -170,22 +176,61 @@ def looker(server: Child) -> tuple[Look, str]:
         return len(os.listdir(tasks)) - 1, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     async def from_outside() -> tuple[int, float]:
-        return from_proc()
+        try:
+            return from_proc()
+        except OSError:
+            raise ChildFailed(f"the server has gone away{server.last_words()}") from None
 
     async def by_asking() -> tuple[int, float]:
         await server.send(question="sample")
         answer = await server.expect("sample", 10.0)
         return answer["threads"], answer["cpu"]
 
-    return (from_outside, "/proc") if tasks.exists() else (by_asking, "asked")
+    return Watch(from_outside, "/proc") if tasks.exists() else Watch(by_asking, "asked")
 
 
-async def sample_for_ever(look: Look, into: list[Sample]) -> None:
-    """Take a sample every `EVERY` seconds until cancelled."""
-    while True:
-        threads, cpu = await look()
-        into.append(Sample(time.monotonic(), threads, cpu))
-        await asyncio.sleep(EVERY)
+class Watch:
+    """Samples of a server, taken every `EVERY` seconds."""
+
+    def __init__(self, look: Look, how: str) -> None:
+        self.samples: list[Sample] = []
+        self.how = how
+        """What to call the way they are taken."""
+        self._look = look
+        self._looking: asyncio.Task[None] | None = None
+
+    async def _look_again(self) -> None:
+        threads, cpu = await self._look()
+        self.samples.append(Sample(time.monotonic(), threads, cpu))
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            await self._look_again()
+
+    async def until(self, at: float) -> None:
+        """Wait for a sample later than ``at``, on the monotonic clock.
+
+        Raises:
+            ChildFailed: The server went away.
+        """
+        assert self._looking is not None
+        while self.samples[-1].at <= at:
+            await asyncio.wait({self._looking}, timeout=EVERY)
+            if self._looking.done():
+                self._looking.result()
+
+    async def __aenter__(self) -> Self:
+        await self._look_again()
+        self._looking = asyncio.ensure_future(self._look_for_ever())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._looking is not None
+        self._looking.cancel()
+        await asyncio.wait({self._looking})
+        if not self._looking.cancelled() and (error := self._looking.exception()):
+            raise error
 
 
 def peak_memory(pid: int) -> int | None:

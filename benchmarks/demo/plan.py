@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 from .answers import Answers
 
-Kind = Literal["search", "digest", "verify"]
-Phase = Literal["steady", "burst"]
+Kind = Literal["search", "digest", "verify", "health"]
+Phase = Literal["steady", "burst", "trouble"]
 
 KINDS: tuple[Kind, ...] = ("search", "digest", "verify")
 PAUSE = 0.4

@@ -1,4 +1,4 @@
-"""The plot: what was asked, what waited, and how many threads each pool had."""
+"""The asyncio case's plot: what was asked, what waited, and how many threads each pool had."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SLOT = 0.25
 STEP = 0.02
 
 
-def _plain(axes: Axes, label: str) -> None:
+def plain(axes: Axes, label: str) -> None:
+    """Label the vertical axis, from 0 up, and leave out what is no data."""
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
@@ -53,7 +54,7 @@ def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
 
     edges, rates = arrivals(runs[0].outcomes, end, SLOT)
     offered.stairs(rates, edges, fill=True, color="#F0C75E")
-    _plain(offered, f"offered load\n(requests/s, over\n{SLOT:g} s each)")
+    plain(offered, f"offered load\n(requests/s, over\n{SLOT:g} s each)")
     _phases(offered, scale, end)
 
     times = [step * STEP for step in range(int(end / STEP) + 1)]
@@ -73,8 +74,8 @@ def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
             str(last.threads), (last.at, last.threads), xytext=(5, 1), textcoords="offset points",
             va="bottom", color=color, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
-    _plain(waiting, "in flight\n(requests due and\nnot yet answered)")
-    _plain(threads, "threads of the server\nbesides its event loop's own")
+    plain(waiting, "in flight\n(requests due and\nnot yet answered)")
+    plain(threads, "threads of the server\nbesides its event loop's own")
     for axes in (offered, waiting, threads):
         for at in (scale.steady, scale.burst_at):
             axes.axvline(at, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)

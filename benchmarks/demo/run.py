@@ -1,13 +1,13 @@
-"""One pool under the load: two child processes, a sampler beside them, and what came of it."""
+"""One server under a planned load: two child processes, a sampler beside them, and what came of it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import measure
@@ -35,8 +35,21 @@ class Site:
         return self.folder / "plan.json"
 
 
-POOLS = ("default", "adaptive", "fixed")
-PHASES = ("starting", "under load", "watching its threads")
+@dataclass(frozen=True)
+class Contender:
+    """One server of those that are compared."""
+
+    key: str
+    """What files are called after it."""
+    name: str
+    """What the reader knows it by."""
+    module: str
+    """The server's module."""
+    arguments: tuple[str, ...]
+    """The server's arguments beside ``--control`` and ``--store``."""
+
+
+PHASES = ("starting", "under load", "watching its threads", "done")
 Facts = dict[str, object]
 
 
@@ -50,36 +63,35 @@ def _played(out: Path, plan: Plan) -> tuple[list[Outcome], float]:
     return outcomes, played["cpu"]
 
 
-async def run_pool(pool: str, ceiling: int, site: Site, plan: Plan, tell: Callable[[str], None]) -> tuple[Run, Facts]:
-    """Serve the plan with one pool in fresh processes, then watch until that pool has had time to shrink.
+async def run_one(
+    contender: Contender, site: Site, plan: Plan, tell: Callable[[str], None], loaded: asyncio.Event
+) -> tuple[Run, Facts]:
+    """Serve the plan in fresh processes, then watch until the server's threads have had time to leave.
 
     Args:
-        pool: One of `POOLS`.
-        ceiling: The size of the fixed pool.
-        site: Holds the index and the plan.
+        contender: The server.
+        site: Holds the plan, and takes files.
         plan: The same plan as in ``site``.
         tell: Called with each of `PHASES` as it begins.
+        loaded: Set when the last answer is in and only threads are left to be watched.
 
     Raises:
         ChildFailed: The server or the load generator failed.
     """
     scale = plan.scale
-    out = site.folder / f"{pool}.json"
+    out = site.folder / f"{contender.key}.json"
     tell(PHASES[0])
     async with child(
         "benchmarks.demo.load", "--plan", str(site.plan), "--out", str(out),
-        log=site.folder / f"{pool}-load.log",
+        log=site.folder / f"{contender.key}-load.log",
     ) as load:  # fmt: skip
         store = (await load.expect("its store's port", 30.0))["port"]
         async with child(
-            "benchmarks.demo.app", "--pool", pool, "--ceiling", str(ceiling), "--index", str(site.index),
-            "--root", str(site.sources), "--store", str(store), log=site.folder / f"{pool}-app.log",
+            contender.module, "--store", str(store), *contender.arguments,
+            log=site.folder / f"{contender.key}-app.log",
         ) as server:  # fmt: skip
             facts = await server.expect("a running server", 30.0)
-            look, how = measure.looker(server)
-            seen: list[Sample] = []
-            sampler = asyncio.ensure_future(measure.sample_for_ever(look, seen))
-            try:
+            async with measure.watch(server) as watch:
                 await load.send(port=facts.pop("port"))
                 await load.expect("open connections", 30.0)
                 start = time.monotonic()
@@ -87,31 +99,46 @@ async def run_pool(pool: str, ceiling: int, site: Site, plan: Plan, tell: Callab
                 await load.expect("the end of the load", scale.burst_at + scale.patience + 5.0)
                 end = time.monotonic()
                 tell(PHASES[2])
-                while seen[-1].at <= end + scale.watch:
-                    await asyncio.wait({sampler}, timeout=measure.EVERY)
-                    if sampler.done():
-                        sampler.result()
-            finally:
-                sampler.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sampler
+                loaded.set()
+                await watch.until(end + scale.watch)
             await server.send(question="who is left")
             left = (await server.expect("the names of its threads", 10.0))["names"]
             memory = measure.peak_memory(server.pid)
             complaints = server.last_words() + load.last_words()
     outcomes, load_cpu = _played(out, plan)
+    seen = watch.samples
     before = max((sample.at for sample in seen if sample.at <= start), default=seen[0].at)
     samples = [Sample(s.at - start, s.threads, s.cpu) for s in seen if s.at >= before]
-    name = {
-        "default": "ThreadPoolExecutor()",
-        "adaptive": "AdaptiveExecutor()",
-        "fixed": f"ThreadPoolExecutor({ceiling})",
-    }[pool]
     max_workers = facts.pop("max_workers")
     assert isinstance(max_workers, int)
-    run = Run(name, max_workers, outcomes, samples, load_cpu, memory)
+    tell(PHASES[3])
+    run = Run(contender.name, max_workers, outcomes, samples, load_cpu, memory)
     facts.pop("event")
-    facts |= {"threads counted by": how, "threads left": left}
+    facts |= {"threads counted by": watch.how, "threads left": left}
     if complaints:
         facts["printed"] = complaints
     return run, facts
+
+
+async def run_all(
+    contenders: Sequence[Contender], site: Site, plan: Plan, tell: Callable[[Contender, str], None]
+) -> tuple[list[Run], dict[str, Facts]]:
+    """Run the same plan on each server in turn; return the runs and, by name, what else is known of each.
+
+    A server starts as soon as the one before it is out of work and has only its idle threads to be watched.
+
+    Raises:
+        ChildFailed: A server or a load generator failed.
+    """
+    tasks: list[asyncio.Task[tuple[Run, Facts]]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for contender in contenders:
+                loaded = asyncio.Event()
+                said = partial(tell, contender)
+                tasks.append(group.create_task(run_one(contender, site, plan, said, loaded)))
+                await loaded.wait()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    ran = [task.result() for task in tasks]
+    return [run for run, _ in ran], {run.name: facts for run, facts in ran}

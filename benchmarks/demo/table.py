@@ -1,33 +1,61 @@
-"""The one table, on the terminal and as text."""
+"""What a case has to say, on the terminal and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from .measure import Run, Summary
-from .plan import Scale
-from .report import rows
+Rows = list[tuple[str, list[str]]]
+"""A question, and each contender's answer to it."""
 
 
-def make_table(runs: Sequence[Run], summaries: Sequence[Summary], scale: Scale) -> Table:
-    """Return the table: a row for each question, a column for each pool."""
-    table = Table(title=f"The same {summaries[0].requests:,} requests from {scale.clients} clients")
+@dataclass(frozen=True)
+class Report:
+    """One case's table, the words beside it, and whether its answers were right."""
+
+    headline: str
+    title: str
+    columns: Sequence[str]
+    rows: Rows
+    notes: Sequence[str]
+    problems: Sequence[str]
+    """A text for each contender that answered wrongly or not at all."""
+    answers: int
+    """How many answers were asked for."""
+
+
+def make_table(report: Report) -> Table:
+    """Return the table: a row for each question, a column for each contender."""
+    table = Table(title=report.title)
     table.add_column("")
-    for run in runs:
-        table.add_column(run.name.replace("Executor", "\nExecutor"), justify="right", no_wrap=True)
-    for question, answers in rows(summaries, scale):
+    for name in report.columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for question, answers in report.rows:
         table.add_row(question, *answers)
     return table
 
 
-def save_table(table: Table, notes: Sequence[str], path: Path) -> None:
+def save_table(report: Report, path: Path) -> None:
     """Write the table and its notes as plain text."""
     with path.open("w", encoding="utf-8") as file:
         console = Console(file=file, width=110, color_system=None)
-        console.print(table)
-        for note in notes:
+        console.print(report.headline, highlight=False, markup=False)
+        console.print(make_table(report))
+        for note in report.notes:
             console.print(note, highlight=False, markup=False)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the table, its notes, and whether all answers were right."""
+    console.print(report.headline, style="bold", highlight=False, markup=False)
+    console.print(make_table(report))
+    for note in report.notes:
+        console.print(note, highlight=False, markup=False)
+    for problem in report.problems:
+        console.print(problem, style="bold red", highlight=False, markup=False)
+    if not report.problems:
+        console.print(f"All {report.answers:,} answers were right.", style="bold green", highlight=False)

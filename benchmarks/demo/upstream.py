@@ -11,11 +11,14 @@ import zlib
 from collections.abc import Mapping
 
 TIMEOUT = 15.0
+SLOW = "slow-"
+"""What a request's number begins with while the store has trouble."""
 
 
 def delay(n: str) -> float:
-    """Return how long the store takes over request ``n``: 0.05 to 0.3 s, the same in every run."""
-    return (50 + zlib.crc32(n.encode()) % 251) / 1000
+    """Return how long the store takes over request ``n``, always the same: 0.05 to 0.3 s; in trouble 1 to 1.1 s."""
+    drawn = zlib.crc32(n.encode())
+    return (1000 + drawn % 101 if n.startswith(SLOW) else 50 + drawn % 251) / 1000
 
 
 async def serve(digests: Mapping[str, str]) -> asyncio.Server:

@@ -1,0 +1,37 @@
+"""What the demo's tests share: a server with prepared replies."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+@asynccontextmanager
+async def canned(replies: dict[str, list[bytes]], connections: list[int]) -> Any:
+    """Serve prepared replies by target, piece by piece; an empty reply closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        try:
+            while line := await reader.readline():
+                while (await reader.readline()).strip():
+                    pass
+                pieces = replies[line.split()[1].decode()]
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                if not pieces:
+                    break
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def ok(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
