@@ -351,6 +351,38 @@ def test_nothing_is_kept_of_what_was_handed_out(loops: Loops, kind: str, ordered
     loops(main)
 
 
+class Things:
+    """Endless things, of which it keeps none."""
+
+    def __init__(self, kind: str) -> None:
+        setattr(type(self), "__iter__" if kind == "plain" else "__aiter__", lambda self: self)
+
+    def __next__(self) -> Thing:
+        return Thing()
+
+    async def __anext__(self) -> Thing:
+        await asyncio.sleep(0)
+        return Thing()
+
+
+@both_kinds
+@both_orders
+def test_nothing_is_kept_of_an_item_whose_call_is_over(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        items: list[weakref.ref[Any]] = []
+        async with AdaptiveExecutor(1) as pool:
+            source = type("Things", (Things,), {})(kind)
+            results = amap(pool, lambda item: items.append(weakref.ref(item)), source, ordered=ordered, buffersize=2)
+            with no_collector():
+                await anext(results)
+                await until(lambda: len(items) >= 2)
+                await turns()
+                gone(*items, pool=pool)
+            await results.aclose()
+
+    loops(main)
+
+
 @both_kinds
 @both_orders
 @pytest.mark.parametrize("who", ["call", "source"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from _thread import allocate_lock
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
@@ -217,6 +218,45 @@ def test_many_blocked_submitters_all_get_through_and_the_bound_holds() -> None:
     assert len(lengths) == 600
     # One of the two workers looks; a task that the other one is about to take does not count as waiting.
     assert max(lengths) <= 3 + 1
+
+
+def promised_place(pool: Any) -> Any:
+    """Wait for room in the full queue of `pool` as a submitter does, and make room by cancelling what is queued."""
+    waiter = allocate_lock()
+    waiter.acquire()
+    assert pool.pool.seek(waiter, False)
+    for future in pool.pool.waiting():
+        assert future.cancel()
+    assert waiter.acquire(timeout=TIMEOUT)
+    return waiter
+
+
+def test_a_promised_place_is_kept_until_the_submitter_comes_for_it() -> None:
+    with AdaptiveExecutor(max_workers=1, max_queue=1) as pool, Gate() as gate:
+        fill(pool, gate, workers=1, queued=1)
+        waiter = promised_place(pool)
+        order: list[str] = []
+        late = pool.hold_back(order.append, ("late",), None)
+        pool.release(late)
+        assert pool.stats().queued == 0
+        assert pool.pool.push(pool.hold_back(order.append, ("mine",), None), False, waiter) is None
+        assert pool.stats().queued == 1
+        gate.open()
+        late.result(TIMEOUT)
+        assert order == ["mine", "late"]
+
+
+def test_a_promised_place_goes_to_the_next_if_the_submitter_gives_up() -> None:
+    with AdaptiveExecutor(max_workers=1, max_queue=1) as pool, Gate() as gate:
+        fill(pool, gate, workers=1, queued=1)
+        waiter = promised_place(pool)
+        late = pool.hold_back(abs, (-1,), None)
+        pool.release(late)
+        pool.pool.unseek(waiter)
+        pool.pool.unseek(waiter)
+        assert pool.stats().queued == 1
+        gate.open()
+        assert late.result(TIMEOUT) == 1
 
 
 @pytest.mark.parametrize("max_queue", [0, 1, 2])

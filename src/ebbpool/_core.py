@@ -124,9 +124,13 @@ class FutureCore:
         wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             return self.cancelled()
-        self._fn = self._args = self._kwargs = None
+        self._forget()
         self._sweep()
         return True
+
+    def _forget(self) -> None:
+        """Drops a call that will not be made."""
+        self._fn = self._args = self._kwargs = None
 
     def _sweep(self) -> None:
         if self._pool.dead >= COMPACT:
@@ -289,7 +293,7 @@ class FutureCore:
     def reject(self, error: BaseException) -> None:
         """Fails a queued task that nobody will run; nothing happens if it is no longer queued."""
         if self._conclude(PENDING, PENDING, FINISHED, None, error):
-            self._fn = self._args = self._kwargs = None
+            self._forget()
 
     def disown(self, error: BaseException) -> None:
         """In a forked child: fails without telling anyone, for whoever would be told stayed with the parent.
@@ -297,7 +301,7 @@ class FutureCore:
         The locks on the way there may have been held by threads that no longer exist.
         """
         self._audience = self._cond = self._observers = None
-        self._fn = self._args = self._kwargs = None
+        self._forget()
         if self._code < CANCELLED:
             self._error = error
             self._code = FINISHED
@@ -512,6 +516,11 @@ class LoopCall(FutureCore):
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
 
+    def _forget(self) -> None:
+        self._fn = self._args = self._kwargs = None
+        if cython.compiled:
+            self._context = None
+
     def perform(self) -> None:
         """Runs the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
@@ -531,7 +540,8 @@ class LoopCall(FutureCore):
             if waits:
                 self._move(NOTIFIED, None, None)
         if waits:
-            self._fn = self._args = self._kwargs = self._ticket = None
+            self._forget()
+            self._ticket = None
             self._sweep()
         return self._code == NOTIFIED
 
@@ -945,6 +955,7 @@ class Pool:
         dead: Futures in the queue that were cancelled while they waited.
         ahead: Futures at the head of the queue that have overtaken the others.
         seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
+        promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
         turned_away: Whether a task found the queue full since the timekeeper last looked.
@@ -976,6 +987,7 @@ class Pool:
         "mutex",
         "parked",
         "patience",
+        "promised",
         "queue",
         "rejected",
         "rejecting",
@@ -1030,6 +1042,7 @@ class Pool:
         self.surplus = 0
         self.dead = 0
         self.ahead = 0
+        self.promised: list[LockType] = []
         self.taken = 0
         self.failed = 0
         self.cancelled = 0
@@ -1059,15 +1072,17 @@ class Pool:
             self._uncover()
             # Parked workers look again at whether, and how long, they should stay.
             self._rouse_all()
-            self._release_seekers()
+            self._make_room()
             errand = self._arrange() if self._waiting() > 0 else None
             if errand is None and self.headcount > 0:
                 errand = self._spare()
         if errand is not None:
             self._run(errand, None)
 
-    def push(self, future: FutureCore, first: bool = False) -> str | None:
+    def push(self, future: FutureCore, first: bool = False, waiter: LockType | None = None) -> str | None:
         """Queues a task, at the head if it is to be `first`, and sees to it that somebody will take it.
+
+        Whoever waited for room with `waiter` takes the place that was promised to it.
 
         Returns:
             None, or why the task was not taken: "closed", "broken" or "full".
@@ -1078,6 +1093,8 @@ class Pool:
         errand = None
         lane = future._lane
         with self.mutex:
+            if waiter is not None and waiter in self.promised:
+                self.promised.remove(waiter)
             refusal = self._refusal() if self.special else None
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
@@ -1147,16 +1164,17 @@ class Pool:
         self.ahead += 1
 
     def _make_room(self) -> None:
-        """Under the mutex: there may be room in the queue for whoever has waited longest for it."""
-        seeker = self.seekers.popleft()
-        if type(seeker) is LockType:
-            seeker.release()
-        elif self._refusal() == "full":
-            self.seekers.appendleft(seeker)
-        else:
-            # Whoever waits for room is known to the timekeeper, which looks on now that this one is queued.
-            self.hurry = False
-            self._enter(seeker, False)
+        """Under the mutex: gives what room there is in the queue to those who have waited longest for it."""
+        while self.seekers and self._refusal() != "full":
+            seeker = self.seekers.popleft()
+            if type(seeker) is LockType:
+                # Nobody else may take the place before that thread has come for it.
+                self.promised.append(seeker)
+                seeker.release()
+            else:
+                # The timekeeper knows of whoever waits for room, and looks on now that this one is queued.
+                self._enter(seeker, False)
+        self.hurry = False
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
         """Under the mutex: a task of `lane` has left the pool; the next may come."""
@@ -1192,7 +1210,7 @@ class Pool:
             return None
         # Tasks that idle or arriving workers are about to take do not count as waiting.
         coming = self._at_hand() + self.starting
-        if self._waiting() < self.max_queue + coming or self.headcount == 0:
+        if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
         # Where a task must not wait, or would be lost, the pool grows without further thought.
         if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
@@ -1528,20 +1546,9 @@ class Pool:
         with self.mutex:
             if waiter in self.seekers:
                 self.seekers.remove(waiter)
-            elif self.seekers:
+            elif waiter in self.promised:
+                self.promised.remove(waiter)
                 self._make_room()
-
-    def _release_seekers(self) -> None:
-        """Under the mutex: the bounds have changed. Blocked submitters try again; held futures come in as they fit."""
-        for _ in range(len(self.seekers)):
-            seeker = self.seekers.popleft()
-            if type(seeker) is LockType:
-                seeker.release()
-            elif not self.closed and self._refusal() == "full":
-                self.seekers.append(seeker)
-            else:
-                self._enter(seeker, False)
-        self.hurry = False
 
     def count_reject(self) -> None:
         """Counts a task that was refused."""
@@ -1561,7 +1568,7 @@ class Pool:
             self.closed = True
             self._special()
             self._rouse_all()
-            self._release_seekers()
+            self._make_room()
             errand = self._arrange() if self._waiting() > 0 and not self.broken else None
         if errand is not None:
             self._run(errand, None)
@@ -1787,6 +1794,7 @@ class Pool:
             self.parked = []
             self.workers = stayed
             self.seekers = deque()
+            self.promised = []
             self.idlers = []
             self.headcount = len(self.workers)
             self.searching = self.covered = self.at_ceiling = self.hurry = False

@@ -56,6 +56,7 @@ cdef class FutureCore:
     cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
     cdef _sweep(self)
+    cdef _forget(self)
 
 
 cdef class LoopCall(FutureCore):
@@ -131,6 +132,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t surplus
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
+    cdef list promised
     cdef readonly long long taken
     cdef readonly long long failed
     cdef readonly long long cancelled
@@ -139,7 +141,7 @@ cdef class Pool:
     cdef readonly long long retired
 
     @cython.locals(lane=LaneCore)
-    cpdef push(self, FutureCore future, bint first=*)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*)
     cpdef line_up(self, FutureCore future)
     cdef _enter(self, FutureCore future, bint first)
     cdef _make_room(self)
@@ -177,7 +179,6 @@ cdef class Pool:
     cdef expire(self, Worker worker)
     @cython.locals(lane=LaneCore)
     cdef bury(self, FutureCore future, int code)
-    cdef _release_seekers(self)
     cdef count_aside(self, bint failed)
     @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1

@@ -201,24 +201,24 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             if self._when_full == "caller_runs" or self._is_ours():
                 future.perform()
                 return
-            self._wait_for_room(again)
+            refusal = self._push_after_waiting(future, first, again)
             again = True
-            refusal = self.pool.push(future, first)
 
     def _is_ours(self) -> bool:
         worker = current_worker()
         return worker is not None and worker.pool is self.pool
 
-    def _wait_for_room(self, again: bool) -> None:
+    def _push_after_waiting(self, future: Any, first: bool, again: bool) -> str | None:
         waiter = allocate_lock()
         waiter.acquire()
-        if not self.pool.seek(waiter, again):
-            return
         try:
-            waiter.acquire()
+            if self.pool.seek(waiter, again):
+                waiter.acquire()
+            refusal: str | None = self.pool.push(future, first, waiter)
         except BaseException:
             self.pool.unseek(waiter)
             raise
+        return refusal
 
     if TYPE_CHECKING:
 
