@@ -1,15 +1,63 @@
-"""Maps over an executor: ordered, in bounded memory where the caller asks for it."""
+"""Maps over an executor: in order or as results come, in bounded memory where the caller asks for it."""
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
-from time import monotonic
-from typing import Any
+from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from concurrent.futures import Executor
+from itertools import chain, repeat, starmap
+from time import perf_counter
+from typing import Any, Final
 
+from ebbpool._claims import Claims
+from ebbpool._ledger import ANY
 from ebbpool._settings import whole
+
+AT_HAND: Final = (
+    list,
+    tuple,
+    range,
+    dict,
+    set,
+    frozenset,
+    str,
+    bytes,
+    bytearray,
+    deque,
+    KeysView,
+    ValuesView,
+    ItemsView,
+)
+"""Iterables whose items are there: they are read in one step."""
+PORTION: Final = 256
+"""Most results that are handed out in one portion."""
+BRISK: Final = 200e-6
+"""Seconds in which a brisk consumer takes a portion."""
+
+
+class Results(chain[Any]):
+    """The iterator that a map returns.
+
+    It hands out what came in one piece at the speed of C, and lets go of each result as it does.
+    """
+
+    _pieces: Generator[Iterable[Any]]
+
+    @classmethod
+    def of(cls, pieces: Generator[Iterable[Any]]) -> Results:
+        """The results in `pieces`, one after the other."""
+        results = cls.from_iterable(pieces)
+        assert isinstance(results, cls)
+        results._pieces = pieces
+        return results
+
+    def close(self) -> None:
+        """Ends the map: nothing further begins. As with any generator, one that nobody asked for a result runs on.
+
+        Raises:
+            ValueError: Another thread waits for a result right now.
+        """
+        self._pieces.close()
 
 
 def ordered(
@@ -21,54 +69,152 @@ def ordered(
     buffersize: int | None,
 ) -> Iterator[Any]:
     """See `AdaptiveExecutor.map`. Submits before it returns; the iterator only hands out."""
+    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
+    return Results.of(_in_order(claims, source, keeper, buffersize, limit))
+
+
+def unordered(
+    executor: Executor,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+) -> Iterator[Any]:
+    """See `AdaptiveExecutor.map_unordered`. Submits before it returns; the iterator only hands out."""
+    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
+    return Results.of(_as_they_come(claims, source, keeper, buffersize, limit))
+
+
+def _begin(
+    executor: Executor,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+    in_order: bool,
+) -> tuple[Claims, Iterator[Any], Executor | None, float | None]:
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if chunksize is not None:
-        whole("chunksize", chunksize, 1)
+        chunksize = whole("chunksize", chunksize, 1)
     if buffersize is not None:
-        whole("buffersize", buffersize, 1)
-    deadline = None if timeout is None else monotonic() + timeout
-    calls = zip(*iterables, strict=False)
-    pending: deque[Future[Any]] = deque()
+        buffersize = whole("buffersize", buffersize, 1)
+        if chunksize is not None:
+            chunksize = min(chunksize, buffersize)
+    limit = None if timeout is None else perf_counter() + timeout
+    # One argument needs no tuple around it.
+    spread = len(iterables) != 1
+    items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
+    claims = Claims(executor, fn, spread, chunksize, buffersize, in_order)
     try:
-        pending.extend(executor.submit(fn, *args) for args in itertools.islice(calls, buffersize))
+        if buffersize is None and chunksize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
+            claims.read_all(executor, items)
+            source: Iterator[Any] = iter(())
+        else:
+            # What is not at hand may take its time for the next item: those before it run meanwhile.
+            source = iter(items)
+            claims.read(executor, source, buffersize)
     except BaseException:
-        _cancel(pending)
+        claims.abandon()
         raise
-    # Without a buffer size all is submitted by now, and the executor may be forgotten.
-    return _hand_out(None if buffersize is None else executor, fn, calls, pending, deadline)
+    # Without a buffer size all is read by now, and the executor may be forgotten.
+    return claims, source, None if buffersize is None else executor, limit
 
 
-def _hand_out(
-    executor: Executor | None,
-    fn: Callable[..., Any],
-    calls: Iterator[tuple[Any, ...]],
-    pending: deque[Future[Any]],
-    deadline: float | None,
-) -> Iterator[Any]:
+def _in_order(
+    claims: Claims, source: Iterator[Any], executor: Executor | None, buffersize: int | None, limit: float | None
+) -> Generator[Iterable[Any]]:
+    handed = 0
+    pace = Pace()
+    piece: Any = None
     try:
-        while pending:
-            # Only what result() returns is kept here: the future goes before its value is handed out.
-            yield _take(pending, deadline)
-            if executor is not None:
-                for args in itertools.islice(calls, 1):
-                    pending.append(executor.submit(fn, *args))
+        while True:
+            if executor is not None and buffersize is not None:
+                claims.read(executor, source, buffersize - (claims.taken - handed))
+            if handed == claims.taken:
+                return
+            for piece in claims.take(handed, limit):
+                if isinstance(piece, BaseException):
+                    # This ends the iterator, as it ends any generator.
+                    raise piece
+                handed += len(piece)
+                yield from pace.portions(piece)
     finally:
-        _cancel(pending)
-
-
-def _take(pending: deque[Future[Any]], deadline: float | None) -> Any:
-    future = pending.popleft()
-    try:
-        return future.result() if deadline is None else future.result(deadline - monotonic())
-    except BaseException:
-        future.cancel()
-        raise
-    finally:
+        claims.abandon()
         # The traceback of what was raised holds this frame.
-        del future
+        del claims, piece
 
 
-def _cancel(pending: deque[Future[Any]]) -> None:
-    while pending:
-        pending.pop().cancel()
+def _as_they_come(
+    claims: Claims, source: Iterator[Any], executor: Executor | None, buffersize: int | None, limit: float | None
+) -> Generator[Iterable[Any]]:
+    handed = 0
+    pace = Pace()
+    try:
+        while True:
+            if executor is not None and buffersize is not None:
+                claims.read(executor, source, buffersize - (claims.taken - handed))
+            if handed == claims.taken:
+                return
+            # Nothing here may hold an error that has been raised: its traceback may hold the iterator.
+            pieces = deque(claims.take(ANY, limit))
+            while pieces:
+                piece = pieces.popleft()
+                if isinstance(piece, BaseException):
+                    handed += 1
+                    turn = _raising(piece)
+                    del piece
+                    yield turn
+                else:
+                    handed += len(piece)
+                    yield from pace.portions(piece)
+    finally:
+        claims.abandon()
+        del claims
+
+
+class Pace:
+    """How fast a consumer takes results, and what it is given therefore."""
+
+    def __init__(self) -> None:
+        self._brisk = False
+
+    def portions(self, piece: list[Any]) -> Generator[Iterable[Any]]:
+        """Iterables over the results in `piece`, which becomes empty.
+
+        X
+        """
+        piece.reverse()
+        while piece:
+            count = min(len(piece), PORTION)
+            began = perf_counter()
+            if self._brisk:
+                portion = piece[-count:]
+                del piece[-count:]
+                portion.reverse()
+                try:
+                    yield portion
+                except GeneratorExit:
+                    # A consumer that has left gets no more.
+                    portion.clear()
+                    raise
+            else:
+                turns = repeat((), count)
+                try:
+                    yield starmap(piece.pop, turns)
+                except GeneratorExit:
+                    deque(turns, 0)
+                    piece.clear()
+                    raise
+            self._brisk = (self._brisk or count == PORTION) and perf_counter() - began < BRISK
+
+
+def _raising(error: BaseException) -> Generator[Any]:
+    """Raises an error where a result would be; the iterator that was given this one can go on after it."""
+    try:
+        raise error
+    finally:
+        del error
+    yield

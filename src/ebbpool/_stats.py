@@ -1,0 +1,69 @@
+"""The figures of a pool, and of a lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """What a pool is doing, and has done. Times are in seconds.
+
+    Attributes:
+        workers: Threads of the pool, those just starting included; always `idle` + `running`.
+        idle: Workers without a task.
+        running: Workers with a task, or with its callbacks.
+        blocked: Running workers that wait for a future of this same pool.
+        queued: Tasks that wait for a worker.
+        oldest_wait: How long the first of them has waited.
+        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        completed: Tasks that returned.
+        failed: Tasks that raised, or that a broken initializer kept from running.
+        cancelled: Tasks cancelled before they ran.
+        rejected: Tasks refused because the queue was full.
+        started: Threads started so far.
+        retired: Threads that have left so far.
+        longest_running: How long the longest of the running tasks has run.
+        delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
+    """
+
+    workers: int
+    idle: int
+    running: int
+    blocked: int
+    queued: int
+    oldest_wait: float
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    started: int
+    retired: int
+    longest_running: float
+    delayed: int
+
+
+@dataclass(frozen=True)
+class LaneStats:
+    """What a lane is doing, and has done. Times are in seconds.
+
+    Attributes:
+        limit: Most of its tasks that run at once.
+        running: Its tasks that run, or whose callbacks do.
+        queued: Its tasks that wait, for their turn in the lane or for a worker.
+        oldest_wait: How long the first of them has waited.
+        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        completed: Tasks that returned.
+        failed: Tasks that raised, or that a broken initializer kept from running.
+        cancelled: Tasks cancelled before they ran.
+    """
+
+    limit: int
+    running: int
+    queued: int
+    oldest_wait: float
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
