@@ -1,0 +1,36 @@
+"""What the two halves of `ebbpool.anyio` share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.lowlevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import ContextVar
+
+LIBRARY: ContextVar[str | None] | None
+"""In which library an async caller is, where sniffio keeps track of it. Nobody is in a worker."""
+try:
+    from sniffio import current_async_library_cvar as LIBRARY
+except ImportError:
+    LIBRARY = None
+
+BACKEND_IS_APART: Final = not hasattr(anyio.lowlevel, "EventLoopToken")
+"""Whether a worker is told the backend in a variable of its own, as before anyio 4.11."""
+
+CANCELLED: Final = "the pool cancelled the call before it began"
+
+
+def token_for(backend: Any, native: Any) -> Any:
+    """Returns what ``anyio.from_thread`` takes for `native`, a loop or a trio token, of `backend`."""
+    return native if BACKEND_IS_APART else anyio.lowlevel.EventLoopToken(backend, native)
+
+
+def call_in_line(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Calls `func` without the way back to the loop; what it raises can leave a coroutine."""
+    try:
+        return func(*args)
+    except StopIteration as error:
+        raise RuntimeError("coroutine raised StopIteration") from error

@@ -1,0 +1,319 @@
+"""anyio and trio: a fast `run_sync`, and `install` for everything that calls `anyio.to_thread.run_sync`.
+
+Starlette and FastAPI run their sync endpoints, dependencies, background tasks and file responses through anyio, which
+never looks at the loop's executor. One line brings them all to a pool::
+
+    import ebbpool.anyio
+
+    ebbpool.anyio.install()
+
+From then on the pool's ceiling (`max_workers`, 256 unless told otherwise) is the limit wherever no limiter is given,
+in place of anyio's forty tokens. anyio's default limiter is not borrowed from any more, so that its `borrowed_tokens`
+stay at 0, and setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves it in force.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+
+from anyio._core import _eventloop
+
+from ebbpool import _lifecycle
+from ebbpool.executor import AdaptiveExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import ModuleType, TracebackType
+    from typing import Self
+
+    from anyio import CapacityLimiter
+
+__all__ = ["TESTED", "Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TESTED: Final = {
+    "anyio": ("4.10", "4.11", "4.12", "4.13", "4.14", "4.15", "4.16"),
+    "trio": ("0.31", "0.32", "0.33", "0.34", "0.35"),
+}
+"""The releases this was tested on, each with its bug-fix releases."""
+
+METHOD: Final = "run_sync_in_worker_thread"
+PARAMETERS: Final = ["func", "args", "abandon_on_cancel", "limiter"]
+ROOMS: Final = {"asyncio": "anyio._backends._asyncio", "trio": "anyio._backends._trio"}
+
+
+class UnsupportedVersion(RuntimeError):
+    """The installed anyio or trio is not one of those in `TESTED`, or lacks something they all have."""
+
+
+class Installation:
+    """What `install` returns. As a context manager it uninstalls on the way out, unless that has been done by then.
+
+    Attributes:
+        keep_default_limiter: Whether calls without a limiter borrow from anyio's default one.
+    """
+
+    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool) -> None:
+        self._executor = executor
+        self.keep_default_limiter = keep_default_limiter
+        self.replaced: list[tuple[Any, str, Any, Any]] = []
+
+    @property
+    def executor(self) -> AdaptiveExecutor:
+        """The pool the calls go to."""
+        return _shared_executor() if self._executor is None else self._executor
+
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Puts `new` in the place of an attribute, to be put back by `restore`."""
+        self.replaced.append((owner, name, vars(owner)[name], new))
+        setattr(owner, name, new)
+
+    def restore(self) -> None:
+        """Puts everything back.
+
+        Raises:
+            RuntimeError: Somebody else has replaced the same things since; nothing has changed.
+        """
+        for owner, name, _, new in self.replaced:
+            if vars(owner)[name] is not new:
+                raise RuntimeError(f"{owner.__name__}.{name} has been replaced since; undo that first")
+        while self.replaced:
+            owner, name, old, _ = self.replaced.pop()
+            setattr(owner, name, old)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if _installed is self:
+            uninstall()
+
+    def __repr__(self) -> str:
+        executor = "the shared executor" if self._executor is None else repr(self._executor)
+        return f"<ebbpool.anyio.Installation of {executor}, keep_default_limiter={self.keep_default_limiter}>"
+
+
+_lock = threading.RLock()
+_installed: Installation | None = None
+_shared: AdaptiveExecutor | None = None
+_halves: dict[Any, Callable[..., Awaitable[Any]]] = {}
+"""For each of anyio's backend classes that has been checked, what runs calls for it."""
+
+
+async def run_sync(
+    func: Callable[[*Ts], T],
+    *args: *Ts,
+    abandon_on_cancel: bool = False,
+    limiter: CapacityLimiter | None = None,
+    executor: AdaptiveExecutor | None = None,
+) -> T:
+    """Calls `func(*args)` in a worker and waits for what it returns, as `anyio.to_thread.run_sync` does.
+
+    It can be used with asyncio, uvloop and trio, and needs neither `install` nor a loop of ebbpool's. The call sees a
+    copy of the caller's context variables, and may use ``anyio.from_thread``.
+
+    A task that is cancelled while its call waits for capacity takes the call off the queue. Otherwise it waits for the
+    end of the call, or leaves it behind if `abandon_on_cancel` is true; what an abandoned call returns or raises is
+    dropped. A native ``asyncio.Task.cancel`` leaves the call behind in any case.
+
+    Args:
+        func: Called in a worker. With ``when_full="caller_runs"`` it may be called in the loop's own thread, from where
+            ``anyio.from_thread`` does not work.
+        args: Its arguments.
+        abandon_on_cancel: Whether a cancelled task leaves a running call behind.
+        limiter: Borrowed from while the call is queued and runs. It is then the only limit: such a call goes ahead of
+            the queue, and beyond the executor's ceiling if need be, so that it never waits for calls without one. If
+            None, the executor's bounds are the limit.
+        executor: The pool; if None the installed one, or one that is shared by the whole process.
+
+    Raises:
+        TypeError: `executor` is no `AdaptiveExecutor`.
+        RuntimeError: The executor was shut down. Its subclasses: `UnsupportedVersion`, `QueueFull`,
+            `BrokenThreadPool`; of anyio's own, `NoEventLoopError` outside a loop.
+        concurrent.futures.CancelledError: The executor cancelled the call before it began.
+        BaseException: What `func` raised; a `RuntimeError` in place of a `StopIteration`.
+    """
+    if executor is None:
+        installed = _installed
+        executor = _shared_executor() if installed is None else installed.executor
+    else:
+        _check_executor(executor)
+    backend = _eventloop.get_async_backend()
+    half = _halves.get(backend) or _check(backend)
+    value: T = await half(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
+    return value
+
+
+def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False) -> Installation:
+    """Makes `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
+
+    That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
+    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
+    finished where they began. `trio.to_thread` is left alone.
+
+    Args:
+        executor: The pool; if None, one that is shared by the whole process, made on first use.
+        keep_default_limiter: Whether calls without a limiter go on borrowing from the backend's default limiter. If
+            not, the executor's bounds are the only limit.
+
+    Returns:
+        A context manager that uninstalls.
+
+    Raises:
+        RuntimeError: Something is installed already, be it the same executor; the message says what.
+        UnsupportedVersion: This anyio, or the trio that is in use, is not in `TESTED`. Nothing has changed. Where trio
+            comes into use later, the first call of anyio's there raises it.
+        TypeError: `executor` is no `AdaptiveExecutor`.
+    """
+    global _installed
+    if executor is not None:
+        _check_executor(executor)
+    installation = Installation(executor, bool(keep_default_limiter))
+    with _lock:
+        if _installed is not None:
+            raise RuntimeError(f"already installed: {_installed!r}; uninstall it first")
+        backends = [_eventloop.get_async_backend("asyncio")]
+        trio = sys.modules.get(ROOMS["trio"])
+        if trio is not None and hasattr(trio, "backend_class"):
+            backends.append(trio.backend_class)
+        for backend in backends:
+            _check(backend)
+        if len(backends) < len(ROOMS):
+            installation.replace(_eventloop, "import_module", _importer(installation))
+        for backend in backends:
+            _redirect(installation, backend)
+        _installed = installation
+    return installation
+
+
+def uninstall() -> None:
+    """Gives `anyio.to_thread.run_sync` back its own threads. Calls under way finish on the pool, which stays as it is.
+
+    Raises:
+        RuntimeError: Nothing is installed, or somebody else has replaced the same functions since.
+    """
+    global _installed
+    with _lock:
+        if _installed is None:
+            raise RuntimeError("ebbpool.anyio is not installed")
+        _installed.restore()
+        _installed = None
+
+
+def _redirect(installation: Installation, backend: Any) -> None:
+    half = _halves[backend]
+
+    async def run_sync_in_worker_thread(
+        cls: Any,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        abandon_on_cancel: bool = False,
+        limiter: CapacityLimiter | None = None,
+    ) -> Any:
+        own = limiter is not None
+        if not own and installation.keep_default_limiter:
+            limiter = cls.current_default_thread_limiter()
+        return await half(installation.executor, func, args, abandon_on_cancel, limiter, own)
+
+    run_sync_in_worker_thread.__qualname__ = f"{backend.__name__}.{METHOD}"
+    installation.replace(backend, METHOD, classmethod(run_sync_in_worker_thread))
+
+
+def _importer(installation: Installation) -> Callable[..., ModuleType]:
+    """What stands in for anyio's way to a backend, so that the trio half is there as soon as trio is."""
+    load: Callable[..., ModuleType] = vars(_eventloop)["import_module"]
+
+    def import_module(name: str, package: str | None = None) -> ModuleType:
+        module = load(name, package)
+        if name == ROOMS["trio"]:
+            with _lock:
+                backend = module.backend_class
+                if _installed is installation and all(owner is not backend for owner, *_ in installation.replaced):
+                    _check(backend)
+                    _redirect(installation, backend)
+        return module
+
+    return import_module
+
+
+def _shared_executor() -> AdaptiveExecutor:
+    global _shared
+    executor = _shared
+    if executor is None or (executor.pool.closed and not _lifecycle.exiting()):
+        with _lock:
+            executor = _shared
+            if executor is None or executor.pool.closed:
+                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio")
+    return executor
+
+
+def _check_executor(executor: Any) -> None:
+    if not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+
+
+def _check(backend: Any) -> Callable[..., Awaitable[Any]]:
+    """Returns what runs calls for `backend`, after a look at whether this anyio is one that can be relied on.
+
+    Raises:
+        UnsupportedVersion: It is not.
+    """
+    with _lock:
+        if backend not in _halves:
+            name = next((name for name, room in ROOMS.items() if room == backend.__module__), None)
+            if name is None:
+                raise UnsupportedVersion(f"ebbpool.anyio does not know the backend {backend!r}")
+            _require_tested("anyio")
+            if name == "trio":
+                _require_tested("trio")
+            method = vars(backend).get(METHOD)
+            _require(isinstance(method, classmethod), f"{backend.__name__}.{METHOD} as a class method")
+            found = [*inspect.signature(getattr(backend, METHOD)).parameters]
+            _require(found == PARAMETERS, f"{METHOD}({', '.join(PARAMETERS)})")
+            for name_used in ("import_module", "loaded_backends", "threadlocals"):
+                _require(hasattr(_eventloop, name_used), f"anyio._core._eventloop.{name_used}")
+            try:
+                _halves[backend] = _load(name)
+            except (ImportError, AttributeError) as error:
+                raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {error}") from error
+        return _halves[backend]
+
+
+def _load(name: str) -> Callable[..., Awaitable[Any]]:
+    if name == "trio":
+        from ebbpool import _anyio_trio
+
+        return _anyio_trio.run_sync
+    from ebbpool import _anyio_asyncio
+
+    return _anyio_asyncio.run_sync
+
+
+def _require_tested(package: str) -> None:
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "of unknown version"
+    tested = TESTED[package]
+    if ".".join(version.split(".")[:2]) not in tested:
+        raise UnsupportedVersion(
+            f"ebbpool.anyio was tested on {package} {tested[0]} to {tested[-1]}, not on the installed "
+            f"{package} {version}"
+        )
+
+
+def _require(present: bool, what: str) -> None:
+    if not present:
+        raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {what}")
+
+
+def _versions() -> str:
+    return f"anyio {importlib.metadata.version('anyio')}"
