@@ -64,7 +64,7 @@ def test_they_are_real_subclasses(kind: str, factory: Callable[..., asyncio.Abst
         standard.close()
 
 
-def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(run: Run) -> None:
+def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(kind: str, run: Run) -> None:
     async def main() -> list[threading.Thread]:
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(None, threading.current_thread)
@@ -72,7 +72,7 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(run: R
         return [await future, await loop.run_in_executor(None, threading.current_thread)]
 
     threads = run(main)
-    assert {thread.name.partition("_")[0] for thread in threads} == {"asyncio"}
+    assert {thread.name.partition("_")[0] for thread in threads} == {kind}
     assert not any(thread.is_alive() for thread in threads)
 
 

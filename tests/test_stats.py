@@ -14,6 +14,7 @@ from ebbpool import AdaptiveExecutor, PoolStats
 FIELDS = [
     "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
     "cancelled", "rejected", "started", "retired", "longest_running",
+    "delayed",
 ]  # fmt: skip
 
 

@@ -6,8 +6,10 @@ from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._accel import COMPILED, Future
 from ebbpool._schedule import ScheduledTask
-from ebbpool.executor import AdaptiveExecutor, PoolStats, QueueFull
-from ebbpool.lane import Lane, LaneStats
+from ebbpool._stats import LaneStats, PoolStats
+from ebbpool._stream import Stream
+from ebbpool.executor import AdaptiveExecutor, QueueFull
+from ebbpool.lane import Lane
 
 __all__ = [
     "COMPILED",
@@ -19,6 +21,7 @@ __all__ = [
     "PoolStats",
     "QueueFull",
     "ScheduledTask",
+    "Stream",
     "__version__",
 ]
 

@@ -529,14 +529,20 @@ class LoopCall(FutureCore):
             self._context = None
         FutureCore.perform(self)
 
-    def withdraw(self) -> bool:
+    def withdraw(self, at_ceiling: bool = False) -> bool:
         """Takes the call off the queue, in any thread; the ticket is not told.
+
+        Args:
+            at_ceiling: Whether to do so only where the call waits for capacity, and not just for a worker to come.
 
         Returns:
             True if the call will never run.
         """
-        with self._pool.mutex:
+        pool = self._pool
+        with pool.mutex:
             waits = self._code == PENDING
+            if waits and at_ceiling and self._since >= 0:
+                waits = pool.headcount - pool.blocked >= pool.max_workers
             if waits:
                 self._move(NOTIFIED, None, None)
         if waits:
@@ -602,10 +608,17 @@ class Mailbox:
         if ring:
             try:
                 self.wake(self.open)
-            except BaseException as error:
-                lost = self._empty(False)
-                if not isinstance(error, RuntimeError):
-                    LOGGER.exception("%d results could not be delivered", len(lost))
+            except BaseException:
+                # Either the loop has ended, or this is a signal handler's error, or one thrown into this thread: that
+                # must not cost the results.
+                try:
+                    self.wake(self.open)
+                except BaseException as error:
+                    lost = self._empty(False)
+                    if not isinstance(error, RuntimeError):
+                        LOGGER.exception("%d results could not be delivered", len(lost))
+                else:
+                    raise
 
     def _empty(self, ringing: bool) -> list[LoopCall]:
         arrived: list[LoopCall] = []
@@ -648,7 +661,12 @@ class Mailbox:
                 self.ringing = bool(self.arrived)
                 if not self.ringing:
                     return
-        self.again(self.deliver)
+        try:
+            self.again(self.deliver)
+        except BaseException:
+            # A signal handler's. Without a callback on the loop nothing would ever be delivered again.
+            self.again(self.deliver)
+            raise
 
 
 class Worker:
@@ -829,6 +847,7 @@ class LaneCore:
 
     Attributes:
         first: Whether its tasks go to the head of the pool's queue.
+        beyond: Whether each of its tasks lifts the pool's ceiling by one for as long as it is there.
         backlog: Held futures, oldest first.
         admitted: Tasks in the pool's queue or running; where any wait in the backlog, this is `limit`.
         dead: Futures in the backlog that were cancelled while they waited.
@@ -839,6 +858,7 @@ class LaneCore:
         "__weakref__",
         "admitted",
         "backlog",
+        "beyond",
         "cancelled",
         "closed",
         "dead",
@@ -849,10 +869,11 @@ class LaneCore:
         "taken",
     )
 
-    def __init__(self, pool: Pool, limit: int, first: bool) -> None:
+    def __init__(self, pool: Pool, limit: int, first: bool, beyond: bool = False) -> None:
         self.pool = pool
         self.limit = limit
         self.first = first
+        self.beyond = beyond
         self.closed = False
         self.backlog: deque[FutureCore] = deque()
         self.admitted = 0
@@ -863,17 +884,37 @@ class LaneCore:
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
         """Under the mutex: admits a future that the pool would refuse for the given reason, or keeps it back."""
-        if refusal is None and self.closed:
-            return "closed"
         if refusal is not None and refusal != "full":
             return refusal
+        if self.closed:
+            return "closed"
         # The limit bounds what a lane adds to the pool's queue.
         if self.admitted < self.limit:
-            self.admitted += 1
+            self.enter()
         else:
             future._since = HELD - self.pool.clock
             self.backlog.append(future)
         return None
+
+    def enter(self) -> None:
+        """Under the mutex: one of its tasks goes to the pool's queue."""
+        self.admitted += 1
+        if self.beyond:
+            self.pool._lend(1)
+
+    def leave(self) -> None:
+        """Under the mutex: one of its tasks has left the pool."""
+        self.admitted -= 1
+        if self.beyond:
+            self.pool._lend(-1)
+
+    def forget(self, future: FutureCore) -> None:
+        """In a forked child: one of its tasks stayed with the parent."""
+        if future._since < 0:
+            self.backlog = deque()
+            self.dead = 0
+        else:
+            self.leave()
 
     def close(self) -> None:
         """Takes no more tasks."""
@@ -956,6 +997,7 @@ class Pool:
         ahead: Futures at the head of the queue that have overtaken the others.
         seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
+        max_workers: The ceiling; that of the settings and what is `lent` beyond it.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
         turned_away: Whether a task found the queue full since the timekeeper last looked.
@@ -980,6 +1022,7 @@ class Pool:
         "headcount",
         "hurry",
         "idlers",
+        "lent",
         "max_queue",
         "max_workers",
         "min_spare_workers",
@@ -1037,6 +1080,7 @@ class Pool:
         self.turned_away = False
         self.clock = 0.0
         self.headcount = 0
+        self.lent = 0
         self.starting = 0
         self.blocked = 0
         self.surplus = 0
@@ -1062,7 +1106,7 @@ class Pool:
         """Takes new settings into force; `patience` and `max_queue` below zero mean without limit."""
         with self.mutex:
             self.min_workers = min_workers
-            self.max_workers = max_workers
+            self.max_workers = max_workers + self.lent
             self.min_spare_workers = min_spare_workers
             self.patience = patience
             self.max_queue = max_queue
@@ -1178,7 +1222,7 @@ class Pool:
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
         """Under the mutex: a task of `lane` has left the pool; the next may come."""
-        lane.admitted -= 1
+        lane.leave()
         lane.taken += 1
         if failed:
             lane.failed += 1
@@ -1188,10 +1232,14 @@ class Pool:
         while lane.admitted < lane.limit and lane.backlog:
             future = lane.backlog.popleft()
             if future._code == PENDING:
-                lane.admitted += 1
+                lane.enter()
                 self._enter(future, lane.first)
             else:
+                # Dropped by whoever comes across it in the queue: not here, under the mutex.
                 lane.dead -= 1
+                future._since = self.clock
+                self.enqueue(future)
+                self.dead += 1
         if lane.admitted == 0:
             self._tell_idlers()
 
@@ -1283,6 +1331,9 @@ class Pool:
             crew.start(errand is START)
         except RuntimeError:
             if self.unreserve(errand is START, future, errand is HASTE):
+                if errand is EXTRA:
+                    # It counts as watched; whatever comes next relies on that.
+                    self._watch()
                 raise
         if errand is EXTRA:
             self._watch()
@@ -1298,9 +1349,13 @@ class Pool:
         """Not even the timekeeper can be started: what no worker will ever take fails at once."""
         with self.mutex:
             self.covered = False
-            stranded = [] if self.headcount > 0 else list(self.queue)
-        for future in stranded:
-            future.reject(refusal)
+        # Each that goes may let in others, from a lane or from among those who wait for room.
+        while self.headcount == 0:
+            stranded = self.waiting()
+            if not stranded:
+                break
+            for future in stranded:
+                future.reject(refusal)
 
     def _waiting(self) -> int:
         return len(self.queue) - self.dead
@@ -1327,6 +1382,13 @@ class Pool:
         if self.at_ceiling:
             self.at_ceiling = False
             self.covered = False
+
+    def _lend(self, places: int) -> None:
+        self.lent += places
+        self.max_workers += places
+        self._measure()
+        if places > 0:
+            self._uncover()
 
     def _reserve(self, count: int) -> None:
         self.headcount += count
@@ -1376,7 +1438,7 @@ class Pool:
         self.queue.remove(future)
         future._since = HELD
         if future._lane is not None:
-            future._lane.admitted -= 1
+            future._lane.leave()
             self._admit(future._lane)
 
     def enlist(self, worker: Worker) -> None:
@@ -1472,7 +1534,7 @@ class Pool:
         else:
             self.dead += 1
             if lane is not None:
-                lane.admitted -= 1
+                lane.leave()
                 self._admit(lane)
             if self.seekers:
                 self._make_room()
@@ -1580,7 +1642,7 @@ class Pool:
         self.close()
         return self.waiting()
 
-    @cython.locals(worker=Worker)
+    @cython.locals(worker=Worker, current=FutureCore)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
         """Strikes off a worker that ended without leave; `error` becomes the outcome of the task in hand."""
         with self.mutex:
@@ -1591,6 +1653,12 @@ class Pool:
             if worker in self.workers:
                 self._remove(worker)
             worker.current = None
+            if current is not None:
+                if error is not None:
+                    self.failed += 1
+                if current._lane is not None:
+                    self._vacate(current._lane, error is not None)
+            self._make_room()
             errand = self._arrange() if self._waiting() > 0 and not self.broken else None
         if current is not None:
             current._conclude(RUNNING, RUNNING, FINISHED, None, error)
@@ -1800,6 +1868,8 @@ class Pool:
             self.searching = self.covered = self.at_ceiling = self.hurry = False
             self.roused = self.starting = self.blocked = self.surplus = self.dead = self.ahead = 0
         for future in lost:
+            if future._lane is not None:
+                future._lane.forget(future)
             future.disown(error)
 
 
@@ -1923,9 +1993,10 @@ class ExecutorCore:
         call._audience = _LOOP
         call._since = 0.0
         call._lane = lane
-        refusal = self.pool.push(call, lane is not None and lane.first)
+        first = lane is not None and lane.first
+        refusal = self.pool.push(call, first)
         if refusal is not None:
-            self._refused(call, refusal, False)
+            self._refused(call, refusal, first)
         return call
 
     def _prepare(

@@ -85,6 +85,7 @@ cdef class LaneCore:
     cdef readonly Pool pool
     cdef readonly Py_ssize_t limit
     cdef readonly bint first
+    cdef readonly bint beyond
     cdef readonly bint closed
     cdef object backlog
     cdef readonly Py_ssize_t admitted
@@ -93,6 +94,9 @@ cdef class LaneCore:
     cdef readonly long long failed
     cdef readonly long long cancelled
 
+    cdef enter(self)
+    cdef leave(self)
+    cdef forget(self, FutureCore future)
     cdef enlist(self, FutureCore future, object refusal)
     cpdef compact(self)
 
@@ -127,6 +131,7 @@ cdef class Pool:
     cdef bint turned_away
     cdef double clock
     cdef readonly Py_ssize_t headcount
+    cdef readonly Py_ssize_t lent
     cdef readonly Py_ssize_t starting
     cdef readonly Py_ssize_t blocked
     cdef readonly Py_ssize_t surplus
@@ -170,6 +175,7 @@ cdef class Pool:
     cdef _special(self)
     cdef _measure(self)
     cdef _uncover(self)
+    cdef _lend(self, Py_ssize_t places)
     cdef _reserve(self, Py_ssize_t count)
     cpdef bint unreserve(self, bint searching, FutureCore future, bint bounded) except -1
     cdef _arrived(self, Worker worker)

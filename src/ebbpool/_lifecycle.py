@@ -29,6 +29,7 @@ class Registered(Protocol):
 
 _live: dict[int, weakref.ref[Registered]] = {}
 _exiting = False
+_before_exit: list[Callable[[], None]] = []
 _fork_lock = threading.Lock()
 _held: list[Registered] = []
 
@@ -48,6 +49,11 @@ def live() -> list[Registered]:
     return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
 
 
+def before_exit(call: Callable[[], None]) -> None:
+    """Has `call()` made when the interpreter begins to shut down, before any pool is closed."""
+    _before_exit.append(call)
+
+
 def exiting() -> bool:
     """Whether the interpreter has begun to shut down."""
     return _exiting
@@ -56,6 +62,8 @@ def exiting() -> bool:
 def _at_exit() -> None:
     global _exiting
     _exiting = True
+    for call in _before_exit:
+        call()
     crews = live()
     for crew in crews:
         crew.pool.close()

@@ -14,24 +14,24 @@ from ebbpool.lane import Lane
 
 __all__ = ["EventLoop", "LoopFuture", "mailbox_of", "new_event_loop", "new_uvloop"]
 
-THREADS = "asyncio"
-"""Thread name prefix of the default executors that loops make for themselves, as in the standard library."""
-
 
 class _ShortWay:
     """What is added to an event loop class: the short way to a pool, where there is one."""
+
+    prefix = "asyncio"
+    """How the threads of a default executor are named that the loop makes for itself, as in the class added to."""
 
     _default: Any = None
     _default_closed = False
 
     def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
         """Has `func(*args)` run by an executor; the default one, an `AdaptiveExecutor`, is made on first use."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
         given = self._default_pool() if executor is None else executor
         lane, pool = (given.core, given.executor) if type(given) is Lane else (None, given)
         if not isinstance(pool, AdaptiveExecutor) or type(pool).submit is not AdaptiveExecutor.submit:
             return self._long_way(executor, func, *args)
-        if self.is_closed():
-            raise RuntimeError("Event loop is closed")
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")
         return pool.run_on(self, LoopFuture(loop=self), None, func, args, None, lane)
@@ -41,7 +41,7 @@ class _ShortWay:
             # The loop's own answer to that is an error.
             return None
         if self._default is None:
-            self.set_default_executor(AdaptiveExecutor(thread_name_prefix=THREADS))
+            self.set_default_executor(AdaptiveExecutor(thread_name_prefix=self.prefix))
         return self._default
 
     def _long_way(self: Any, *args: Any) -> Any:
@@ -97,7 +97,7 @@ def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEven
             base = importlib.import_module("uvloop").Loop
         except ImportError as error:
             raise ImportError("new_uvloop needs uvloop: pip install ebbpool[uvloop]") from error
-        _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__})
+        _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__, "prefix": "uvloop"})
     loop: asyncio.AbstractEventLoop = _with(executor, _uvloop_class())
     return loop
 

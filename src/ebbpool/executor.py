@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool import _lifecycle, _map, _timers
-from ebbpool._accel import ExecutorCore, LoopCall, current_worker
+from ebbpool import _lifecycle, _map, _stream, _timers
+from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker
 from ebbpool._crew import Crew
 from ebbpool._schedule import OnError, ScheduledTask
 from ebbpool._settings import (
@@ -28,6 +29,8 @@ from ebbpool._settings import (
     time_limit,
     whole,
 )
+from ebbpool._stats import PoolStats
+from ebbpool._stream import DEFAULT_BUFFERSIZE, Stream
 from ebbpool.lane import Lane
 
 if TYPE_CHECKING:
@@ -45,45 +48,6 @@ T = TypeVar("T")
 
 class QueueFull(RuntimeError):
     """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject"."""
-
-
-@dataclass(frozen=True)
-class PoolStats:
-    """What a pool is doing, and has done. Times are in seconds.
-
-    Attributes:
-        workers: Threads of the pool, those just starting included; always `idle` + `running`.
-        idle: Workers without a task.
-        running: Workers with a task, or with its callbacks.
-        blocked: Running workers that wait for a future of this same pool.
-        queued: Tasks that wait for a worker.
-        oldest_wait: How long the first of them has waited.
-        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
-        completed: Tasks that returned.
-        failed: Tasks that raised, or that a broken initializer kept from running.
-        cancelled: Tasks cancelled before they ran.
-        rejected: Tasks refused because the queue was full.
-        started: Threads started so far.
-        retired: Threads that have left so far.
-        longest_running: How long the longest of the running tasks has run.
-        delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
-    """
-
-    workers: int
-    idle: int
-    running: int
-    blocked: int
-    queued: int
-    oldest_wait: float
-    submitted: int
-    completed: int
-    failed: int
-    cancelled: int
-    rejected: int
-    started: int
-    retired: int
-    longest_running: float
-    delayed: int
 
 
 class _QueueView:
@@ -161,11 +125,15 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         except TypeError:
             raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
         self._when_full = policy(when_full)
+        self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon))
         self.pool = self._crew.pool
         self.pool.contextual = bool(propagate_context)
         self._apply(settings)
+        # Calls that bring a limit of their own with them, and must not wait for those without.
+        self.guests = LaneCore(self.pool, sys.maxsize, True, True)
         self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
+        self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
 
     def _apply(self, settings: Settings) -> None:
@@ -248,8 +216,9 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             fn: Called once per item, with one argument per iterable.
             iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
             timeout: Seconds, counted from this call, after which waiting for a result raises.
-            chunksize: At least 1. Accepted for compatibility; each item is a task of its own.
-            buffersize: Most results that may be submitted and not yet handed out; None for all at once.
+            chunksize: Items per task; None sizes the chunks by the time that items take: one at a time while they
+                block, many while they are tiny.
+            buffersize: Most items that may be taken and not yet handed out; None for all at once.
 
         Raises:
             TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
@@ -257,9 +226,45 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             ValueError: `chunksize` or `buffersize` is below 1.
 
         Whatever `fn` raises is raised by the iterator at that item's place. What has not started is cancelled when the
-        iterator ends early.
+        iterator ends early. `stats` counts tasks, each of which may run many items.
         """
         return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def map_unordered(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Does what `map` does, but hands out results as they come.
+
+        An error is raised at its turn, and the iterator may be asked on after it; a time-out, or a pool that breaks or
+        cancels, ends it.
+        """
+        return _map.unordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def stream(
+        self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any
+    ) -> Stream[T]:
+        """Runs a generator in a worker; returns an iterator, for ``for`` and ``async for``, over what it yields.
+
+        Args:
+            genfn: Called with the other arguments, in the worker; returns a generator or another iterable.
+            args: Its arguments.
+            buffersize: Values that the worker may be ahead of the consumer; it waits while the buffer is full.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            TypeError: `genfn` is not callable, or `buffersize` is no integer.
+            ValueError: `buffersize` is below 1.
+            RuntimeError: As `submit` does.
+
+        What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
+        worker as soon as it comes to a ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
+        """
+        return _stream.stream(self, genfn, args, kwargs, buffersize)
 
     def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queues `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
@@ -352,11 +357,12 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             raise TypeError(f"name must be a string, not {name!r}")
         whole("limit", limit, 1)
         with self._crew.settings_lock:
-            used = self._lanes.get(name)
-            if used is not None and not used.core.closed:
-                raise ValueError(f"name must be that of no other lane, not {name!r}: {used!r} is in use")
-            lane = Lane(self, name, limit, bool(first))
-            self._lanes[name] = lane
+            # A lane that nobody holds any more is in use as long as tasks of it are under way.
+            used = self._lane_cores.get(name)
+            if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
+                raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
+            lane = self._lanes[name] = Lane(self, name, limit, bool(first))
+            self._lane_cores[name] = lane.core
         return lane
 
     def resize(
@@ -428,6 +434,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         limit = None if timeout is None else seconds("timeout", timeout)
         if limit is not None and limit > threading.TIMEOUT_MAX:
             limit = None
+        self._discarding = cancel_futures
         self.pool.close()
         _timers.close(self._crew)
         if wait and self._is_ours():
@@ -435,6 +442,8 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         if cancel_futures:
             for future in self.pool.waiting():
                 future.cancel()
+        if wait:
+            _stream.end_own(self.pool, True)
         if wait and not self._crew.join(limit):
             raise TimeoutError(f"after {limit:g} s these tasks still run:\n{self._crew.report()}")
 
@@ -456,6 +465,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         import asyncio
 
         self.shutdown(wait=False)
+        _stream.end_own(self.pool, False)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 

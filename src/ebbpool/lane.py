@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _map
 from ebbpool._accel import LaneCore, current_worker
 from ebbpool._settings import seconds
+from ebbpool._stats import LaneStats
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,31 +22,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LaneStats:
-    """What a lane is doing, and has done. Times are in seconds.
-
-    Attributes:
-        limit: Most of its tasks that run at once.
-        running: Its tasks that run, or whose callbacks do.
-        queued: Its tasks that wait, for their turn in the lane or for a worker.
-        oldest_wait: How long the first of them has waited.
-        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
-        completed: Tasks that returned.
-        failed: Tasks that raised, or that a broken initializer kept from running.
-        cancelled: Tasks cancelled before they ran.
-    """
-
-    limit: int
-    running: int
-    queued: int
-    oldest_wait: float
-    submitted: int
-    completed: int
-    failed: int
-    cancelled: int
 
 
 class Lane(ThreadPoolExecutor):
@@ -88,6 +63,17 @@ class Lane(ThreadPoolExecutor):
     ) -> Iterator[T]:
         """Calls `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
         return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def map_unordered(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Does what `map` does, but hands out results as they come; see `AdaptiveExecutor.map_unordered`."""
+        return _map.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stats(self) -> LaneStats:
         """A snapshot of the lane, taken in one piece."""
@@ -144,6 +130,9 @@ class Lane(ThreadPoolExecutor):
     # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
     _max_workers: Any = property(lambda self: self.core.limit)
     _threads: Any = property(lambda self: self.executor._threads)
+    _work_queue: Any = property(lambda self: self.executor._work_queue)
+    _initializer: Any = property(lambda self: self.executor._initializer)
+    _initargs: Any = property(lambda self: self.executor._initargs)
     _shutdown: Any = property(lambda self: bool(self.core.closed or self.core.pool.closed))
     _broken: Any = property(lambda self: self.executor._broken)
     _thread_name_prefix: Any = property(lambda self: self.executor._thread_name_prefix)
