@@ -142,6 +142,21 @@ def conformance(session: nox.Session, variant: str) -> None:
 
 
 @nox.session
+def downstream(session: nox.Session) -> None:
+    """Run the test suites of FastAPI, Starlette, anyio, uvloop and aiofiles, stock and on ebbpool; compare."""
+    told = session.run("python", "-c", WHO_ARE_YOU, silent=True)
+    without = ["--without-uvloop"] if os.name == "nt" or str(told).strip().endswith("t") else []
+    table = session.run("python", "tests/downstream/suites.py", *without, silent=True)
+    pins = table.split() if isinstance(table, str) else []
+    try:
+        install(session, *group("downstream"), *pins)
+    except nox.command.CommandFailed:
+        session.error("what the suites need cannot be installed: no network here, or no wheel for this Python")
+    install_ebbpool(session)
+    session.run("python", "tests/downstream/run.py", "--work", session.create_tmp(), *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format."""
     install(session, *group("lint"))
@@ -172,6 +187,7 @@ def coverage(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """Put the same load on an asyncio server with the standard library's pool and with ebbpool's."""
     install(session, *group("demo"))
+    install_what_can_be(session, *group("demo-compiled"))
     install_ebbpool(session)
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 
@@ -195,7 +211,13 @@ def contents(archive: Path) -> list[str]:
 
 def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
     """Fail unless each archive holds what it must and nothing that it must not."""
-    needed = {"sdist": ("ebbpool/_core.py", "ebbpool/_core_c.pxd", "ebbpool/py.typed", "tests/conftest.py")}
+    needed = {
+        "sdist": (
+            *(f"ebbpool/_{name}" for name in ("core.py", "core_c.pxd", "semaphore.py", "semaphore_c.pxd")),
+            "ebbpool/py.typed",
+            "tests/conftest.py",
+        )
+    }
     unwanted = {
         "sdist": (".c", ".so", ".pyd", ".pyc"),
         "ext": (".c", ".pxd", ".pyc"),
@@ -210,8 +232,9 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
                 session.error(f"{archive.name} lacks {name}")
     if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
         session.error(f"{artefacts['pure'].name} is not tagged py3-none-any")
-    if not any("ebbpool/_core_c." in name for name in contents(artefacts["ext"])):
-        session.warn(f"{artefacts['ext'].name} holds no extension: is there a compiler?")
+    for extension in ("_core_c", "_semaphore_c"):
+        if not any(f"ebbpool/{extension}." in name for name in contents(artefacts["ext"])):
+            session.warn(f"{artefacts['ext'].name} lacks {extension}: is there a compiler?")
 
 
 @nox.session
