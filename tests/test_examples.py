@@ -1,0 +1,64 @@
+"""Every example in the README and in the documents runs as it stands, in an interpreter of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from support import run_script
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
+    if "AdaptiveExecutor(max_workers=None" not in code
+]
+"""The code of all blocks but the one that is a signature."""
+
+ASK = """
+import asyncio
+import threading
+
+async def ask():
+    sent = []
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+    async def send(message):
+        sent.append(message)
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+             "path": "/report", "raw_path": b"/report", "query_string": b"", "headers": [], "root_path": "",
+             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
+    await app(scope, receive, send)
+    return sent
+
+print(asyncio.run(ask())[-1]["body"].decode())
+print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
+"""
+"""Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
+
+
+def needs(code: str) -> list[str]:
+    """Return the packages that an example imports and that are not installed here."""
+    wanted = [name for name in ("fastapi", "uvloop", "anyio") if re.search(rf"^(from|import) .*\b{name}\b", code, re.M)]
+    return [name for name in wanted if importlib.util.find_spec(name) is None]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_an_example_runs(code: str, tmp_path: Path) -> None:
+    if missing := needs(code):
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+    (tmp_path / "a file").write_text("something to read")
+    is_app = "FastAPI()" in code
+    done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code + (ASK if is_app else ""))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    if is_app:
+        assert done.stdout.splitlines() == ['{"status":"done"}', "1"]
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
