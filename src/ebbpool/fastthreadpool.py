@@ -1,0 +1,385 @@
+"""The names of the fastthreadpool package, on an `AdaptiveExecutor`: change one import, and go on from there.
+
+What differs from the package, and what its calls are called here, is in the migration page of the documentation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._accel import Future, current_worker
+from ebbpool._fastthreadpool_jobs import Jobs, PoolStopped, TimerObj, waits
+from ebbpool._fastthreadpool_outlet import Bounded, Outlet, Semaphore, Sink
+from ebbpool._settings import optional_callable, time_limit, whole
+from ebbpool.executor import AdaptiveExecutor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "TimerObj"]
+
+for _borrowed in (PoolStopped, Semaphore, TimerObj):
+    _borrowed.__module__ = __name__
+
+AS_MANY_AS_CPUS: Final = -9999
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools_lock = threading.Lock()
+
+
+class PoolCallback(Exception):
+    """Results or failures go to the pool's callback (failures perhaps to the log), so there is none to iterate over."""
+
+
+class Pool(Jobs):
+    """A pool of threads that leaves results in one queue, `done`, and failures in another, `failed`.
+
+    Threads start on demand and leave when they have been idle for a while. A generator function as a job leaves every
+    value it yields as a result. When the interpreter exits, queued jobs are dropped and running ones finish.
+
+    Args:
+        max_children: Most threads. 0 or less: that many less than there are processors; by default as many.
+        child_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
+        init_callback: Called in each new thread, with the thread and `init_args`, before its first job. If it raises,
+            the pool takes no more jobs, and those it has fail.
+        init_args: Further arguments for `init_callback`.
+        finish_callback: Called in each thread before it ends.
+        done_callback: Called with each result in place of keeping it, in one thread that is there for that, one result
+            after the other; what it raises is logged. False: results are dropped.
+        failed_callback: The same for failures: called with what would be the entry of `failed`, as arguments.
+        log_level: If not 0 or None, and not above `logging.ERROR`, failures are logged to the logger
+            ``fastthreadpool``, at level ERROR, in place of keeping them.
+        result_id: Whether results become ``(job id, result)`` and failures begin with the job's id.
+        exc_stack: Whether failures are formatted tracebacks and not exceptions.
+        exc_args: Whether failures become ``(exception, args, kwargs)``.
+        done_max: If above 0, the most results that `done` holds: jobs wait with theirs until one is taken away, or the
+            pool is shut down. With a `done_callback`, as many results wait for that.
+
+    Raises:
+        TypeError: An argument is of the wrong type; the message names it and its value.
+        ValueError: There would be no thread, or `done_max` is negative.
+    """
+
+    def __init__(
+        self,
+        max_children: int = AS_MANY_AS_CPUS,
+        child_name_prefix: str = "",
+        init_callback: Callable[..., object] | None = None,
+        init_args: Iterable[Any] | None = None,
+        finish_callback: Callable[[], object] | None = None,
+        done_callback: Callable[[Any], object] | bool | None = None,
+        failed_callback: Callable[..., object] | None = None,
+        log_level: int | None = None,
+        result_id: bool = False,
+        exc_stack: bool = False,
+        exc_args: bool = False,
+        done_max: int = 0,
+    ) -> None:
+        self.max_children = _children(max_children)
+        if not isinstance(child_name_prefix, str):
+            raise TypeError(f"child_name_prefix must be a string, not {child_name_prefix!r}")
+        optional_callable("init_callback", init_callback)
+        optional_callable("finish_callback", finish_callback)
+        optional_callable("failed_callback", failed_callback)
+        caller = None if isinstance(done_callback, bool) else optional_callable("done_callback", done_callback)
+        done_max = whole("done_max", done_max, 0)
+        log_level = whole("log_level", log_level or 0, 0)
+        self._build = functools.partial(
+            AdaptiveExecutor,
+            self.max_children,
+            child_name_prefix or f"ThreadPool{id(self)}",
+            None if init_callback is None else _initialize,
+            (init_callback, *(() if init_args is None else init_args)),
+            finalizer=finish_callback,
+            daemon=True,
+        )
+        self._has_callback = caller is not None or failed_callback is not None
+        self._keeps_nothing = "done" if caller else "failed" if failed_callback or log_level else ""
+        self._outlet = Outlet(
+            caller, failed_callback, log_level, bool(result_id), bool(exc_stack), bool(exc_args), done_max
+        )
+        self._callback_queue = done_max or None
+        self._default: Sink = done_callback is not False
+        self._keep = self._outlet.keeper() if self._outlet.straight and self._default else None
+        self._delayed: dict[Future[Any], None] = {}
+        self._scheduled: dict[TimerObj, None] = {}
+        self._lock = threading.Lock()
+        self._open()
+        with _pools_lock:
+            _pools.add(self)
+
+    def _open(self) -> None:
+        self._executor = self._build()
+        self._enter = self._executor.submit
+        if isinstance(self._outlet.done, Bounded):
+            self._outlet.done.lift(False)
+        if self._has_callback:
+            # A thread of its own, and always the same: what the callback keeps in thread-local storage stays.
+            self._outlet.caller = AdaptiveExecutor(
+                1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
+            )
+
+    def as_completed(self, wait: float | bool | None = None, cnt_max: int = 0) -> Iterator[Any]:
+        """Takes results, and failures, from their queues as they come.
+
+        Args:
+            wait: None or True until all jobs are done, those for later left out; False not at all; a number: until so
+                many seconds from this call are over.
+            cnt_max: Most entries to take; 0 for any number.
+
+        Raises:
+            PoolCallback: The pool was made with `done_callback`, `failed_callback` or `log_level`.
+            TypeError: `wait` or `cnt_max` is no number.
+            ValueError: `cnt_max` is negative.
+            RuntimeError: From the iterator: a job waits for its own pool.
+        """
+        if self._keeps_nothing:
+            raise PoolCallback(f"there is nothing to iterate over: {self._keeps_nothing} results do not go to a queue")
+        most = whole("cnt_max", cnt_max, 0)
+        limit = None if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
+        return self._outlet.take(self._executor.wait_idle, limit, most)
+
+    @property
+    def done(self) -> deque[Any]:
+        """The queue of results."""
+        return self._outlet.done
+
+    @property
+    def done_cnt(self) -> Semaphore:
+        """Counts the results in `done`: acquire it, then take one."""
+        return self._outlet.done_cnt
+
+    @property
+    def failed(self) -> deque[Any]:
+        """The queue of failures."""
+        return self._outlet.failed
+
+    @property
+    def failed_cnt(self) -> Semaphore:
+        """Counts the failures in `failed`: acquire it, then take one."""
+        return self._outlet.failed_cnt
+
+    # What it is doing.
+
+    @property
+    def children(self) -> tuple[threading.Thread, ...]:
+        """The threads there are."""
+        return tuple(self._executor._threads)
+
+    @property
+    def child_cnt(self) -> int:
+        """How many threads there are."""
+        return len(self.children)
+
+    @property
+    def alive(self) -> int:
+        """How many threads are alive."""
+        return sum(child.is_alive() for child in self.children)
+
+    @property
+    def busy(self) -> int:
+        """How many threads have a job; a slice of a map counts as one."""
+        return self._executor.stats().running
+
+    @property
+    def pending(self) -> int:
+        """How many jobs are queued or running; a slice of a map counts as one."""
+        stats = self._executor.stats()
+        return stats.queued + stats.running
+
+    @property
+    def jobs(self) -> deque[Future[Any]]:
+        """The jobs that are queued, as it stands now."""
+        waiting: list[Any] = self._executor.pool.waiting()
+        return deque(waiting)
+
+    @property
+    def delayed(self) -> deque[Future[Any]]:
+        """The jobs of `submit_later` that have not begun, as it stands now."""
+        return deque(future for future in list(self._delayed) if waits(future))
+
+    @property
+    def scheduled(self) -> deque[TimerObj]:
+        """The jobs of `schedule` and `submit_at` that have runs to come, as it stands now."""
+        return deque(timer for timer in list(self._scheduled) if timer.active)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Waits up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
+
+        Returns:
+            False if the time is over.
+
+        Raises:
+            TypeError: `timeout` is no number.
+            RuntimeError: A job, or a callback, waits for its own pool.
+        """
+        limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
+        caller = self._outlet.caller
+        while self._executor.wait_idle(_left(limit)):
+            if caller is None:
+                return True
+            if not caller.wait_idle(_left(limit)):
+                return False
+            # A callback may have had another job for the pool.
+            if self._executor.wait_idle(0):
+                return True
+        return False
+
+    # The end.
+
+    def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
+        """Takes jobs that have not begun off the queue, and stops timers.
+
+        Args:
+            job_id: The job, by its id or its future; None for all that are queued, False for none. A slice of a map
+                goes with None only.
+            timer: What `submit_later`, `submit_at` or `schedule` returned; True for all there are; None for none.
+
+        Returns:
+            Whether the job was there to be cancelled; True for None and False.
+
+        Raises:
+            TypeError: One of them is nothing of the kind.
+        """
+        if job_id is True or not (job_id is None or isinstance(job_id, (int, Future))):
+            raise TypeError(f"job_id must be a job's id or future, None or False, not {job_id!r}")
+        if timer is True:
+            for future in self.delayed:
+                future.cancel()
+            for repeated in self.scheduled:
+                repeated.cancel()
+        elif timer is not None and timer is not False:
+            if not hasattr(timer, "cancel"):
+                raise TypeError(f"timer must be what a method of the pool returned, True or None, not {timer!r}")
+            timer.cancel()
+        if job_id is False:
+            return True
+        if job_id is None:
+            self._drop_jobs()
+            return True
+        future = job_id if isinstance(job_id, Future) else self._outlet.waiting.pop(job_id, None)
+        return future is not None and waits(future) and future.cancel()
+
+    def _drop_jobs(self) -> None:
+        for future in self._executor.pool.waiting():
+            future.cancel()
+        self._outlet.prune()
+
+    def clear(self) -> None:
+        """Drops all queued jobs, results and failures; a pool that was shut down takes jobs again."""
+        with self._lock:
+            self._drop_jobs()
+            self._outlet.clear()
+            if self.is_shutdown:
+                self._open()
+
+    def cleanup_children(self) -> None:
+        """Does nothing: threads that have ended are not counted."""
+
+    def shutdown_children(self) -> None:
+        """Drops all queued jobs and takes no more; does not wait for those that run. A map ends after its next item."""
+        self._outlet.generation += 1
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._lift()
+        self._outlet.prune()
+
+    def shutdown(self, timeout: float | None = None, soon: bool = False) -> bool:
+        """Takes no more jobs, and waits until those it has are done, and all callbacks have been called.
+
+        Jobs whose time has not come are dropped, and `done_max` no longer counts. A job, or a callback, of this same
+        pool does not wait.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+            soon: Whether to drop the queued jobs, too.
+
+        Returns:
+            Whether all threads have ended.
+
+        Raises:
+            TypeError: `timeout` is no number.
+        """
+        limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
+        caller = self._outlet.caller
+        worker = current_worker()
+        inside = worker is not None and worker.pool in (self._executor.pool, caller and caller.pool)
+        self._executor.shutdown(wait=False, cancel_futures=bool(soon))
+        self._lift()
+        if soon:
+            self._outlet.prune()
+        if inside:
+            return False
+        try:
+            self._executor.shutdown(timeout=_left(limit))
+            if caller is not None:
+                caller.shutdown(timeout=_left(limit))
+        except TimeoutError:
+            return False
+        return True
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Does what `shutdown(timeout)` does."""
+        return self.shutdown(timeout)
+
+    def _lift(self) -> None:
+        if isinstance(self._outlet.done, Bounded):
+            self._outlet.done.lift(True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "shut down" if self.is_shutdown else f"{self.child_cnt} of at most {self.max_children} threads"
+        return f"<{type(self).__name__} at {id(self):#x}: {state}, {self.pending} jobs pending, {len(self.done)} done>"
+
+
+def Shutdown(now: bool = True) -> None:
+    """Shuts down every pool there is, and waits for them; at the interpreter's exit, too.
+
+    Args:
+        now: Whether to drop the queued jobs.
+    """
+    with _pools_lock:
+        pools = list(_pools)
+    for pool in pools:
+        if now:
+            pool.shutdown_children()
+        else:
+            pool._executor.shutdown(wait=False)
+            pool._lift()
+    for pool in pools:
+        pool.shutdown()
+
+
+atexit.register(Shutdown)
+
+
+def _children(number: Any) -> int:
+    cpus = os.cpu_count() or 1
+    number = whole("max_children", number, -(2**63))
+    children = cpus if number <= AS_MANY_AS_CPUS else number if number > 0 else cpus + number
+    if children < 1:
+        raise ValueError(f"max_children must leave at least one of {cpus} threads, not {number!r}")
+    return int(children)
+
+
+def _initialize(init_callback: Callable[..., object], *args: Any) -> None:
+    init_callback(threading.current_thread(), *args)
+
+
+def _left(limit: float | None) -> float | None:
+    return None if limit is None else max(0.0, limit - monotonic())
