@@ -118,10 +118,10 @@ def install_tests(session: nox.Session) -> None:
 @each_python
 @each_variant
 def tests(session: nox.Session, variant: str) -> None:
-    """Run the test suite against the installed package."""
+    """Run the test suite against the installed package, in four processes: most tests wait most of the time."""
     install_tests(session)
     install_ebbpool(session, variant)
-    session.run("python", "-m", "pytest", *session.posargs, env=environment(variant))
+    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4")), env=environment(variant))
 
 
 @each_python

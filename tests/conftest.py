@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
             "an extension module turned the GIL on: this run would prove nothing about free threading "
             "(PYTHON_GIL=0 keeps it off, PYTHON_GIL=1 says that it is meant)"
         )
+
+
+def pytest_collection_finish() -> None:
+    """Spare the many collections that tests ask for a look at everything that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
