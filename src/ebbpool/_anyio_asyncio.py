@@ -114,22 +114,16 @@ async def run_sync(
     limiter: CapacityLimiter | None,
     beyond: bool,
 ) -> Any:
-    """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call may go `beyond` them.
+    """See `ebbpool.anyio.run_sync`; a call that goes `beyond` the executor's ceiling has borrowed from a limiter.
 
     anyio has the task wait in a shield. Here the shield is raised by the first cancellation, for most calls never see
     one: if the call still waits for capacity then, the cancellation goes through, as it does with anyio where a call
     waits for a token.
     """
+    if limiter is not None:
+        async with limiter:
+            return await run_sync(executor, func, args, abandon_on_cancel, None, beyond)
     await turn()
-    if limiter is None:
-        return await _run(executor, func, args, abandon_on_cancel, False)
-    async with limiter:
-        return await _run(executor, func, args, abandon_on_cancel, beyond)
-
-
-async def _run(
-    executor: AdaptiveExecutor, func: Callable[..., Any], args: tuple[Any, ...], abandon_on_cancel: bool, beyond: bool
-) -> Any:
     task: Any = current_task()
     state = task_states.get(ref(task))
     scope = None if state is None else state.cancel_scope
