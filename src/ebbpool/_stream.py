@@ -329,9 +329,10 @@ class Stream(Generic[T]):
     ) -> None:
         self._channel.leave()
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         channel = getattr(self, "_channel", None)
-        if channel is not None:
+        # At the end of the interpreter the names of this module are gone, and all streams were cut.
+        if channel is not None and not finalizing():
             channel.leave()
 
 
