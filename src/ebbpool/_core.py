@@ -1256,8 +1256,8 @@ class Pool:
             return "closed"
         if self.max_queue < 0:
             return None
-        # Tasks that idle or arriving workers are about to take do not count as waiting.
-        coming = self._at_hand() + self.starting
+        # Tasks that idle or arriving workers are about to take do not count as waiting. Workers too many take none.
+        coming = max(0, self._at_hand() + self.starting - self.surplus)
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
         # Where a task must not wait, or would be lost, the pool grows without further thought.
