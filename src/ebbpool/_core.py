@@ -1979,15 +1979,13 @@ class ExecutorCore:
         """
         if context is None and self.pool.contextual:
             context = copy_context()
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
         call: LoopCall = LoopCall.__new__(LoopCall)
-        if context is not None and not cython.compiled:
-            args = (fn, *args)
-            fn = context.run
         self._prepare(call, fn, args, kwargs)
         if cython.compiled:
             call._context = context
+        elif context is not None:
+            call._args = (fn, *args)
+            call._fn = context.run
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _LOOP

@@ -89,6 +89,12 @@ def seconds(name: str, value: Any) -> float:
     return number
 
 
+def waiting_limit(name: str, value: Any) -> float | None:
+    """Returns `value` as `seconds` does, or None for None and for what is longer than anybody can wait."""
+    number = None if value is None else seconds(name, value)
+    return None if number is None or number > threading.TIMEOUT_MAX else number
+
+
 def time_limit(name: str, value: Any) -> float:
     """Returns `value` as a float; what is below 0 becomes 0, as waiting for locks and futures has it.
 

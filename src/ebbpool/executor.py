@@ -25,8 +25,8 @@ from ebbpool._settings import (
     WhenFull,
     optional_callable,
     policy,
-    seconds,
     time_limit,
+    waiting_limit,
     whole,
 )
 from ebbpool._stats import PoolStats
@@ -431,9 +431,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
                 stays shut down.
             RuntimeError: A task of this same pool wants to wait.
         """
-        limit = None if timeout is None else seconds("timeout", timeout)
-        if limit is not None and limit > threading.TIMEOUT_MAX:
-            limit = None
+        limit = waiting_limit("timeout", timeout)
         self._discarding = cancel_futures
         self.pool.close()
         _timers.close(self._crew)

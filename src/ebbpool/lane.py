@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _map
-from ebbpool._accel import LaneCore, current_worker
-from ebbpool._settings import seconds
+from ebbpool._accel import LaneCore
+from ebbpool._settings import waiting_limit
 from ebbpool._stats import LaneStats
 
 if TYPE_CHECKING:
@@ -94,17 +93,14 @@ class Lane(ThreadPoolExecutor):
             TimeoutError: The time is over; the message says how many tasks are left. The lane stays shut down.
             RuntimeError: A task of this same pool wants to wait.
         """
-        limit = None if timeout is None else seconds("timeout", timeout)
-        if limit is not None and limit > threading.TIMEOUT_MAX:
-            limit = None
+        limit = waiting_limit("timeout", timeout)
         self.core.close()
         if cancel_futures:
             for future in self.core.waiting():
                 future.cancel()
         if not wait:
             return
-        worker = current_worker()
-        if worker is not None and worker.pool is self.core.pool:
+        if self.executor._is_ours():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
         if not self.core.pool.await_lane(self.core, -1.0 if limit is None else limit):
             left = self.stats()
