@@ -61,9 +61,9 @@ def amap(
     calls: _Calls = _InOrder() if ordered else _AsTheyCome()
     if hasattr(type(items), "__aiter__"):
         run = executor.run
-        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]
+        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]  # it was looked at
     try:
-        submitted = map(executor.run, repeat(fn), items)  # type: ignore[arg-type]
+        submitted = map(executor.run, repeat(fn), items)  # type: ignore[arg-type]  # if not, TypeError
     except TypeError as error:
         raise TypeError(f"items must be an iterable or an async iterable, not {items!r}") from error
     return _from_plain(calls, submitted, size)
@@ -188,7 +188,7 @@ async def _from_plain(
                 except Exception as error:
                     failure = error
                     submitted = None
-                call = None  # type: ignore[assignment]
+                call = None  # type: ignore[assignment]  # drops the reference
             if not calls:
                 break
             await calls.ready()

@@ -35,7 +35,7 @@ HOME = "_ebbpool_anyio"
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 """How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio tells it by that, too."""
 
-task_states: Any = _task_states.data  # type: ignore[attr-defined]
+task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
 
 
 class Home:
@@ -160,7 +160,7 @@ def _start(
     loop = running_loop()
     home = getattr(loop, HOME, None)
     if home is None:
-        home = Home(loop)  # type: ignore[arg-type]
+        home = Home(loop)  # type: ignore[arg-type]  # a loop runs here
         setattr(loop, HOME, home)
     ticket = Ticket(loop=loop)
     ticket.call = ticket.relay = None

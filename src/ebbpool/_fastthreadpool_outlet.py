@@ -79,7 +79,7 @@ class Bounded(deque[Any]):
         self._taken()
         return value
 
-    def pop(self) -> Any:  # type: ignore[override]
+    def pop(self) -> Any:  # type: ignore[override]  # a deque takes no index
         """Takes the last result away."""
         value = super().pop()
         self._taken()
