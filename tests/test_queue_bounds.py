@@ -112,6 +112,20 @@ def test_a_worker_on_its_way_makes_room_for_one_task(when_full: Any, max_queue: 
             assert one_too_many.join().result(TIMEOUT) in gate.threads
 
 
+def test_a_worker_that_is_one_too_many_makes_no_room() -> None:
+    gate = Gate()
+    with AdaptiveExecutor(2, initializer=gate, max_queue=1, when_full="reject") as pool, gate:
+        futures = [pool.submit(threading.current_thread) for _ in range(3)]
+        gate.await_begun(2)
+        pool.resize(max_workers=1)
+        assert futures.pop().cancel()
+        with pytest.raises(QueueFull):
+            pool.submit(threading.current_thread)
+        gate.open()
+        for future in futures:
+            assert future.result(TIMEOUT) in gate.threads
+
+
 def test_reject_keeps_no_reference_to_the_call() -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool, Gate() as gate, no_collector():
         fill(pool, gate, workers=1, queued=0)
