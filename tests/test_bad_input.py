@@ -48,6 +48,15 @@ BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
     ("when_full", "drop", ValueError),
     ("when_full", "", ValueError),
 ]
+BAD_STACKS: list[tuple[str, Any, type[Exception]]] = [
+    ("thread_stack_size", 0, ValueError),
+    ("thread_stack_size", 1, ValueError),
+    ("thread_stack_size", 4096, ValueError),
+    ("thread_stack_size", -65536, ValueError),
+    ("thread_stack_size", 2**62, ValueError),
+    ("thread_stack_size", 2**80, ValueError),
+    *(("thread_stack_size", value, error) for value, error in COUNTS),
+]
 
 
 def check_names(error: BaseException, name: str, value: object) -> None:
@@ -55,7 +64,7 @@ def check_names(error: BaseException, name: str, value: object) -> None:
     assert repr(value) in str(error) or str(value) in str(error).replace(name, ""), f"{value!r} is not in: {error}"
 
 
-@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_HOOKS)
+@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_HOOKS + BAD_STACKS)
 def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) -> None:
     before = set(threading.enumerate())
     with pytest.raises(error) as caught:

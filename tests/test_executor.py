@@ -46,6 +46,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "finalizer": None,
         "propagate_context": False,
         "daemon": False,
+        "thread_stack_size": None,
     }
 
 

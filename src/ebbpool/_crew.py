@@ -15,7 +15,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool import _lifecycle
+from ebbpool import _lifecycle, _stack
 from ebbpool._accel import Pool, Worker
 from ebbpool._compat import GIL_ENABLED, available_cpus
 from ebbpool._sizing import TICK, Limits, Sample, Sizing
@@ -41,6 +41,21 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
     # Runs wherever the garbage collector does, perhaps under the very mutex that closing takes.
     if pool.headcount > 0 and not pool.closed:
         call_soon(pool.close)
+
+
+class QueueView:
+    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._pool = crew.pool
+
+    def qsize(self) -> int:
+        """How many tasks wait for a worker."""
+        return int(self._pool.counts()["queued"])
+
+    def empty(self) -> bool:
+        """Whether no task waits for a worker."""
+        return self.qsize() == 0
 
 
 class _LaterEvent(threading.Event):
@@ -87,12 +102,14 @@ class Crew:
         initargs: tuple[Any, ...],
         finalizer: Callable[[], object] | None,
         daemon: bool,
+        stack_size: int | None,
     ) -> None:
         self.prefix = prefix or f"AdaptiveExecutor-{next(_numbers)}"
         self.initializer = initializer
         self.initargs = initargs
         self.finalizer = finalizer
         self.daemon = daemon
+        self.stack_size = stack_size
         self.pool = Pool(self)
         self.timers = Timers(timekeeper)
         self.pool.slow_start = initializer is not None
@@ -131,7 +148,7 @@ class Crew:
         self.pool.enlist(worker)
         self.threads.add(thread)
         try:
-            thread.start()
+            _stack.start(thread, self.stack_size)
         except BaseException as error:
             # A signal may interrupt the start after the thread has been made: then the worker lives.
             if isinstance(error, RuntimeError) or not thread.begins():

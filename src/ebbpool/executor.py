@@ -13,9 +13,9 @@ from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool import _lifecycle, _map, _stream, _timers
+from ebbpool import _lifecycle, _map, _stack, _stream, _timers
 from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker
-from ebbpool._crew import Crew
+from ebbpool._crew import Crew, QueueView
 from ebbpool._schedule import OnError, ScheduledTask
 from ebbpool._settings import (
     DEFAULT_MAX_WORKERS,
@@ -50,21 +50,6 @@ class QueueFull(RuntimeError):
     """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject"."""
 
 
-class _QueueView:
-    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._pool = crew.pool
-
-    def qsize(self) -> int:
-        """How many tasks wait for a worker."""
-        return int(self._pool.counts()["queued"])
-
-    def empty(self) -> bool:
-        """Whether no task waits for a worker."""
-        return self.qsize() == 0
-
-
 class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
 
@@ -87,6 +72,12 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; what is queued then is cancelled.
+        thread_stack_size: Bytes of stack that each thread has at least, rounded up to whole pages of memory; None for
+            what `threading.stack_size` says, 8 MiB on most Linux systems. It reserves address space; resident is what
+            a thread has used of it. `threading.stack_size` is changed for the instant in which a worker is started: a
+            thread that other code starts then may get this size, too. On CPython up to 3.13 less than 4 MiB is a
+            risk: recursion through C (``__repr__`` of nested objects, a key function, deeply nested JSON) may use it
+            up, which kills the process, before the recursion limit raises ``RecursionError``.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -108,6 +99,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         finalizer: Callable[[], object] | None = None,
         propagate_context: bool = False,
         daemon: bool = False,
+        thread_stack_size: int | None = None,
     ) -> None:
         settings = Settings(
             DEFAULT_MAX_WORKERS if max_workers is None else max_workers,
@@ -125,8 +117,9 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
         except TypeError:
             raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
         self._when_full = policy(when_full)
+        stack = _stack.stack_size("thread_stack_size", thread_stack_size)
         self._discarding = False
-        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon))
+        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
         self.pool = self._crew.pool
         self.pool.contextual = bool(propagate_context)
         self._apply(settings)
@@ -490,7 +483,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
     # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
     _threads: Any = property(lambda self: {thread for thread, _ in self.pool.crew_list()})
-    _work_queue: Any = property(lambda self: _QueueView(self._crew))
+    _work_queue: Any = property(lambda self: QueueView(self._crew))
     _shutdown: Any = property(lambda self: bool(self.pool.closed))
     _broken: Any = property(lambda self: self._crew.cause or False)
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)

@@ -1,0 +1,73 @@
+"""The stack that a new thread gets: a setting of the whole interpreter, lent to one start at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Imported for its fork hooks: those below are installed after them, so that a fork takes this lock before the pools'
+# mutexes, as a finaliser does that submits while a thread is being started.
+from ebbpool import _lifecycle  # noqa: F401
+from ebbpool._settings import whole
+
+# Reentrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
+_lock = threading.RLock()
+
+
+@contextmanager
+def _lent(size: int) -> Iterator[None]:
+    with _lock:
+        # This sets it to 0, the platform's: a signal before the assignment leaves that, and not `size`.
+        usual = threading.stack_size()
+        try:
+            threading.stack_size(size)
+            yield
+        finally:
+            threading.stack_size(usual)
+
+
+def start(thread: threading.Thread, size: int | None) -> None:
+    """Starts `thread` with a stack of `size` bytes; None for what `threading.stack_size` says.
+
+    Threads that other code starts in the same instant may get that size, too.
+
+    Raises:
+        RuntimeError: The system refuses another thread.
+    """
+    if size is None:
+        thread.start()
+        return
+    with _lent(size):
+        thread.start()
+
+
+def stack_size(name: str, value: Any) -> int | None:
+    """Returns `value`, bytes, rounded up to whole pages of memory, or None for None; starts no thread.
+
+    Raises:
+        TypeError: It is no integer, or a bool.
+        ValueError: The platform has no such stacks: it is too small, or there is no room for one.
+    """
+    if value is None:
+        return None
+    import mmap
+
+    number = whole(name, value, 1)
+    pages = -(-number // mmap.PAGESIZE) * mmap.PAGESIZE
+    try:
+        with _lent(pages):
+            pass
+        if sys.platform != "win32":
+            # The setting takes what no address space holds; there, starting a thread would be the first to fail.
+            mmap.mmap(-1, pages, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (ValueError, OverflowError, OSError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a size in bytes that the system accepts, not {value!r}: {error}") from None
+    return pages
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
