@@ -271,3 +271,37 @@ def test_a_forked_child_forgets_the_schedules() -> None:
         print(task.active)
     """)
     assert lines == ["False None False", "True True", "0", "True"]
+
+
+def test_due_in_the_moment_of_the_shutdown() -> None:
+    """The pool is closed between the timekeeper's look at it and the queue: the run is cancelled, not failed."""
+    with timed_pool() as (pool, keeper):
+        ran: list[int] = []
+        task = pool.schedule(1, ran.append, 1)
+        release = pool.release
+
+        def closing(future: Any) -> bool:
+            pool.pool.close()
+            return release(future)
+
+        pool.release = closing
+        keeper.advance(1.0)
+        pool.shutdown()
+        assert (ran, task.runs, task.last_error, task.active) == ([], 0, None, False)
+
+
+def test_cancelled_while_its_next_run_is_armed() -> None:
+    with timed_pool() as (pool, keeper):
+        timers = pool._crew.timers
+        add = timers.add
+        task = pool.schedule(3600, int, first=1)
+
+        def cancelling(executor: Any, future: Any, due: float) -> None:
+            assert task.cancel()
+            add(executor, future, due)
+
+        timers.add = cancelling
+        pass_time(pool, keeper, 1.0)
+        assert task.runs == 1
+        assert not timers.waiting
+        assert pool.stats().delayed == 0

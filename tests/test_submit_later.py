@@ -468,3 +468,24 @@ def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
         print(os.waitpid(pid, 0)[1], future.result(10) == os.getpid(), pool.wait_idle(10) and told == [future])
     """)
     assert lines == ["True []", "8 0", "0 True True"]
+
+
+def test_due_in_the_moment_of_the_shutdown() -> None:
+    """The pool is closed between the timekeeper's look at it and the queue: the call is cancelled."""
+    with timed_pool() as (pool, keeper):
+        release = pool.release
+        future = pool.submit_later(1, int)
+        told_in: list[threading.Thread] = []
+        future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
+
+        def closing(held: Any) -> bool:
+            pool.pool.close()
+            queued = release(held)
+            assert told_in == []
+            return queued
+
+        pool.release = closing
+        keeper.advance(1.0)
+        pool.shutdown()
+        assert future.cancelled() and nothing_left(pool)
+        assert told_in == [threading.current_thread()]

@@ -1947,17 +1947,20 @@ class ExecutorCore:
         return self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
 
     @cython.locals(future=FutureCore)
-    def release(self, future: FutureCore) -> None:
+    def release(self, future: FutureCore) -> bool:
         """Queues a future that was held back, if it is still pending; with a full queue it waits its turn.
 
-        It neither waits nor raises: what cannot be queued any more is settled with the error.
+        It neither waits nor raises: where no worker can be had, the future is settled with the error.
+
+        Returns:
+            False if the pool takes no more tasks; the future is as it was then.
         """
         try:
             refusal = self.pool.line_up(future)
-            if refusal is not None:
-                self._refused(future, refusal, False)
         except RuntimeError as error:
             future.reject(error)
+            return True
+        return refusal is None
 
     def offload(
         self,

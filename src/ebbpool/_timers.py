@@ -27,7 +27,7 @@ class Executor(Protocol):
     def _crew(self) -> Crew: ...
 
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any: ...
-    def release(self, future: Any) -> None: ...
+    def release(self, future: Any) -> bool: ...
 
 
 class Crew(Protocol):
@@ -53,10 +53,11 @@ class Timers:
 
     def add(self, executor: Executor, future: Any, due: float) -> None:
         """Has the held `future` queued once the keeper's clock says `due`; cancels it if the pool is shut down."""
+        # First: a schedule's future may be cancelled at any time, and the callback has to find it.
+        self.waiting[future] = executor
         # This callback holds the executor until the call is done: its last reference then goes in a worker, and not
         # in the timekeeper's thread.
         future.add_done_callback(MethodType(_settled, executor))
-        self.waiting[future] = executor
         self.keeper.call_at(due, self, future)
         # A pool is closed before `waiting` is emptied: either this future is found there, or this sees the pool closed.
         if executor.pool.closed:
@@ -70,13 +71,16 @@ class Timers:
         """See `Book.fire`."""
         executor = self.waiting.get(thing)
         # What is left in a closed pool is cancelled by `close`, in the thread that shuts down: callbacks may run there.
-        if executor is None or executor.pool.closed or self.waiting.pop(thing, None) is None:
+        # So it has to be found there, should the pool be closed in this very moment.
+        if executor is None or executor.pool.closed:
             return
         try:
-            executor.release(thing)
+            queued = executor.release(thing)
         except BaseException as error:
             thing.reject(error)
             raise
+        if queued:
+            self.waiting.pop(thing, None)
 
     def close(self, error: BaseException | None = None) -> tuple[int, int]:
         """Cancels the calls whose time has not come, or fails them with `error`, and ends the schedules.
