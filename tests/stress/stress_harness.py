@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import pytest
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, Future, PoolStats, QueueFull
+from ebbpool import AdaptiveExecutor, BrokenThreadPool, Future, Lane, LaneStats, PoolStats, QueueFull
 
 SECONDS = float(os.environ.get("EBBPOOL_STRESS_SECONDS", "3.0"))
 """How long each test keeps the pressure up."""
@@ -211,13 +212,17 @@ class Ledger:
             "boom": self._quick,
             "sleepy": self._sleepy,
             "nested": self._nested,
+            "call": self._call,
         }
 
-    def submit(self, pool: AdaptiveExecutor, kind: str = "quick", *args: Any) -> Ticket | None:
+    def submit(self, pool: AdaptiveExecutor | Lane, kind: str = "quick", *args: Any) -> Ticket | None:
         """Submit one task; return None if the pool refused it. Raises RuntimeError if it was shut down."""
-        ticket = Ticket(kind)
+        return self.hand_in(Ticket(kind), pool.submit, *args)
+
+    def hand_in(self, ticket: Ticket, submit: Callable[..., Future[Any]], *args: Any) -> Ticket | None:
+        """Do what `submit` does with a given ticket and any function that takes a call and returns a future."""
         try:
-            future = pool.submit(self.bodies[kind], ticket, *args)
+            future = submit(self.bodies[ticket.kind], ticket, *args)
         except QueueFull:
             self.full.append(ticket)
             return None
@@ -248,6 +253,11 @@ class Ledger:
         time.sleep(seconds)
         return ticket.token
 
+    def _call(self, ticket: Ticket, call: Callable[..., object], *args: Any) -> object:
+        ticket.runs.append(threading.get_ident())
+        call(*args)
+        return ticket.token
+
     def _nested(self, ticket: Ticket, pool: AdaptiveExecutor, depth: int = 1) -> object:
         ticket.runs.append(threading.get_ident())
         try:
@@ -275,6 +285,10 @@ class Ledger:
             stats: The pool's figures, taken when nothing was queued or running any more.
             broken: Whether a future may hold BrokenThreadPool instead of an outcome of its own.
         """
+        add_up(stats, self.tally(broken=broken))
+
+    def tally(self, *, broken: bool = False) -> dict[str, int]:
+        """Check the notes of every ticket; return what `stats` ought to say once all are done."""
         assert not self.problems, self.problems[0]
         completed = failed = cancelled = 0
         for ticket in self.accepted:
@@ -304,25 +318,31 @@ class Ledger:
             assert set(ticket.notices) == set(ticket.asked)
         for ticket in (*self.full, *self.late, *self.broken):
             assert not ticket.runs, "a task ran although submit() raised"
-        counted = {
+        return {
             "submitted": len(self.accepted),
             "completed": completed,
             "failed": failed,
             "cancelled": cancelled,
             "rejected": len(self.full),
-            "queued": 0,
-            "running": 0,
-            "blocked": 0,
         }
-        told = {name: getattr(stats, name) for name in counted}
-        assert told == counted
+
+
+def add_up(stats: PoolStats | LaneStats, *tallies: dict[str, int]) -> None:
+    """Check that `stats`, taken when nothing was queued or running any more, are the sum of `tallies`."""
+    told = asdict(stats)
+    counted = {name: sum(tally[name] for tally in tallies) for name in tallies[0] if name in told}
+    counted |= {name: 0 for name in ("queued", "running", "blocked", "delayed") if name in told}
+    assert {name: told[name] for name in counted} == counted
+    if isinstance(stats, PoolStats):
         assert stats.started - stats.retired == stats.workers, stats
 
 
-def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str) -> None:
+def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: Ledger) -> None:
     """After a shutdown: everything is done, it all adds up, and the workers are gone."""
-    ledger.settle()
-    ledger.audit(pool.stats())
+    ledgers = (ledger, *others)
+    for each in ledgers:
+        each.settle()
+    add_up(pool.stats(), *(each.tally() for each in ledgers))
     assert pool.stats().workers == 0, pool.stats()
     assert not pool._threads
     assert pool._work_queue.qsize() == 0

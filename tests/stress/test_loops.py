@@ -1,0 +1,382 @@
+"""Calls from event loops under pressure: each has one outcome, delivered in order, to loops that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from loops import KINDS, Loops, Report, each_loop  # noqa: F401  (a fixture)
+from stress_harness import (
+    LONG_ENOUGH,
+    PATIENCE,
+    SEED,
+    BoomError,
+    Crew,
+    Ledger,
+    add_up,
+    bounded,
+    rounds,
+    stuck,
+)
+
+from ebbpool import AdaptiveExecutor, Lane, QueueFull
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "wide": {"max_workers": 8},
+    "short keep-alive": {"max_workers": 4, "keep_alive": 0.0005},
+    "block": {"max_workers": 3, "max_queue": 3, "when_full": "block"},
+    "block, hand to hand": {"max_workers": 3, "max_queue": 0, "when_full": "block", "keep_alive": 0.001},
+    "reject": {"max_workers": 3, "max_queue": 3, "when_full": "reject"},
+    "caller runs": {"max_workers": 3, "max_queue": 3, "when_full": "caller_runs"},
+}
+ENDINGS = ("idle", "wait", "cancel", "no wait")
+NUMBERS = itertools.count()
+SHUT_DOWN = "cannot schedule new futures after shutdown"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What workers have to log is an error of the pool: none may be met by what was not meant for it."""
+    with caplog.at_level(logging.ERROR):
+        yield
+    logged = [record.getMessage() for record in caplog.get_records("call") if record.name == "concurrent.futures"]
+    assert not logged, logged
+
+
+def kinds() -> list[str]:
+    """Return the kinds of event loops that there are here."""
+    missing = set()
+    if importlib.util.find_spec("uvloop") is None:
+        missing.add("uvloop")
+    if not hasattr(asyncio, "eager_task_factory"):
+        missing.add("eager")
+    return [kind for kind in KINDS if kind not in missing]
+
+
+class Call:
+    """One call from a loop: what was asked of it, and everything that happened to it."""
+
+    __slots__ = ("error", "future", "heard", "kind", "reports", "runs", "token")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.token = object()
+        self.error = BoomError() if kind == "boom" else None
+        self.future: asyncio.Future[object] | None = None
+        self.runs: list[int] = []
+        self.heard: list[bool] = []
+        self.reports: list[Report] = []
+
+    def body(self, loop: asyncio.AbstractEventLoop) -> object:
+        """Do the work, in a worker, and put something on the loop that has to come before the result."""
+        self.runs.append(threading.get_ident())
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self.heard.append, True)
+        if self.kind == "sleepy":
+            time.sleep(0.0005)
+        if self.error is not None:
+            raise self.error
+        return self.token
+
+    def look(self) -> None:
+        """Check the outcome, if there is one, in the loop's thread."""
+        future = self.future
+        assert future is not None
+        if not future.done():
+            return
+        assert len(self.runs) <= 1, f"a call ran {len(self.runs)} times"
+        if future.cancelled():
+            return
+        assert self.runs, "a call has an outcome and did not run"
+        assert self.heard, "an outcome came before what the call had put on the loop"
+        assert future.exception() is self.error
+        if self.error is None:
+            assert future.result() is self.token
+
+    async def read(self) -> None:
+        """Wait for the outcome and check it."""
+        assert self.future is not None
+        with contextlib.suppress(asyncio.CancelledError, BoomError):
+            await self.future
+        assert self.future.done()
+        self.look()
+
+    def abandoned(self) -> bool:
+        """Whether the call failed after its future had been cancelled: the loop has to be told of that, once."""
+        assert self.future is not None
+        return self.future.cancelled() and bool(self.runs) and self.error is not None
+
+
+class Caller:
+    """What one event loop asks of a pool and its lanes."""
+
+    def __init__(self, targets: list[AdaptiveExecutor | Lane], rng: random.Random) -> None:
+        self.targets = targets
+        self.rng = rng
+        self.accepted: list[Call] = []
+        self.full: list[Call] = []
+        self.strays: list[Report] = []
+        self.open = True
+
+    def start(self) -> Call | None:
+        """Make one call; return None if the pool refused it, and note if that was because it is shut down."""
+        call = Call(self.rng.choices(("quick", "boom", "sleepy"), (10, 3, 1))[0])
+        try:
+            call.future = self.rng.choice(self.targets).run(call.body, asyncio.get_running_loop())
+        except QueueFull:
+            self.full.append(call)
+            return None
+        except RuntimeError as error:
+            assert str(error) == SHUT_DOWN
+            self.open = False
+            return None
+        self.accepted.append(call)
+        return call
+
+    def hear(self, loop: asyncio.AbstractEventLoop, report: Report) -> None:
+        """Take in what is reported to the loop's exception handler."""
+        error = report.get("exception")
+        for call in self.accepted:
+            if error is not None and call.error is error:
+                call.reports.append(report)
+                return
+        self.strays.append(report)
+
+    async def batch(self) -> None:
+        """Make some calls, cancel some of them, and wait for all."""
+        rng = self.rng
+        calls = [call for _ in range(rng.choice((1, 5, 60, 400))) if (call := self.start()) is not None]
+        tasks = [asyncio.ensure_future(call.read()) for call in calls]
+        for _ in range(rng.randrange(3)):
+            await asyncio.sleep(rng.choice((0, 0, 0.0005)))
+            for call in calls:
+                call.look()
+            for number in rng.sample(range(len(calls)), len(calls) // 5):
+                ending = tasks[number] if rng.random() < 0.5 else calls[number].future
+                assert ending is not None
+                ending.cancel()
+        done, left = await asyncio.wait(tasks, timeout=PATIENCE) if tasks else (set(), set())
+        if left:
+            stuck(f"{len(left)} of {len(tasks)} calls of {asyncio.get_running_loop()!r}")
+        for task in done:
+            task.result()
+        await asyncio.sleep(0)
+
+    async def settle(self) -> None:
+        """Once no call is under way any more, wait for the last reports; none may come twice."""
+        end = time.monotonic() + PATIENCE
+        while any(len(call.reports) < call.abandoned() for call in self.accepted):
+            if time.monotonic() > end:
+                stuck("an error of a call whose future was cancelled was not reported")
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)
+
+    def tally(self) -> dict[str, int]:
+        """Check the notes of every call; return what `stats` ought to say once all are over."""
+        assert not self.strays, self.strays
+        for call in self.accepted:
+            assert call.future is not None and call.future.done()
+            call.look()
+            assert call.runs or call.future.cancelled()
+            assert len(call.reports) == call.abandoned(), f"{len(call.reports)} reports of one error"
+        return tally_of(self.accepted, self.full)
+
+
+def tally_of(accepted: list[Call], full: list[Call]) -> dict[str, int]:
+    """Return what `stats` ought to say of these calls: each ran once, or was taken off the queue."""
+    assert all(len(call.runs) <= 1 for call in accepted)
+    assert not any(call.runs for call in full), "a call ran although it was refused"
+    failed = sum(len(call.runs) for call in accepted if call.error is not None)
+    ran = sum(len(call.runs) for call in accepted)
+    return {
+        "submitted": len(accepted),
+        "completed": ran - failed,
+        "failed": failed,
+        "cancelled": len(accepted) - ran,
+        "rejected": len(full),
+    }
+
+
+class Storm:
+    """One pool that several loops of all kinds, and a plain thread, call at once."""
+
+    def __init__(self, settings: dict[str, Any], rng: random.Random) -> None:
+        self.prefix = f"loops{next(NUMBERS)}"
+        self.pool = pool = AdaptiveExecutor(thread_name_prefix=self.prefix, **settings)
+        self.bounded = "max_queue" in settings
+        lanes = [pool.lane("plain", limit=2), pool.lane("urgent", limit=1, first=True)]
+        self.callers = {kind: Caller([pool, pool, *lanes], random.Random(rng.random())) for kind in kinds()}
+        self.ledger = Ledger()
+        self.crew = Crew()
+        self.finished = threading.Semaphore(0)
+        self.over = threading.Event()
+
+    def call(self, kind: str) -> None:
+        caller = self.callers[kind]
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(caller.hear)
+            try:
+                while caller.open and not self.crew.stop.is_set():
+                    await caller.batch()
+            finally:
+                self.finished.release()
+            end = time.monotonic() + 2 * PATIENCE
+            while not self.over.is_set() and not self.crew.failures:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.001)
+            await caller.settle()
+
+        with asyncio.Runner(loop_factory=Loops(kind).new) as runner:
+            runner.run(main())
+
+    def submitter(self, rng: random.Random) -> bool:
+        try:
+            ticket = self.ledger.submit(self.pool, rng.choice(("quick", "sleepy")))
+        except RuntimeError:
+            return False
+        if ticket is not None and rng.random() < 0.3 and not ticket.read(PATIENCE):
+            stuck(f"a plain task beside calls from loops: {ticket.future!r}; {self.pool.stats()}")
+        return True
+
+    def resizer(self, rng: random.Random) -> None:
+        if self.bounded:
+            self.pool.resize(max_queue=rng.randint(0, 6))
+        self.pool.resize(max_workers=rng.randint(1, 6))
+        time.sleep(rng.random() * 0.003)
+
+    def rage(self, ending: str, rng: random.Random) -> None:
+        """Let the storm rage for a moment, end it, and settle the accounts."""
+        for kind in self.callers:
+            self.crew.repeat(f"{kind} loop", lambda rng, kind=kind: self.call(kind) or False)
+        self.crew.repeat("submitter", self.submitter)
+        self.crew.repeat("resizer", self.resizer)
+        self.crew.stop.wait(0.05 + rng.random() * 0.3)
+        if ending == "cancel":
+            bounded("shutdown(cancel_futures=True)", self.pool.shutdown, cancel_futures=True)
+        elif ending == "wait":
+            bounded("shutdown(wait=True)", self.pool.shutdown)
+        elif ending == "no wait":
+            self.pool.shutdown(wait=False)
+        self.crew.stop.set()
+        for _ in self.callers:
+            if not self.finished.acquire(timeout=PATIENCE):
+                stuck(f"a loop did not get all of its results; {self.pool.stats()}")
+        assert self.pool.wait_idle(PATIENCE), self.pool.stats()
+        self.over.set()
+        self.crew.wait()
+        bounded("the last shutdown()", self.pool.shutdown)
+        self.ledger.settle()
+        tallies = [caller.tally() for caller in self.callers.values()]
+        add_up(self.pool.stats(), self.ledger.tally(), *tallies)
+        assert not self.pool._threads
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_call_has_one_fate(settings: dict[str, Any]) -> None:
+    """Loops of all kinds at once: each call runs once or is taken off the queue, and its loop hears of it in order."""
+    total = 0
+    for number in rounds():
+        rng = random.Random(f"{SEED} {number}")
+        storm = Storm(settings, rng)
+        try:
+            storm.rage(ENDINGS[number % len(ENDINGS)], rng)
+        finally:
+            # A failed round is not to leave its workers to the next.
+            storm.over.set()
+            storm.pool.shutdown(wait=False, cancel_futures=True)
+        total += sum(len(caller.accepted) for caller in storm.callers.values())
+    assert total > 0 or not LONG_ENOUGH
+
+
+@pytest.mark.parametrize("keep_alive", [0.0, 0.0005])
+def test_a_lone_call_always_comes_back(loops: Loops, keep_alive: float) -> None:
+    """A loop that has nothing else to do waits for a few calls: each of them has to wake it."""
+    pool = AdaptiveExecutor(3, "lone", keep_alive=keep_alive)
+    made: list[Call] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        rng = random.Random(SEED)
+        for _ in rounds():
+            for _ in range(10):
+                calls = [Call(rng.choice(("quick", "quick", "sleepy"))) for _ in range(rng.choice((1, 1, 2, 5)))]
+                for call in calls:
+                    call.future = pool.run(call.body, loop)
+                made.extend(calls)
+                left = (await asyncio.wait([call.future for call in calls if call.future], timeout=PATIENCE))[1]
+                if left:
+                    stuck(f"{len(left)} of {len(calls)} calls of {loop!r}; {pool.stats()}")
+                for call in calls:
+                    call.look()
+            await asyncio.sleep(rng.random() * 0.001)
+
+    with asyncio.Runner(loop_factory=loops.new) as runner:
+        runner.run(main())
+    bounded("shutdown", pool.shutdown)
+    add_up(pool.stats(), tally_of(made, []))
+    assert all(call.future is not None and not call.future.cancelled() for call in made)
+
+
+@pytest.mark.parametrize("max_queue", [None, 2])
+def test_loops_close_while_calls_are_under_way(loops: Loops, max_queue: int | None) -> None:
+    """Results for a loop that has been closed are dropped: no future of it changes any more, and the pool goes on."""
+    pool = AdaptiveExecutor(4, "closing", max_queue=max_queue)
+    ledger = Ledger()
+    callers: list[Caller] = []
+    kept: list[tuple[asyncio.Future[object], bool]] = []
+
+    def come_and_go(rng: random.Random) -> None:
+        caller = Caller([pool, pool.lane(f"lane {next(NUMBERS)}", limit=2)], rng)
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(caller.hear)
+            for _ in range(rng.randint(1, 40)):
+                caller.start()
+            for call in rng.sample(caller.accepted, len(caller.accepted) // 5):
+                assert call.future is not None
+                call.future.cancel()
+            if rng.random() < 0.7:
+                await asyncio.sleep(rng.choice((0, 0.0005, 0.002)))
+            if rng.random() < 0.3:
+                await asyncio.wait([asyncio.ensure_future(call.read()) for call in caller.accepted[:3]])
+
+        with asyncio.Runner(loop_factory=loops.new) as runner:
+            runner.run(main())
+        callers.append(caller)
+        for call in caller.accepted:
+            assert call.future is not None
+            call.look()
+            if not call.future.done() and rng.random() < 0.1:
+                call.future.cancel()
+            kept.append((call.future, call.future.done()))
+
+    def submitter(rng: random.Random) -> None:
+        ticket = ledger.submit(pool)
+        if ticket is None or not ticket.read(PATIENCE):
+            stuck(f"a plain task beside loops that close; {pool.stats()}")
+
+    crew = Crew()
+    crew.repeat("loop", come_and_go, copies=3)
+    crew.repeat("submitter", submitter)
+    for _ in rounds():
+        if crew.stop.wait(0.05):
+            break
+    crew.join()
+    assert pool.wait_idle(PATIENCE), pool.stats()
+    bounded("shutdown", pool.shutdown)
+    assert [future.done() for future, _ in kept] == [done for _, done in kept], "a future changed after its loop's end"
+    assert not any(caller.strays for caller in callers)
+    tallies = [tally_of(caller.accepted, caller.full) for caller in callers]
+    ledger.settle()
+    add_up(pool.stats(), ledger.tally(), *tallies)
+    assert callers or not LONG_ENOUGH
