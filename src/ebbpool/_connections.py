@@ -1,0 +1,344 @@
+"""A client's connection, which is lent to a handler for one request at a time."""
+
+from __future__ import annotations
+
+import select
+import selectors
+import socket
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._reader import CHUNK, ENDLESS, RequestReader
+from ebbpool._requests import BadRequest, Head, Limits, measure, skip_blank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+    from ebbpool._frontdoor import Room
+
+AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
+"""The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
+LONGEST_WAIT: Final = 1e6
+"""Seconds: more than that is too much for some systems."""
+LEAST_RATE: Final = 500.0
+"""Bytes per second: what a client owes that sends a body."""
+
+_receive = socket.socket.recv
+_receive_into = socket.socket.recv_into
+_send = socket.socket.send
+
+
+class Connection(socket.socket):
+    """A client's connection, as handlers get it.
+
+    It behaves as a blocking socket with a time-out. The descriptor itself stays blocking, so that a child process can
+    be given it, and has no time-out of its own, which would cost a system call per operation.
+
+    One thread at a time owns it: the front door's while it is in one of its rooms, otherwise the worker that runs the
+    handler. Both hand it over through a queue.
+
+    Attributes:
+        address: The client's.
+        limits: How large a request may be; None while this is a plain socket that knows of no requests.
+        limit: Seconds that one operation of a handler may take; None for ever.
+        data: What came and is not dropped yet, from the first byte of the request line on.
+        scanned: How many bytes of it have been looked at for the end of the head.
+        head: What the head says, once that is there.
+        position: How far the handler has read in `data`.
+        head_end: Where the head ends in `data`.
+        end: Where ends in `data` what came of the request.
+        beyond: How many bytes of the request have not come yet, or `ENDLESS`.
+        open_ended: Whether the handler may read past the end: what is there need be no request.
+        last: Whether no request may follow this one.
+        answered: Whether something was sent since the request was handed over.
+        again: Whether the handler asked for the next request, and there was none.
+        ended: Whether the client has sent all it will.
+        room: The front door's room it is in; None while a worker has it.
+        since: Seconds at which it came there, by the door's clock.
+        polled: Whether the door's poller knows the descriptor.
+        discarded: How many bytes were thrown away while it lingers.
+        came: How many bytes of the request came while a handler read it; before that, how many were there when it was
+            last given more time.
+        waited: Seconds for which that handler has waited for them.
+    """
+
+    __slots__ = (
+        "address",
+        "again",
+        "answered",
+        "beyond",
+        "came",
+        "data",
+        "discarded",
+        "end",
+        "ended",
+        "head",
+        "head_end",
+        "last",
+        "limit",
+        "limits",
+        "open_ended",
+        "polled",
+        "position",
+        "room",
+        "scanned",
+        "since",
+        "waited",
+    )
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002
+        super().__init__(family, type, proto, fileno)
+        self.address: Any = None
+        self.limits: Limits | None = None
+        self.limit: float | None = None
+        self.data: bytes | bytearray = b""
+        self.scanned = 0
+        self.head: Head | None = None
+        self.position = 0
+        self.head_end = 0
+        self.end = 0
+        self.beyond = ENDLESS
+        self.open_ended = False
+        self.last = False
+        self.answered = False
+        self.again = False
+        self.ended = False
+        self.room: Room | None = None
+        self.since = 0.0
+        self.polled = False
+        self.discarded = 0
+        self.came = 0
+        self.waited = 0.0
+        if not AT_ONCE or sys.platform != "linux":
+            # Elsewhere an accepted socket may have its listener's O_NONBLOCK.
+            super().setblocking(bool(AT_ONCE))
+
+    @classmethod
+    def adopt(cls, other: socket.socket) -> Self:
+        """Makes one of a plain socket, which is closed by that; it keeps the time-out."""
+        limit = other.gettimeout()
+        other.setblocking(True)
+        made = cls(other.family, other.type, other.proto, other.detach())
+        made.limit = limit
+        return made
+
+    # What the loop and the worker do.
+
+    def receive(self, size: int = CHUNK) -> bytes:
+        """Takes what is there, without waiting.
+
+        Raises:
+            BlockingIOError: Nothing is there.
+            OSError: The connection is broken.
+        """
+        return _receive(self, size, AT_ONCE)
+
+    def post(self, data: bytes) -> None:
+        """Sends what there is room for, without waiting.
+
+        Raises:
+            OSError: The connection is broken, or there is no room at all.
+        """
+        _send(self, data, AT_ONCE)
+
+    def ready(self, limits: Limits) -> bool:
+        """Whether `data` begins with a request that can be handed over; if so, reading begins anew with it.
+
+        Raises:
+            BadRequest: No handler may see it.
+        """
+        head = self.head
+        if head is None:
+            if self.data[:1] in (b"\r", b"\n"):
+                blank = skip_blank(self.data)
+                if blank:
+                    self.data = self.data[blank:]
+                    self.scanned = 0
+            if not self.data:
+                return False
+            head = self.head = measure(self.data, self.scanned, limits.max_header_size)
+            if head is None:
+                self.scanned = len(self.data)
+                return False
+        came = len(self.data)
+        if head.length is None:
+            self.end = came
+            self.beyond = ENDLESS
+        else:
+            whole = head.size + head.length
+            if came < whole and head.length <= limits.max_buffered_body and not head.expects:
+                return False
+            self.end = min(whole, came)
+            self.beyond = whole - self.end
+        self.data = bytes(self.data)
+        self.position = 0
+        self.head_end = head.size
+        self.open_ended = head.open_ended
+        self.last = head.last
+        self.answered = False
+        self.again = False
+        self.came = 0
+        self.waited = 0.0
+        self.head = None
+        self.scanned = 0
+        return True
+
+    def unread(self) -> bool:
+        """Whether the client may be sending still, so that closing would destroy the response on its way."""
+        return (self.beyond != 0 or self.last) and not self.ended
+
+    def advance(self) -> bool:
+        """Goes on to the next request, if it is here in full; called by the reader, in the worker.
+
+        The body of this one is dropped if it has not been read.
+        """
+        if self.last or self.beyond or self.limits is None:
+            return False
+        self.again = True
+        self.data = self.data[self.end :]
+        self.position = self.end = self.head_end = 0
+        if not self.data:
+            return False
+        try:
+            return self.ready(self.limits)
+        except BadRequest:
+            # The door finds that out again, and answers it.
+            self.scanned = 0
+            return False
+
+    # What handlers do.
+
+    def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
+        """As of any socket; a binary file to read from ends where the request does."""
+        if self.limits is not None and mode in ("rb", "br"):
+            return RequestReader(self, laid_out=buffering == 0)
+        return super().makefile(mode, buffering, **options)
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """As of any socket, from the first byte of the request on that was not read; no request follows then."""
+        if self.limits is not None and self._leave_frame():
+            found = self.data[self.position : self.position + size]
+            if not flags & socket.MSG_PEEK:
+                self.position += len(found)
+            return bytes(found)
+        taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
+        return taken
+
+    def await_bytes(self, size: int) -> bytes:
+        """Waits for up to `size` further bytes of the request.
+
+        A client that keeps a worker waiting has the time-out in all, and more only for what it has sent: Apache's
+        mod_reqtimeout has the same rule. What is no request any more may take its time.
+
+        Raises:
+            TimeoutError: Nothing came in time, or too little.
+        """
+        while True:
+            try:
+                chunk = _receive(self, size, AT_ONCE)
+            except BlockingIOError:
+                patience = self.limit
+                if patience == 0:
+                    raise
+                if patience is not None and not self.open_ended:
+                    patience += self.came / LEAST_RATE - self.waited
+                begun = monotonic()
+                if (patience is not None and patience <= 0) or not wait_for(self, False, patience):
+                    raise TimeoutError("timed out") from None
+                self.waited += monotonic() - begun
+            else:
+                self.came += len(chunk)
+                return chunk
+
+    def recv_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> int:
+        """As `recv`."""
+        if self.limits is not None and self._leave_frame():
+            with memoryview(buffer).cast("B") as view:
+                found = self.recv(size or view.nbytes, flags)
+                view[: len(found)] = found
+            return len(found)
+        taken: int = self._patiently(_receive_into, False, buffer, size, flags | AT_ONCE)
+        return taken
+
+    def _leave_frame(self) -> bool:
+        self.beyond = ENDLESS
+        self.end = len(self.data)
+        return self.position < self.end
+
+    def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
+        """As of any socket."""
+        self.answered = True
+        sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
+        return sent
+
+    def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
+        """As of any socket, but the time-out is that of each part that goes out."""
+        self.answered = True
+        sent = self._patiently(_send, True, data, flags | AT_ONCE)
+        if isinstance(data, bytes) and sent == len(data):
+            return
+        with memoryview(data).cast("B") as view:
+            while sent < view.nbytes:
+                sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+
+    def sendfile(self, *args: Any, **kwargs: Any) -> int:
+        """As of any socket."""
+        self.answered = True
+        if AT_ONCE:
+            super().settimeout(self.limit)
+        try:
+            return super().sendfile(*args, **kwargs)
+        finally:
+            if AT_ONCE and self.fileno() >= 0:
+                super().settimeout(None)
+
+    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any) -> Any:
+        while True:
+            try:
+                return operation(self, *args)
+            except BlockingIOError:
+                if self.limit == 0:
+                    raise
+                if not wait_for(self, writing, self.limit):
+                    raise TimeoutError("timed out") from None
+
+    def settimeout(self, value: float | None, /) -> None:
+        """As of any socket."""
+        if value is not None and not value >= 0:
+            raise ValueError("Timeout value out of range")
+        self.limit = value if value is None else float(value)
+
+    def gettimeout(self) -> float | None:
+        """As of any socket."""
+        return self.limit
+
+    def setblocking(self, flag: bool, /) -> None:
+        """As of any socket."""
+        self.limit = None if flag else 0.0
+
+    def getblocking(self) -> bool:
+        """As of any socket."""
+        return self.limit != 0
+
+    def detach(self) -> int:
+        """As of any socket; the descriptor is left in the state that the time-out stands for."""
+        if self.fileno() >= 0:
+            super().settimeout(self.limit)
+        return super().detach()
+
+
+def wait_for(connection: socket.socket, writing: bool, timeout: float | None) -> bool:
+    """Waits up to `timeout` seconds until the connection can be read, or written; None waits for ever."""
+    if timeout is not None:
+        timeout = min(timeout, LONGEST_WAIT)
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT if writing else select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
+        return bool(selector.select(timeout))

@@ -1,0 +1,437 @@
+"""The socketserver mix-in, its loop, and the ready-made TCP, UDP and Unix servers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import selectors
+import socket
+import socketserver
+import sys
+import threading
+from _thread import get_ident
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from ebbpool._handlers import Handlers
+from ebbpool._settings import time_limit, waiting_limit
+from ebbpool.executor import AdaptiveExecutor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    # A mix-in has no base of its own; what it is put in front of is a socket server.
+    _Base = socketserver.TCPServer
+else:
+    _Base = object
+
+LOGGER = logging.getLogger("ebbpool.socketserver")
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
+FIRST_BACK_OFF = 0.01
+"""Seconds without an attempt to accept once the system has run out of something; doubled while it stays so."""
+LAST_BACK_OFF = 1.0
+ACCEPTS = 64
+"""Most connections accepted before any of them is handed over."""
+DRAINED = 16
+"""Most reads from a connection that is refused."""
+_INHERITED = sys.platform != "linux"
+"""Whether an accepted socket may have its listener's O_NONBLOCK."""
+
+
+class Loop:
+    """What `serve_forever` and `shutdown` of one server share.
+
+    Attributes:
+        stopping: Whether the loop is to end.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._ended = threading.Event()
+        self._thread = 0
+        self._ear: socket.socket | None = None
+        self._bell: socket.socket | None = None
+
+    def __enter__(self) -> socket.socket:
+        """Begins a loop in this thread; returns a socket that becomes readable when `stopping` is set."""
+        self._ended.clear()
+        try:
+            self._ear, bell = socket.socketpair()
+        except BaseException:
+            self._end()
+            raise
+        bell.setblocking(False)
+        self._thread = get_ident()
+        self._bell = bell
+        if self.stopping:
+            # Whoever set it may have found no bell yet.
+            self._ring()
+        return self._ear
+
+    def __exit__(self, *_: object) -> None:
+        for side in (self._bell, self._ear):
+            if side is not None:
+                side.close()
+        self._bell = self._ear = None
+        self._end()
+
+    def _end(self) -> None:
+        self._thread = 0
+        self.stopping = False
+        self._ended.set()
+
+    def _ring(self) -> None:
+        bell = self._bell
+        if bell is not None:
+            # It has been rung already, or the loop has just ended.
+            with contextlib.suppress(OSError):
+                bell.send(b"\0")
+
+    def stop(self) -> None:
+        """Ends the loop that runs, or the next one, and waits for its end unless this is the loop's own thread."""
+        self.stopping = True
+        self._ring()
+        if self._thread != get_ident():
+            self._ended.wait()
+
+
+class AdaptivePoolMixIn(_Base):
+    """Runs the handlers of any `socketserver` server on an adaptive pool; put it first among the bases.
+
+    The attributes may be set on a class, or on a server before it is activated.
+
+    Attributes:
+        min_workers: Threads that stay however long they are idle, once they have been needed.
+        max_workers: Most threads; 256 if None.
+        min_spare_workers: Idle threads to keep ahead of demand.
+        keep_alive: Seconds after which an idle thread leaves.
+        max_queue: Most connections that may wait for a thread; more are refused. None for no limit.
+        thread_stack_size: Bytes of stack per thread, as for `AdaptiveExecutor`.
+        daemon_threads: Whether the interpreter may exit while handlers run.
+        executor: Runs the handlers in place of a pool of the server's own; the attributes above have no effect then.
+            Servers may share it, and none of them shuts it down.
+        handshake_timeout: Seconds for which a worker waits for the handshake with a client of a TLS listener.
+        shutdown_timeout: Seconds for which `server_close` waits for handlers; None for ever.
+        block_on_close: Whether `server_close` waits for handlers at all.
+    """
+
+    min_workers: int = 0
+    max_workers: int | None = None
+    min_spare_workers: int = 0
+    keep_alive: float = 10.0
+    max_queue: int | None = None
+    thread_stack_size: int | None = None
+    daemon_threads: bool = False
+    executor: Executor | None = None
+    handshake_timeout: float | None = 10.0
+    shutdown_timeout: float | None = 30.0
+    block_on_close: bool = True
+
+    _adopted = False
+    _listener: socket.socket | None = None
+    _kind: tuple[int, int, int] | None = None
+    _deferred = False
+    _back_off = 0.0
+
+    @classmethod
+    def from_socket(cls, listener: socket.socket, RequestHandlerClass: Any, **kwargs: Any) -> Self:
+        """Makes a server on a socket that is bound, and for a stream server listens, already.
+
+        It is for sockets that several processes share: it is made non-blocking, and it is no error if another process
+        was quicker to accept. The server closes it.
+
+        Args:
+            listener: The socket.
+            RequestHandlerClass: As for any server.
+            kwargs: Further arguments for the class.
+
+        Raises:
+            TypeError: An attribute of the class is of the wrong type; the message names it.
+            ValueError: An attribute of the class is out of range; the message names it.
+        """
+        server = cls(listener.getsockname(), RequestHandlerClass, bind_and_activate=False, **kwargs)
+        server.socket.close()
+        server.socket = listener
+        server.address_family = listener.family
+        server.server_address = listener.getsockname()
+        server._adopted = True
+        listener.setblocking(False)
+        server.server_activate()
+        return server
+
+    @functools.cached_property
+    def handlers(self) -> Handlers:
+        """The handlers that are queued or run, and the executor they run on."""
+        waiting_limit("shutdown_timeout", self.shutdown_timeout)
+        waiting_limit("handshake_timeout", self.handshake_timeout)
+        executor = self.executor
+        if executor is None:
+            pool = AdaptiveExecutor(
+                self.max_workers,
+                type(self).__name__,
+                min_workers=self.min_workers,
+                min_spare_workers=self.min_spare_workers,
+                keep_alive=self.keep_alive,
+                max_queue=self.max_queue,
+                when_full="reject",
+                daemon=self.daemon_threads,
+                thread_stack_size=self.thread_stack_size,
+            )
+            return Handlers(pool, owned=True)
+        if not isinstance(executor, Executor):
+            raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
+        return Handlers(executor, owned=False)
+
+    @property
+    def _loop(self) -> Loop:
+        # Made by whoever comes first, `serve_forever` or `shutdown`; a mix-in cannot count on its `__init__`.
+        made: Loop = vars(self).setdefault("_the_loop", Loop())
+        return made
+
+    def server_bind(self) -> None:
+        """Binds the socket.
+
+        Raises:
+            OSError: The address cannot be had; the message names it.
+        """
+        address = self.server_address
+        try:
+            super().server_bind()
+        except OSError as error:
+            if error.strerror:
+                error.strerror = f"{error.strerror}: {address!r}"
+            raise
+
+    def server_activate(self) -> None:
+        """Checks the attributes, makes the pool, and listens.
+
+        Raises:
+            TypeError: An attribute is of the wrong type; the message names it.
+            ValueError: An attribute is out of range; the message names it.
+        """
+        self.handlers  # noqa: B018 (made here, so that a bad attribute is found now)
+        if not self._adopted:
+            super().server_activate()
+
+    def get_request(self) -> Any:
+        """Returns a connection and the client's address; the handshake of a TLS listener is left to the worker."""
+        listener = self.socket
+        if listener is not self._listener:
+            self._look_at(listener)
+        if self._kind is None:
+            return super().get_request()
+        # What `accept` does, but for the two enumerations that it looks up per connection.
+        descriptor, client_address = listener._accept()  # type: ignore[attr-defined]
+        return socket.socket(*self._kind, descriptor), client_address
+
+    def _look_at(self, listener: socket.socket) -> None:
+        self._kind = None
+        if getattr(listener, "do_handshake_on_connect", False):
+            listener.do_handshake_on_connect = False  # type: ignore[attr-defined]
+            self._deferred = True
+        elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
+            if hasattr(listener, "_accept"):
+                self._kind = (listener.family, listener.type, listener.proto)
+        self._listener = listener
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Serves until `shutdown`; other threads may call that, and it ends the loop at once.
+
+        Args:
+            poll_interval: Seconds between calls of `service_actions`, at most.
+        """
+        streams = self.socket_type == socket.SOCK_STREAM
+        listener = self.socket
+        timeout = listener.gettimeout()
+        loop = self._loop
+        with loop as ear, selectors.DefaultSelector() as selector:
+            if streams:
+                # Then no connection that its client took back before the accept can hold the loop.
+                listener.setblocking(False)
+            selector.register(ear, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
+            pause = 0.0
+            try:
+                while True:
+                    ready = selector.select(pause or poll_interval)
+                    if loop.stopping or self.fileno() < 0:
+                        break
+                    if pause:
+                        pause = 0.0
+                        selector.register(self, selectors.EVENT_READ)
+                    elif ready and streams:
+                        pause = self._accept_ready()
+                        if pause:
+                            selector.unregister(self)
+                    elif ready:
+                        self._receive_ready()
+                    self.service_actions()
+            finally:
+                if streams and listener.fileno() >= 0:
+                    listener.settimeout(timeout)
+
+    def shutdown(self) -> None:
+        """Ends `serve_forever` and waits for its end, unless its own thread calls this; handlers run on."""
+        self._loop.stop()
+
+    def _receive_ready(self) -> None:
+        try:
+            request, client_address = self.get_request()
+        except OSError:
+            return
+        self._dispatch(request, client_address)
+
+    def _accept_ready(self) -> float:
+        """Accepts and hands over what is there; returns for how many seconds not to accept now."""
+        # All of it before any is handed over: a worker that runs beside this would fight for the GIL each time.
+        accepted: list[tuple[Any, Any]] = []
+        pause = 0.0
+        while len(accepted) < ACCEPTS:
+            try:
+                accepted.append(self.get_request())
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    pause = self._exhausted(error, bool(accepted))
+                break
+        if not pause and self._back_off:
+            self._back_off = 0.0
+            LOGGER.info("connections are accepted again")
+        accepted.reverse()
+        try:
+            while accepted:
+                request, client_address = accepted.pop()
+                if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
+                    request.setblocking(True)
+                self._dispatch(request, client_address)
+        finally:
+            for request, _ in accepted:
+                self.shutdown_request(request)
+        return pause
+
+    def _exhausted(self, error: OSError, progress: bool) -> float:
+        if not self._back_off:
+            LOGGER.warning("cannot accept connections for now, those that come wait: %s", error)
+        again = FIRST_BACK_OFF if progress else min(2 * self._back_off, LAST_BACK_OFF)
+        self._back_off = again or FIRST_BACK_OFF
+        return self._back_off
+
+    def _dispatch(self, request: Any, client_address: Any) -> None:
+        try:
+            if self.verify_request(request, client_address):
+                self.process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+        except Exception:
+            self._failed(request, client_address)
+            self.shutdown_request(request)
+        except BaseException:
+            self.shutdown_request(request)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Has a worker handle the request, or refuses it."""
+        if not self.handlers.submit(client_address, self.process_request_thread, request, client_address):
+            self.refuse_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handles one request, in a worker; whatever is raised goes to `handle_error`."""
+        try:
+            if not self._deferred or self._shook_hands(request):
+                self.finish_request(request, client_address)
+        except BaseException:
+            self._failed(request, client_address)
+        try:
+            self.shutdown_request(request)
+        except BaseException:
+            LOGGER.exception("the connection of %s could not be shut down", client_address)
+
+    def _shook_hands(self, request: Any) -> bool:
+        patience = request.gettimeout()
+        try:
+            # Of a handshake the time-out limits the whole, not each read.
+            request.settimeout(waiting_limit("handshake_timeout", self.handshake_timeout))
+            request.do_handshake()
+            request.settimeout(patience)
+        except OSError as error:
+            LOGGER.debug("TLS handshake failed: %s", error)
+            return False
+        return True
+
+    def _failed(self, request: Any, client_address: Any) -> None:
+        try:
+            self.handle_error(request, client_address)
+        except BaseException:
+            LOGGER.exception("handle_error failed for the request from %s", client_address)
+
+    def refuse_request(self, request: Any, client_address: Any) -> None:
+        """Ends a connection for which there is no room, without waiting; may be overridden, with that in mind.
+
+        What the client has sent is read, so that it sees an end of file and not a reset.
+        """
+        if isinstance(request, socket.socket):
+            try:
+                request.setblocking(False)
+                request.shutdown(socket.SHUT_WR)
+                for _ in range(DRAINED):
+                    if not request.recv(65536):
+                        break
+            except OSError:
+                pass
+        self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Closes the listener, then waits for the handlers of what was accepted.
+
+        Raises:
+            TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
+                where. The server is closed all the same.
+        """
+        super().server_close()
+        handlers: Handlers | None = vars(self).get("handlers")
+        if handlers is None:
+            return
+        if self.block_on_close:
+            handlers.close(waiting_limit("shutdown_timeout", self.shutdown_timeout))
+        elif handlers.owned:
+            handlers.executor.shutdown(wait=False)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
+
+        Returns:
+            False if the time is over.
+
+        Raises:
+            TypeError: `timeout` is no number.
+            ValueError: `timeout` is not a number.
+        """
+        limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
+        return self.handlers.join(limit)
+
+
+class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
+    """A TCP server on an adaptive pool."""
+
+    request_queue_size = 1024
+    # Elsewhere the option would let somebody else take the port.
+    allow_reuse_address = os.name == "posix"
+
+
+class AdaptivePoolUDPServer(AdaptivePoolMixIn, socketserver.UDPServer):
+    """A UDP server on an adaptive pool."""
+
+
+if hasattr(socket, "AF_UNIX"):
+
+    class AdaptivePoolUnixStreamServer(AdaptivePoolMixIn, socketserver.UnixStreamServer):
+        """A stream server at a path, on an adaptive pool."""
+
+        request_queue_size = 1024
+
+    class AdaptivePoolUnixDatagramServer(AdaptivePoolMixIn, socketserver.UnixDatagramServer):
+        """A datagram server at a path, on an adaptive pool."""
