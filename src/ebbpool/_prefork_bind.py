@@ -1,0 +1,238 @@
+"""Where the children of `ebbpool.prefork` listen: addresses, checked, and the sockets that the parent keeps open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any, Final, TypeAlias
+
+Bind: TypeAlias = tuple[str, int] | str | socket.socket
+
+UNIX: Final = "unix:"
+
+
+def address_of(bind: Any) -> str | tuple[str, int] | socket.socket:
+    """Returns `bind` as the path of a Unix socket, a host and a port, or the socket it is.
+
+    Raises:
+        TypeError: It is of the wrong type.
+        ValueError: It names no address, or is a socket that nobody can connect to.
+    """
+    if isinstance(bind, socket.socket):
+        return _bound(bind)
+    if isinstance(bind, str):
+        if bind.startswith(UNIX):
+            return _path(bind)
+        host, colon, port = bind.rpartition(":")
+        if not colon or not (port.isascii() and port.isdigit()) or (":" in host and not host.startswith("[")):
+            raise ValueError(f'bind must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
+        if host.startswith("[") != host.endswith("]"):
+            raise ValueError(f"bind has a bracket without its partner: {bind!r}")
+        return host.strip("[]"), _port(int(port))
+    if isinstance(bind, tuple) and len(bind) == 2:
+        host, number = bind
+        if not isinstance(host, str):
+            raise TypeError(f"bind must have a string for its host, not {host!r}")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"bind must have an integer for its port, not {number!r}")
+        return host, _port(number)
+    raise TypeError(f"bind must be (host, port), a string or a socket, not {bind!r}")
+
+
+def _port(number: int) -> int:
+    if not 0 <= number <= 65535:
+        raise ValueError(f"bind must have a port of 0 to 65535, not {number}")
+    return number
+
+
+def _path(bind: str) -> str:
+    path = bind[len(UNIX) :]
+    if not hasattr(socket, "AF_UNIX"):
+        raise ValueError(f"bind must be an internet address on this system, which has no Unix sockets, not {bind!r}")
+    if not path or "\0" in path:
+        raise ValueError(f"bind must name a path after {UNIX!r}, not {bind!r}")
+    return path
+
+
+def _bound(listener: socket.socket) -> socket.socket:
+    if listener.fileno() < 0:
+        raise ValueError(f"bind must be an open socket, not {listener!r}")
+    if listener.type != socket.SOCK_STREAM:
+        raise ValueError(f"bind must be a stream socket, not {listener!r}")
+    name = listener.getsockname()
+    if not (name[1] if isinstance(name, tuple) else name):
+        raise ValueError(f"bind must be a socket that is bound, not {listener!r}")
+    return listener
+
+
+def shown(listener: socket.socket) -> str:
+    """Returns the address of `listener` as one would write it."""
+    name = listener.getsockname()
+    if not isinstance(name, tuple):
+        return UNIX + os.fsdecode(name)
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+class Listeners:
+    """The listening sockets of one server, opened once and kept until `close`.
+
+    A socket that was handed in stays the caller's: it is made non-blocking, and not closed.
+
+    Args:
+        bind: Where to listen.
+        backlog: How many connections may wait in each socket to be accepted.
+        reuse_port: Whether each number gets a socket of its own (``SO_REUSEPORT``), and not all the same one.
+
+    Raises:
+        TypeError: `bind` is of the wrong type.
+        ValueError: `bind` names no address, or one that does not go with `reuse_port`.
+        OSError: The address is taken, or cannot be had.
+    """
+
+    def __init__(self, bind: Bind, backlog: int, reuse_port: bool) -> None:
+        address = address_of(bind)
+        self._backlog = backlog
+        self._own: dict[int, socket.socket] = {}
+        self._file: tuple[str, int, int] | None = None
+        self._reuse_port = reuse_port
+        if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+            raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
+        if reuse_port and not isinstance(address, tuple):
+            raise ValueError(f"reuse_port needs an internet address to bind, not {bind!r}")
+        with _explained(bind):
+            if isinstance(address, socket.socket):
+                self._first = address
+                address.listen(backlog)
+                address.setblocking(False)
+            elif isinstance(address, str):
+                self._first = self._own[0] = self._unix(address)
+            else:
+                self._family, self._address = _resolve(*address)
+                if reuse_port:
+                    # With SO_REUSEPORT one joins whoever listens there so: a stranger has to be noticed first.
+                    with self._inet(False) as probe:
+                        self._address = probe.getsockname()
+                self._first = self._own[0] = self._listening(self._inet(reuse_port))
+
+    @property
+    def shown(self) -> str:
+        """The address, with the port that the system chose if none was given."""
+        return shown(self._first)
+
+    def of(self, number: int) -> socket.socket:
+        """Returns the socket that child `number` listens on.
+
+        Raises:
+            OSError: It had to be opened, and could not.
+        """
+        if not self._reuse_port:
+            return self._first
+        if number not in self._own:
+            self._own[number] = self._listening(self._inet(True))
+        return self._own[number]
+
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Closes the sockets of numbers that nobody serves any more."""
+        if self._reuse_port:
+            for number in [number for number in self._own if number and number not in numbers]:
+                self._own.pop(number).close()
+
+    def close(self) -> None:
+        """Closes the sockets that were opened here, and removes the file of a Unix socket."""
+        for listener in self._own.values():
+            listener.close()
+        if self._file is not None:
+            path, *identity = self._file
+            with contextlib.suppress(OSError):
+                now = os.lstat(path)
+                if [now.st_dev, now.st_ino] == identity:
+                    os.unlink(path)
+
+    def _listening(self, listener: socket.socket) -> socket.socket:
+        try:
+            listener.listen(self._backlog)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _inet(self, reuse_port: bool) -> socket.socket:
+        listener = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            if os.name == "posix" and sys.platform != "cygwin":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            elif hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            if reuse_port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if self._family == socket.AF_INET6 and self._address[0] == "::":
+                with contextlib.suppress(OSError):
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(self._address)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _unix(self, path: str) -> socket.socket:
+        _remove_stale(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(path)
+            made = os.lstat(path)
+        except BaseException:
+            listener.close()
+            raise
+        self._file = (path, made.st_dev, made.st_ino)
+        return self._listening(listener)
+
+
+def _resolve(host: str, port: int) -> tuple[int, Any]:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # With no host named, IPv4 comes first, as in http.server and in socketserver.
+    if not host:
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return found[0][0], found[0][4]
+
+
+def _remove_stale(path: str) -> None:
+    """Removes the socket file that a dead server left behind.
+
+    Raises:
+        OSError: Somebody listens there, or it is no socket.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is something else than a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            pass
+        except BlockingIOError:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
+        else:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+@contextlib.contextmanager
+def _explained(bind: Bind) -> Iterator[None]:
+    """Makes an OSError say which address could not be had."""
+    try:
+        yield
+    except socket.gaierror as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {bind!r}: {error.strerror}") from None

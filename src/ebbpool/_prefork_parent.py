@@ -1,0 +1,295 @@
+"""The parent process of `ebbpool.prefork`: it owns processes, pipes and signals, and does what the watchdog says."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._prefork_child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
+from ebbpool._watchdog import Action, Kill, Report, Start, Watchdog
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+    from multiprocessing.process import BaseProcess
+
+    from ebbpool._prefork_bind import Listeners
+
+OURS: Final = FROM_THE_PARENT + tuple(
+    getattr(signal, name) for name in ("SIGBREAK", "SIGCHLD") if hasattr(signal, name)
+)
+PRELOADED: Final = ["ebbpool._prefork_child", "ebbpool.socketserver"]
+"""What the fork server imports, once, for all children. None of it starts a thread, and none of it is the user's."""
+LONGEST_WAIT: Final = 3600.0
+SERVER_DIED: Final = 255
+"""What multiprocessing gives as the exit code of every process whose fork server has died."""
+
+
+def context_of(name: str | None) -> SpawnContext | ForkServerContext:
+    """Returns multiprocessing's context of that name; for None the one in which a child is replaced soonest.
+
+    Raises:
+        TypeError: It is no name.
+        ValueError: It is one that this system does not have, or "fork".
+    """
+    known = [method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods()]
+    if name is None:
+        name = known[0]
+    if not isinstance(name, str):
+        raise TypeError(f"context must be a string or None, not {name!r}")
+    if name not in known:
+        raise ValueError(f"context must be one of {', '.join(map(repr, known))}, not {name!r}")
+    chosen: SpawnContext | ForkServerContext = multiprocessing.get_context(name)  # type: ignore[assignment]
+    return chosen
+
+
+@dataclass
+class _Process:
+    """One child as the system sees it."""
+
+    pid: int
+    number: int
+    process: BaseProcess
+    line: Connection
+    talks: bool = True
+    """Whether its end of the pipe is open."""
+    watched: bool = True
+    """Whether multiprocessing's sentinel still means something."""
+
+
+class Parent:
+    """Runs children under a watchdog until it says that everything is over. For one use, in the main thread.
+
+    Args:
+        serve: What each child calls; picklable.
+        listeners: What they listen on. It is left open.
+        watchdog: Decides.
+        context: Makes the processes.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[Child], object],
+        listeners: Listeners,
+        watchdog: Watchdog,
+        context: SpawnContext | ForkServerContext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._serve = serve
+        self._listeners = listeners
+        self._watchdog = watchdog
+        self._context = context
+        self._forked = context.get_start_method() == "forkserver"
+        self._clock = clock
+        self._terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout)
+        self._processes: dict[int, _Process] = {}
+
+    def run(self) -> int:
+        """Returns the exit status, once every child is gone.
+
+        Raises:
+            BaseException: Something went wrong in here; no child is left then either.
+        """
+        with _signals() as bell:
+            try:
+                _start_helpers(self._context)
+                self._do(self._watchdog.tick(self._clock()))
+                while self._watchdog.status is None:
+                    self._turn(bell)
+                return self._watchdog.status
+            finally:
+                self._kill_all()
+
+    def _turn(self, bell: socket.socket) -> None:
+        due = self._watchdog.due()
+        timeout = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.0, due - self._clock()))
+        sources: list[Any] = [bell]
+        for child in self._processes.values():
+            if child.talks:
+                sources.append(child.line)
+            if child.watched:
+                sources.append(child.process.sentinel)
+        wait(sources, timeout)
+        # What the children said meanwhile comes before any judgement about their silence.
+        for serial in list(self._processes):
+            self._hear(serial)
+        for number in _received(bell):
+            self._obey(number)
+        for serial in list(self._processes):
+            self._look(serial)
+        self._do(self._watchdog.tick(self._clock()))
+
+    def _hear(self, serial: int) -> None:
+        child = self._processes[serial]
+        tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
+        while child.talks:
+            try:
+                if not child.line.poll():
+                    return
+                message = child.line.recv_bytes()
+            except (EOFError, OSError):
+                child.talks = False
+            else:
+                self._do(tell[message](serial, self._clock()))
+
+    def _look(self, serial: int) -> None:
+        child = self._processes[serial]
+        exitcode = child.process.exitcode
+        if exitcode is None:
+            return
+        self._hear(serial)
+        if self._forked and exitcode == SERVER_DIED and child.talks:
+            # The fork server is dead and not this child: from now on the end of its pipe tells.
+            child.watched = False
+            return
+        self._do(self._watchdog.gone(serial, exitcode, self._clock()))
+        del self._processes[serial]
+        child.line.close()
+        child.process.join()
+        child.process.close()
+
+    def _obey(self, number: int) -> None:
+        now = self._clock()
+        event = {
+            "SIGTERM": self._watchdog.stop,
+            "SIGINT": self._watchdog.stop,
+            "SIGBREAK": self._watchdog.stop,
+            "SIGQUIT": self._watchdog.abort,
+            "SIGHUP": self._watchdog.reload,
+            "SIGTTIN": self._watchdog.more,
+            "SIGTTOU": self._watchdog.fewer,
+        }.get(signal.Signals(number).name)
+        if event is not None:
+            log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": signal.Signals(number).name})
+            self._do(event(now))
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Report):
+                self._log(action)
+            elif isinstance(action, Start):
+                self._start(action)
+            elif action.serial in self._processes:
+                self._end(self._processes[action.serial], isinstance(action, Kill))
+        self._listeners.keep_only(
+            {*range(self._watchdog.processes), *(child.number for child in self._processes.values())}
+        )
+
+    def _start(self, action: Start) -> None:
+        ours = theirs = None
+        try:
+            listener = self._listeners.of(action.number)
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(
+                target=main,
+                args=(self._serve, listener, action.number, theirs, self._terms),
+                name=f"ebbpool-prefork-{action.number}",
+                daemon=False,
+            )
+            with _blocked():
+                process.start()
+        except (OSError, EOFError) as error:
+            if ours is not None:
+                ours.close()
+            self._do(self._watchdog.not_started(action.serial, error, self._clock()))
+        else:
+            assert process.pid is not None
+            self._processes[action.serial] = _Process(process.pid, action.number, process, ours)
+            self._log(Report("child_started", action.serial, fields={"number": action.number}))
+        finally:
+            if theirs is not None:
+                theirs.close()
+
+    def _end(self, child: _Process, kill: bool) -> None:
+        if not kill:
+            with contextlib.suppress(OSError):
+                child.line.send_bytes(STOP)
+        if os.name == "posix":
+            # Not Process.kill: that does nothing once the fork server has died.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        elif kill:
+            child.process.kill()
+
+    def _kill_all(self) -> None:
+        for child in self._processes.values():
+            self._end(child, True)
+        for child in self._processes.values():
+            child.process.join()
+            child.line.close()
+        self._processes.clear()
+
+    def _log(self, report: Report) -> None:
+        fields: dict[str, object] = {"event": report.event, "pid": os.getpid()}
+        if report.serial is not None:
+            child = self._processes.get(report.serial)
+            fields["pid"] = None if child is None else child.pid
+        log(logging.getLevelNamesMapping()[report.level.upper()], fields | report.fields)
+
+
+def _start_helpers(context: SpawnContext | ForkServerContext) -> None:
+    """Starts what multiprocessing starts by itself otherwise, so that signals to the process group do not end it."""
+    if os.name != "posix":
+        return
+    from multiprocessing import forkserver, resource_tracker
+
+    # The tracker's start unblocks two of these signals, so it has a turn of its own.
+    with _blocked():
+        resource_tracker.ensure_running()
+    if context.get_start_method() == "forkserver":
+        chosen = getattr(getattr(forkserver, "_forkserver", None), "_preload_modules", None)
+        if not chosen or list(chosen) == ["__main__"]:
+            context.set_forkserver_preload(PRELOADED)
+        with _blocked():
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """Keeps the parent's signals from a new process until it can handle them: it inherits the mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_THE_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """Yields a socket on which the numbers of signals arrive; afterwards every handler is what it was."""
+    bell, rope = socket.socketpair()
+    with bell, rope:
+        bell.setblocking(False)
+        rope.setblocking(False)
+        before: dict[int, Any] = {}
+        wakeup = signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
+        try:
+            for number in OURS:
+                before[number] = signal.signal(number, _noted)
+            yield bell
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.set_wakeup_fd(wakeup)
+
+
+def _noted(number: int, frame: object) -> None:
+    """Handles a signal; its number is on the way to the loop already."""
+
+
+def _received(bell: socket.socket) -> Iterator[int]:
+    with contextlib.suppress(BlockingIOError):
+        while numbers := bell.recv(4096):
+            yield from numbers

@@ -1,0 +1,404 @@
+"""Who is to be started, stopped and killed: the watchdog of `ebbpool.prefork`, without processes and without a clock.
+
+Whoever owns the processes tells it what happened, and when (seconds on any clock that never goes back), and does what
+it answers. The habits are gunicorn's arbiter's.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+SETTLE: Final = 0.25
+"""Seconds a child has to serve before its death counts as bad luck, and not as a crash at start."""
+FIRST_DELAY: Final = 0.1
+"""Seconds before a number is started again whose child crashed at start. It doubles with every further crash."""
+LONGEST_DELAY: Final = 10.0
+LATE: Final = 1.0
+"""Seconds after what was due that a tick may come. A later one says that the teller of time did not run meanwhile."""
+RELOAD_TRIES: Final = 3
+"""Failed starts in a row, while children are replaced, after which the old ones stay."""
+
+STOPPED: Final = 0
+"""Exit status: every child ended by itself, and without an error."""
+UNFINISHED: Final = 1
+"""Exit status: a child had to be killed, or failed, while it was stopping."""
+NEVER_STARTED: Final = 3
+"""Exit status: no child ever got ready. gunicorn's number for it."""
+
+TERMINATED: Final = -15
+"""Exit code of a process that the signal SIGTERM ended."""
+
+
+class Phase(enum.Enum):
+    """What a child is doing."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+    KILLED = "killed"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a child; tell `ready` and `gone` under its `serial`."""
+
+    serial: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ask a child to finish what it has begun, and to end."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End a child at once."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a line to the log; `serial` is that of the child it is about."""
+
+    event: str
+    serial: int | None = None
+    level: str = "info"
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+Action: TypeAlias = Start | Stop | Kill | Report
+
+
+@dataclass
+class Life:
+    """One child, from its start until it is gone."""
+
+    serial: int
+    number: int
+    generation: int
+    born: float
+    deadline: float
+    phase: Phase = Phase.STARTING
+    ready_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it serves, or will."""
+        return self.phase in (Phase.STARTING, Phase.SERVING)
+
+    def settled(self, now: float) -> bool:
+        """Whether it has served for long enough to be trusted."""
+        return self.ready_at is not None and now >= self.ready_at + SETTLE
+
+
+@dataclass
+class _Post:
+    """What is remembered of a number between its children."""
+
+    failures: int = 0
+    not_before: float = -math.inf
+
+
+def back_off(failures: int) -> float:
+    """Returns the seconds to wait after so many crashes at start in a row."""
+    return float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30)))
+
+
+class Watchdog:
+    """Keeps `processes` children alive: numbers 0, 1, ... up to one less.
+
+    Every method but `due` tells of something that happened at `now` and returns what is to be done about it, in order.
+
+    Args:
+        processes: How many children to keep.
+        graceful_timeout: Seconds that a child may take to stop before it is killed.
+        heartbeat_timeout: Seconds without a sign of life after which a serving child is killed.
+        start_timeout: Seconds that a child may take to get ready before it is killed.
+    """
+
+    def __init__(
+        self, processes: int, *, graceful_timeout: float, heartbeat_timeout: float, start_timeout: float
+    ) -> None:
+        self.processes = processes
+        self.graceful_timeout = graceful_timeout
+        self.heartbeat_timeout = heartbeat_timeout
+        self.start_timeout = start_timeout
+        self.lives: dict[int, Life] = {}
+        self.status: int | None = None
+        """The exit status, once everything is over."""
+        self._outcome = STOPPED
+        self._stopping = False
+        self._served = False
+        self._failed: set[int] = set()
+        self._generation = 0
+        self._reloading = False
+        self._reload_failures = 0
+        self._serial = 0
+        self._posts: dict[int, _Post] = {}
+        self._actions: list[Action] = []
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed. Also what begins it all."""
+        due = self.due()
+        if due is not None and LATE < now - due < math.inf:
+            self._overslept(now - due, now)
+        for life in list(self.lives.values()):
+            if now < life.deadline:
+                continue
+            if life.phase is Phase.STOPPING:
+                self._report("child_overdue", life, "warning", seconds=self.graceful_timeout)
+                self._blame()
+                self._kill(life)
+            elif life.phase is Phase.SERVING:
+                self._report("child_unresponsive", life, "error", seconds=self.heartbeat_timeout)
+                self._kill(life)
+                self._lost(life, now)
+            elif life.phase is Phase.STARTING:
+                self._report("child_not_ready", life, "error", seconds=self.start_timeout)
+                self._kill(life)
+                self._lost(life, now)
+        return self._settle(now)
+
+    def ready(self, serial: int, now: float) -> list[Action]:
+        """A child serves now."""
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.STARTING:
+            life.phase = Phase.SERVING
+            life.ready_at = now
+            life.deadline = now + self.heartbeat_timeout
+            self._served = True
+            self._report("child_ready", life, seconds=round(now - life.born, 3))
+        return self._settle(now)
+
+    def beat(self, serial: int, now: float) -> list[Action]:
+        """A child gave a sign of life."""
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.SERVING:
+            life.deadline = now + self.heartbeat_timeout
+        return self._settle(now)
+
+    def leaving(self, serial: int, now: float) -> list[Action]:
+        """A child that serves stops, although nobody here asked it to. Of one that never served, its end will tell."""
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.SERVING:
+            self._report("child_leaving", life)
+            life.phase = Phase.STOPPING
+            life.deadline = now + self.graceful_timeout
+            self._lost(life, now)
+        return self._settle(now)
+
+    def gone(self, serial: int, exitcode: int, now: float) -> list[Action]:
+        """A child has ended."""
+        life = self.lives.pop(serial, None)
+        if life is not None:
+            clean = exitcode in (0, TERMINATED)
+            expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
+            level = "info" if expected else "warning"
+            self._report("child_exited", life, level, exitcode=exitcode, seconds=round(now - life.born, 3))
+            if not clean and life.phase is not Phase.KILLED:
+                self._blame()
+            if life.live:
+                self._lost(life, now)
+        return self._settle(now)
+
+    def not_started(self, serial: int, error: BaseException, now: float) -> list[Action]:
+        """The system refused the process."""
+        life = self.lives.pop(serial, None)
+        if life is not None:
+            self._report("start_failed", life, "error", error=f"{type(error).__name__}: {error}")
+            if life.live:
+                self._lost(life, now)
+        return self._settle(now)
+
+    def reload(self, now: float) -> list[Action]:
+        """Replace the children one by one."""
+        if not self._stopping:
+            self._generation += 1
+            self._reloading = True
+            self._reload_failures = 0
+            for post in self._posts.values():
+                post.not_before = now
+            self._report("reload_started")
+        return self._settle(now)
+
+    def more(self, now: float) -> list[Action]:
+        """Keep one child more."""
+        return self._keep(self.processes + 1, now)
+
+    def fewer(self, now: float) -> list[Action]:
+        """Keep one child less, but one at least."""
+        return self._keep(max(1, self.processes - 1), now)
+
+    def stop(self, now: float) -> list[Action]:
+        """Stop everything gracefully; at once if it is being stopped already."""
+        if self._stopping:
+            return self.abort(now)
+        self._stopping = True
+        self._report("stopping", seconds=self.graceful_timeout)
+        return self._settle(now)
+
+    def abort(self, now: float) -> list[Action]:
+        """Stop everything at once."""
+        self._report("stopping_at_once", level="warning")
+        self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
+        return self._settle(now)
+
+    def due(self) -> float | None:
+        """Returns when `tick` is to be called next, or None for never."""
+        moments = [life.deadline for life in self.lives.values() if life.phase is not Phase.KILLED]
+        if not self._stopping:
+            for number in range(self.processes):
+                newest, older = self._live(number)
+                if newest is None:
+                    moments.append(self._post(number).not_before)
+                elif older and newest.ready_at is not None:
+                    moments.append(newest.ready_at + SETTLE)
+            stale = self._next_stale()
+            if stale is not None:
+                moments.append(self._post(stale).not_before)
+        moment = min(moments, default=math.inf)
+        return None if moment == math.inf else moment
+
+    def _settle(self, now: float) -> list[Action]:
+        """Compares what is with what ought to be; whatever happened, this decides what follows."""
+        if self._stopping:
+            for life in self.lives.values():
+                self._stop(life, now)
+            if not self.lives and self.status is None:
+                self.status = self._outcome
+                self._report("stopped", status=self.status)
+        else:
+            for life in self.lives.values():
+                if life.number >= self.processes:
+                    self._stop(life, now)
+            for number in range(self.processes):
+                newest, older = self._live(number)
+                if newest is None:
+                    self._start(number, now)
+                elif newest.settled(now):
+                    for life in older:
+                        self._stop(life, now)
+            self._roll(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _roll(self, now: float) -> None:
+        stale = self._next_stale()
+        if stale is not None:
+            self._start(stale, now)
+        elif self._reloading and all(
+            [life.phase for life in self._of(number)] == [Phase.SERVING] for number in range(self.processes)
+        ):
+            self._reloading = False
+            self._report("reload_done")
+
+    def _next_stale(self) -> int | None:
+        """Returns the number whose child is to be replaced next; None while another's replacement is not done."""
+        pairs = [self._live(number) for number in range(self.processes)]
+        if any(older for _, older in pairs):
+            return None
+        for newest, _ in pairs:
+            if newest is not None and newest.phase is Phase.SERVING and newest.generation < self._generation:
+                return newest.number
+        return None
+
+    def _live(self, number: int) -> tuple[Life | None, list[Life]]:
+        """Returns the newest child of `number` that serves or will, and the older ones."""
+        lives = self._of(number)
+        return (lives[-1], lives[:-1]) if lives else (None, [])
+
+    def _of(self, number: int) -> list[Life]:
+        return [life for life in self.lives.values() if life.number == number and life.live]
+
+    def _post(self, number: int) -> _Post:
+        return self._posts.setdefault(number, _Post())
+
+    def _start(self, number: int, now: float) -> None:
+        if now < self._post(number).not_before:
+            return
+        self._serial += 1
+        self.lives[self._serial] = Life(self._serial, number, self._generation, now, now + self.start_timeout)
+        self._actions.append(Start(self._serial, number))
+
+    def _stop(self, life: Life, now: float) -> None:
+        if life.live:
+            life.phase = Phase.STOPPING
+            life.deadline = now + self.graceful_timeout
+            self._report("child_stopping", life)
+            self._actions.append(Stop(life.serial))
+
+    def _kill(self, life: Life) -> None:
+        if life.phase is not Phase.KILLED:
+            life.phase = Phase.KILLED
+            self._report("child_killed", life, "warning")
+            self._actions.append(Kill(life.serial))
+
+    def _end(self, outcome: int) -> None:
+        """Kills whoever there is; the exit status will be `outcome`."""
+        self._stopping = True
+        self._outcome = outcome
+        for life in self.lives.values():
+            self._kill(life)
+
+    def _overslept(self, seconds: float, now: float) -> None:
+        """Starts every wait anew: whoever tells the time was stopped, or starved, and no child is to blame for that."""
+        for life in self.lives.values():
+            if life.phase is Phase.STARTING:
+                life.deadline = now + self.start_timeout
+            elif life.phase is Phase.SERVING:
+                life.deadline = now + self.heartbeat_timeout
+            else:
+                life.deadline = now + self.graceful_timeout
+        self._report("overslept", level="warning", seconds=round(seconds, 3))
+
+    def _blame(self) -> None:
+        if self._stopping and self._outcome == STOPPED:
+            self._outcome = UNFINISHED
+
+    def _lost(self, life: Life, now: float) -> None:
+        """Decides when the number of a child that was lost, and ought not to have been, is started again."""
+        if self._stopping:
+            return
+        post = self._post(life.number)
+        if life.settled(now):
+            post.failures, post.not_before = 0, now
+        else:
+            post.failures += 1
+            delay = back_off(post.failures)
+            post.not_before = now + delay
+            self._report("restart_delayed", life, "warning", failures=post.failures, seconds=delay)
+            if any(other.serial < life.serial for other in self._of(life.number)):
+                self._reload_failed(post)
+        if not self._served:
+            self._failed.add(life.number)
+            if self._failed.issuperset(range(self.processes)):
+                self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
+                self._end(NEVER_STARTED)
+
+    def _reload_failed(self, post: _Post) -> None:
+        self._reload_failures += 1
+        if self._reload_failures >= RELOAD_TRIES and self._reloading:
+            self._reloading = False
+            post.failures = 0
+            for life in self.lives.values():
+                life.generation = self._generation
+            self._report("reload_failed", level="error", failures=self._reload_failures)
+
+    def _keep(self, processes: int, now: float) -> list[Action]:
+        if not self._stopping:
+            self.processes = processes
+            self._report("processes", processes=processes)
+        return self._settle(now)
+
+    def _report(self, event: str, life: Life | None = None, level: str = "info", **fields: object) -> None:
+        if life is None:
+            self._actions.append(Report(event, None, level, fields))
+        else:
+            self._actions.append(Report(event, life.serial, level, {"number": life.number, **fields}))
