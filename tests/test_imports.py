@@ -18,7 +18,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 COMPILED = {"_core_c", "_semaphore_c"}
 """Extension modules: they have no source of their own."""
-FEEDERS = {"_crew", "_lifecycle", "_sizing", "_timekeeper", "_timers"}
+FEEDERS = {"_crew", "_lifecycle", "_sizing", "_stack", "_timekeeper", "_timers"}
 """What only `executor` may build on, and each other."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "_map": {"_claims", "_compat", "_ledger", "_settings"},
     "_crew": {"_accel", "_compat"} | FEEDERS,
     "_lifecycle": {"_accel", "_compat"} | FEEDERS,
+    "_stack": {"_lifecycle", "_settings"},
     "_alarms": set(),
     "_schedule": set(),
     "_timekeeper": {"_accel", "_alarms", "_compat"} | FEEDERS,
@@ -55,7 +56,22 @@ ALLOWED: dict[str, set[str]] = {
     "_stream": {"_accel", "_lifecycle", "_settings"},
     "aio": {"_compat", "_loops", "executor", "lane"},
     "__init__": {"_accel", "_compat", "_schedule", "_stats", "_stream", "executor", "lane"},
-    "__main__": {"__init__", "_compat", "executor"},
+    "_handlers": {"executor"},
+    "_servers": {"_handlers", "_settings", "executor"},
+    "_requests": set(),
+    "_reader": {"_requests"},
+    "_connections": {"_reader", "_requests"},
+    "_poller": {"_connections"},
+    "_frontdoor": {"_connections", "_poller", "_requests", "_servers"},
+    "_httpserver": {"_connections", "_frontdoor", "_requests", "_servers", "_settings"},
+    "socketserver": {"_httpserver", "_servers"},
+    "_watchdog": set(),
+    "_prefork_bind": set(),
+    "_prefork_child": set(),
+    "_prefork_parent": {"_prefork_bind", "_prefork_child", "_watchdog"},
+    "prefork": {"_compat", "_prefork_bind", "_prefork_child", "_prefork_parent", "_settings", "_watchdog"},
+    "_serve": {"_httpserver", "prefork"},
+    "__main__": {"__init__", "_compat", "_serve", "_settings", "executor"},
     "testing": {"__init__", "_compat", "executor"},
 }
 
@@ -147,6 +163,6 @@ def test_import_brings_in_no_bridge_and_no_third_party() -> None:
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
     loaded = set(result.stdout.split())
     assert "ebbpool" in loaded
-    assert not loaded & {"anyio", "asyncio", "trio", "uvloop"}
+    assert not loaded & {"anyio", "asyncio", "http", "multiprocessing", "socketserver", "trio", "uvloop"}
     cython = {name for name in loaded if name.lstrip("_").lower().startswith("cython")}
     assert loaded - cython - sys.stdlib_module_names - {"ebbpool"} == set()

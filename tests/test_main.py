@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -61,6 +62,61 @@ def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         __main__.main(["--no-such-option"])
     assert caught.value.code == 2
     assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_help_shows_both_uses() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    assert "which ebbpool this is" in result.stdout
+    assert "serve a directory over HTTP" in " ".join(result.stdout.split())
+    assert "python -m ebbpool serve" in run("serve", "--help").stdout
+
+
+def test_telling_what_runs_imports_no_server() -> None:
+    script = (
+        "import sys; from ebbpool import __main__; __main__.main([]); "
+        "print(sorted({'http', 'multiprocessing', 'socket', 'socketserver'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("-1", r"argument PORT: must be from 0 to 65535, not -1|unrecognized arguments: -1"),
+        ("65536", r"argument PORT: must be from 0 to 65535, not 65536"),
+        ("http", r"argument PORT: invalid whole number value: 'http'"),
+        ("8000 9000", r"unrecognized arguments: 9000"),
+        ("-d no-such-directory", r"argument -d/--directory: no such directory: 'no-such-directory'"),
+        ("-d README.md/no", r"argument -d/--directory: no such directory: 'README.md/no'"),
+        ("-p HTTP/2", r"argument -p/--protocol: invalid choice: 'HTTP/2'.*HTTP/1.0.*HTTP/1.1.*"),
+        ("--cgi", r"--cgi is not offered: .*"),
+        ("--processes 0", r"argument --processes: must be at least 1, not 0"),
+        ("--max-workers 0", r"argument --max-workers: must be at least 1, not 0"),
+        ("--max-workers 2.5", r"argument --max-workers: invalid whole number value: '2.5'"),
+        ("--min-workers=-1", r"argument --min-workers: must be at least 0, not -1"),
+        ("--min-workers 9 --max-workers 8", r"argument --min-workers: 9 is more than --max-workers, 8"),
+        ("--min-spare-workers 257", r"argument --min-spare-workers: 257 is more than --max-workers, 256"),
+        ("--max-queue=-1", r"argument --max-queue: must be at least 0, not -1"),
+        ("--keep-alive nan", r"argument --keep-alive: must be a number of seconds, at least 0, not nan"),
+        ("--keep-alive=-0.1", r"argument --keep-alive: must be a number of seconds, at least 0, not -0.1"),
+        ("--keep-alive soon", r"argument --keep-alive: invalid number of seconds value: 'soon'"),
+        ("--header-timeout 0", r"argument --header-timeout: must be a finite number of seconds above 0, not 0"),
+        ("--idle-timeout inf", r"argument --idle-timeout: must be a finite number of seconds above 0, not inf"),
+        ("--request-timeout nan", r"argument --request-timeout: must be a number of seconds, at least 0, not nan"),
+        ("--shutdown-timeout=-1", r"argument --shutdown-timeout: must be a number of seconds, at least 0, not -1"),
+    ],
+)
+def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        __main__.main(["serve", *arguments.split()])
+    assert caught.value.code == 2
+    shown = capsys.readouterr()
+    usage, line = shown.err.splitlines()
+    assert usage.startswith("usage: python -m ebbpool")
+    assert re.fullmatch(rf"python -m ebbpool( serve)?: error: ({reason})", line), line
+    assert shown.out == ""
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
