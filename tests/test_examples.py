@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import run_script
+from support import TIMEOUT, eventually, run_script
+
+import ebbpool
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = [
+BLOCKS = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
     if "AdaptiveExecutor(max_workers=None" not in code
 ]
 """The code of all blocks but the one that is a signature."""
+SERVERS = [block for block in BLOCKS if "prefork.run(" in str(block.values[0])]
+"""Programs that serve port 8000 until they are told to stop, and that other processes import."""
+EXAMPLES = [block for block in BLOCKS if block not in SERVERS]
+PACKAGES = ("a2wsgi", "anyio", "fastapi", "flask", "uvicorn", "uvloop")
 
 ASK = """
 import asyncio
@@ -44,7 +58,7 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 
 def needs(code: str) -> list[str]:
     """Return the packages that an example imports and that are not installed here."""
-    wanted = [name for name in ("fastapi", "uvloop", "anyio") if re.search(rf"^(from|import) .*\b{name}\b", code, re.M)]
+    wanted = [name for name in PACKAGES if re.search(rf"^(from|import) .*\b{name}\b", code, re.M)]
     return [name for name in wanted if importlib.util.find_spec(name) is None]
 
 
@@ -60,5 +74,50 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
         assert done.stdout.splitlines() == ['{"status":"done"}', "1"]
 
 
+@contextmanager
+def running(program: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a folder and a process group of its own; nothing of it is left afterwards."""
+    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
+    with subprocess.Popen(
+        [sys.executable, program.name],
+        cwd=program.parent,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
+@pytest.mark.parametrize("code", SERVERS)
+def test_an_example_serves_until_it_is_told_to_stop(code: str, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = tmp_path / "program.py"
+    program.write_text(code.replace("8000", str(port)), encoding="utf-8")
+
+    def answers() -> bool:
+        assert process.poll() is None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=TIMEOUT) as response:
+                return b"program.py" in response.read()
+        except OSError:
+            return False
+
+    with running(program) as process:
+        eventually(answers, "the example answers")
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
+    assert SERVERS
