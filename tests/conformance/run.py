@@ -5,9 +5,11 @@
 
 The interpreter that runs this file is the one whose tests are run, and ebbpool has to be installed for it.
 What is run are the thread suites of `test.test_concurrent_futures` and those parts of `test.test_asyncio`
-that reach a thread pool, with `AdaptiveExecutor` and `ebbpool.Future` put in (`suites.py`, `put_in.py`).
+that reach a thread pool, with `AdaptiveExecutor` and `ebbpool.Future` put in (`suites.py`, `put_in.py`), and those
+parts of `test.test_socketserver` and `test.test_httpservers` that make a server, with our servers put in
+(`put_in_servers.py`).
 Tests that do not apply stand in `not_applicable.py`, each with its reason; every other test has to pass. A
-test that was to meet our executor and never made one, or that made one of the standard library's, is a
+test that was to meet our executor or server and never made one, or that made one of the standard library's, is a
 failure, too: so a run cannot pass by testing the standard library.
 
 `--control` runs the same tests through the same machinery with the standard library's own classes; what
@@ -108,7 +110,7 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> SuiteResult:
     if last["event"] == "died":
         result.failed[WHOLE] = f"its process {last['ending']} without running a test"
     elif result.run and not result.made:
-        result.failed[WHOLE] = "neither the executor nor the future under test was made"
+        result.failed[WHOLE] = "nothing of what is under test was made"
     result.seconds = time.monotonic() - began
     return result
 
@@ -207,7 +209,7 @@ def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
         package = importlib.import_module("test")
         importlib.import_module("test.support")
     except ImportError as error:
-        return [], [f"test.test_concurrent_futures and test.test_asyncio: not shipped ({error})"]
+        return [], [f"the package test with its suites: not shipped ({error})"]
     if options.lib:
         package.__path__.append(os.path.join(options.lib, "test"))
     missing: list[str] = []
@@ -215,6 +217,7 @@ def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
     for name, there in (
         (suites.CONCURRENT, suites.concurrent_suites()),
         (suites.ASYNCIO, suites.asyncio_suites()),
+        (f"{suites.SOCKETSERVER} and {suites.HTTPSERVERS}", suites.server_suites()),
     ):
         found += there
         if not there:
@@ -277,7 +280,7 @@ def unmatched(results: list[SuiteResult], version: tuple[int, ...]) -> list[str]
     entries = [entry.pattern for entry in NOT_APPLICABLE if entry.covers(version)]
     stale = [f"not_applicable.py: {pattern}" for pattern in entries if pattern not in matched]
     collected = {result.name: result.collected for result in results}
-    for suite in suites.ASYNCIO_SUITES:
+    for suite in (*suites.ASYNCIO_SUITES, *suites.SERVER_SUITES):
         for pattern in suite.select:
             tests = collected.get(suite.name)
             if tests is not None and not any(fnmatchcase(test, pattern) for test in tests):

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 import not_applicable
 from put_in import Counts, Substitution
+from put_in_servers import ServerSubstitution
 from suites import ASYNCIO, Suite
 
 
@@ -75,9 +76,9 @@ class Reporter(unittest.TestResult):
             self._support.environment_altered = False
             self.trouble("left threads or processes behind (see its output)")
         if not self._problems and self._every_test_meets_ours and not made:
-            self.trouble("never made the executor or the future under test")
+            self.trouble("never made the executor, the future or the server under test")
         if self._counts.strays > self._strays:
-            self.trouble("made a ThreadPoolExecutor of the standard library's, not the executor under test")
+            self.trouble("made an executor or a server of the standard library's, not the one under test")
         kinds = [kind for kind, _ in self._problems]
         outcome = "failed" if "failed" in kinds else "skipped" if kinds else "passed"
         text = "\n".join(text for kind, text in self._problems if kind == outcome)
@@ -138,7 +139,7 @@ def belongs(suite: Suite, test: unittest.TestCase) -> bool:
     """Tell whether `test` of the suite's module is one of the suite's own."""
     if not any(fnmatchcase(short_id(test), pattern) for pattern in suite.select):
         return False
-    if suite.module.startswith(ASYNCIO):
+    if suite.servers or suite.module.startswith(ASYNCIO):
         return True
     if suite.future:
         if suite.executor and not hasattr(test, "executor_type"):
@@ -210,6 +211,15 @@ def load(suite: Suite, substitution: Substitution) -> list[unittest.TestCase]:
     return tests
 
 
+def load_servers(suite: Suite, counts: Counts, *, control: bool) -> list[unittest.TestCase]:
+    """Import the suite's module with server classes put in and return its tests."""
+    substitution = ServerSubstitution(suite.servers, counts, control=control)
+    with substitution.while_importing():
+        module = importlib.import_module(suite.module)
+    substitution.put_into(module)
+    return list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
+
+
 def main(task: dict[str, Any]) -> None:
     """Run one suite as `run.py` describes it."""
     suite = Suite(**{**task["suite"], "select": tuple(task["suite"]["select"])})
@@ -223,9 +233,13 @@ def main(task: dict[str, Any]) -> None:
         executor_type if suite.executor else None, future_type if suite.future else None, counts
     )
     report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
-    reporter = Reporter(report, counts, every_test_meets_ours=suite.executor, timeout=task["timeout"])
+    every = suite.executor or bool(suite.servers)
+    reporter = Reporter(report, counts, every_test_meets_ours=every, timeout=task["timeout"])
     try:
-        tests = load(suite, substitution)
+        if suite.servers:
+            tests = load_servers(suite, counts, control=task["control"] or task["list"])
+        else:
+            tests = load(suite, substitution)
     except unittest.SkipTest as skip:
         reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip), made=0)
         reporter.tell("finished")

@@ -10,8 +10,12 @@ import importlib.util
 import pkgutil
 from dataclasses import dataclass
 
+from put_in_servers import HTTP, PLAIN, THREADING
+
 CONCURRENT = "test.test_concurrent_futures"
 ASYNCIO = "test.test_asyncio"
+SOCKETSERVER = "test.test_socketserver"
+HTTPSERVERS = "test.test_httpservers"
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Suite:
         future: Whether our Future takes the place of the standard library's where tests make one themselves.
         select: `fnmatch` patterns for ``Class.method``; the module's other tests use no executor.
         seeded: Whether every test runs in a loop that has already used our executor as its default one.
+        servers: Which server classes ours take the place of, one of the kinds of `put_in_servers`; empty for none.
     """
 
     module: str
@@ -31,11 +36,14 @@ class Suite:
     future: bool
     select: tuple[str, ...] = ("*",)
     seeded: bool = False
+    servers: str = ""
 
     @property
     def name(self) -> str:
         """The short name with what is put in, such as ``test_wait[executor+future]``."""
-        put_in = "+".join(["executor"] * self.executor + ["future"] * self.future)
+        put_in = "+".join(
+            ["executor"] * self.executor + ["future"] * self.future + [f"{self.servers} servers"] * bool(self.servers)
+        )
         return f"{self.module.removeprefix('test.').split('.')[-1]}[{put_in}]"
 
 
@@ -95,6 +103,55 @@ ASYNCIO_SUITES = (
         select=("*.test_sendfile_force_fallback", "*.test_sendfile_fallback_*", "*.test_sendfile_ssl*"),
     ),
 )
+
+SERVER_SUITES = (
+    Suite(
+        SOCKETSERVER,
+        executor=False,
+        future=False,
+        select=(
+            "SocketServerTest.test_Threading*",
+            "SocketServerTest.test_close_immediately",
+            "ErrorHandlerTest.test_threading_*",
+            "MiscTestCase.test_threads_reaped",
+        ),
+        servers=THREADING,
+    ),
+    Suite(
+        SOCKETSERVER,
+        executor=False,
+        future=False,
+        select=(
+            "SocketServerTest.test_TCPServer",
+            "SocketServerTest.test_UDPServer",
+            "SocketServerTest.test_Unix*Server",
+            "SocketServerTest.test_shutdown",
+            "SocketServerTest.test_tcpserver_bind_leak",
+            "SocketServerTest.test_context_manager",
+            "ErrorHandlerTest.test_sync_*",
+            "SocketWriterTest.*",
+            "MiscTestCase.test_shutdown_request_called_if_verify_request_false",
+        ),
+        servers=PLAIN,
+    ),
+    Suite(
+        HTTPSERVERS,
+        executor=False,
+        future=False,
+        select=(
+            "BaseHTTPServerTestCase.*",
+            "RequestHandlerLoggingTestCase.*",
+            "SimpleHTTPServerTestCase.*",
+            "CGIHTTPServerTestCase.*",
+        ),
+        servers=HTTP,
+    ),
+)
+
+
+def server_suites() -> list[Suite]:
+    """Return the suites on socket and HTTP servers that this interpreter ships; none if it ships none."""
+    return [suite for suite in SERVER_SUITES if importlib.util.find_spec(suite.module) is not None]
 
 
 def concurrent_suites() -> list[Suite]:
