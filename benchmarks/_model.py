@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks._peers import Peer
+from benchmarks._peer import Peer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,7 +42,16 @@ TASK_QUESTIONS = (
     "timers",
     "lanes",
 )
-QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS
+SERVER_QUESTIONS = (
+    "server_sizes",
+    "waiting",
+    "slow_clients",
+    "echo",
+    "web_server",
+    "kill_child",
+    "stacks",
+)
+QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS + SERVER_QUESTIONS
 
 GC_POLICY = (
     "the garbage collector stays on, as in a user's program; a full collection precedes every repeat, "
@@ -162,6 +171,17 @@ def pool_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings
 
     def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
         return peer.not_for(question) or list(variants)
+
+    return choose
+
+
+def server_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings], list[Variant] | str]:
+    """The same cells for every peer that has a server program for the question."""
+
+    def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
+        if question in peer.listens:
+            return list(variants)
+        return peer.against.get(question) or "no server for this question"
 
     return choose
 

@@ -6,14 +6,10 @@ A peer's modules are imported only in the process that measures it.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
-import platform
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks import _ways
+from benchmarks._peer import TIMEKEEPER, Peer, Unavailable, core_is
 from benchmarks._pools import (
     AnyioThreads,
     BareQueue,
@@ -25,7 +21,6 @@ from benchmarks._pools import (
     MultiprocessingPool,
     PebblePool,
     PlainLoop,
-    Pool,
     TrioThreads,
     adaptive,
     package,
@@ -33,73 +28,9 @@ from benchmarks._pools import (
     plus,
     stdlib,
 )
+from benchmarks._server_peers import SERVER_PEERS
 
-TIMEKEEPER = "ebbpool-timekeeper"
-
-
-class Unavailable(Exception):
-    """The peer cannot run here; the text says why."""
-
-
-def _core_is(compiled: bool) -> None:
-    if package("ebbpool").COMPILED is not compiled:
-        raise Unavailable(f"ebbpool runs its {'plain' if compiled else 'compiled'} core here")
-
-
-def _anything() -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A rival, or a floor, or ebbpool itself.
-
-    Attributes:
-        modules: what has to be importable.
-        distribution: whose version is reported; "" for the interpreter's own.
-        open: builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one); None
-            where it has no pool to open.
-        loops: the event loops it offloads from, by `offload`; `new_loop` makes them (trio apart) from a name
-            and a ceiling.
-        semaphore: makes a semaphore (or a floor of one) with so many permits.
-        serves: the arguments of `_web` with which it serves FastAPI, or None.
-        env: variables its process gets.
-        check: raises Unavailable if what was imported is not what is meant.
-        against: by question (or "*"), why it is not asked.
-    """
-
-    name: str
-    label: str
-    modules: tuple[str, ...] = ()
-    distribution: str = ""
-    open: Callable[[int, float], Pool] | None = None
-    loops: tuple[str, ...] = ()
-    offload: _ways.Offload | None = None
-    new_loop: _ways.NewLoop = _ways.stock_loop
-    semaphore: Callable[[int], Any] | None = None
-    serves: tuple[str, ...] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[], None] = _anything
-    against: Mapping[str, str] = field(default_factory=dict)
-
-    def not_for(self, question: str) -> str:
-        """Returns why `question` is not asked of this peer, or "" if it is."""
-        return self.against.get(question) or self.against.get("*", "")
-
-    def load(self) -> str:
-        """Imports the peer and returns its version.
-
-        Raises:
-            Unavailable: it is not installed, or not in the form that is meant.
-        """
-        try:
-            for module in self.modules:
-                package(module)
-        except ImportError as error:
-            raise Unavailable(f"not installed: {error}") from error
-        self.check()
-        return importlib.metadata.version(self.distribution) if self.distribution else platform.python_version()
-
+__all__ = ["BY_NAME", "PEERS", "TIMEKEEPER", "Peer", "Unavailable"]
 
 _ASYNCIO = ("asyncio", "uvloop")
 _FROM_A_LOOP = "needs a running event loop: see offload, one after another"
@@ -154,7 +85,7 @@ PEERS = (
         "ebbpool",
         loops=_ASYNCIO,
         offload=_ways.run,
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -165,7 +96,7 @@ PEERS = (
         loops=_ASYNCIO,
         offload=_ways.run,
         env={"EBBPOOL_PURE": "1"},
-        check=lambda: _core_is(False),
+        check=lambda: core_is(False),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -176,7 +107,7 @@ PEERS = (
         loops=_ASYNCIO,
         offload=_ways.default_executor,
         new_loop=_ways.our_loop,
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -188,7 +119,7 @@ PEERS = (
         offload=_ways.default_executor,
         new_loop=_ways.our_loop,
         env={"EBBPOOL_PURE": "1"},
-        check=lambda: _core_is(False),
+        check=lambda: core_is(False),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -199,7 +130,7 @@ PEERS = (
         loops=_ASYNCIO,
         offload=_ways.default_to_thread,
         new_loop=_ways.our_loop,
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -210,7 +141,7 @@ PEERS = (
         open=EbbPool,
         loops=_ASYNCIO,
         offload=_ways.run_in_executor(adaptive),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
     ),
     Peer(
         "ebbpool-pure",
@@ -221,7 +152,7 @@ PEERS = (
         loops=_ASYNCIO,
         offload=_ways.run_in_executor(adaptive),
         env={"EBBPOOL_PURE": "1"},
-        check=lambda: _core_is(False),
+        check=lambda: core_is(False),
     ),
     Peer(
         "stdlib",
@@ -250,7 +181,7 @@ PEERS = (
         ("ebbpool.fastthreadpool",),
         "ebbpool",
         open=functools.partial(FastThreadPool, "ebbpool.fastthreadpool"),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against=_NO_FUTURES,
     ),
     Peer(
@@ -305,7 +236,7 @@ PEERS = (
         "ebbpool",
         loops=_ASYNCIO,
         offload=_ways.to_thread(adaptive),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -344,7 +275,7 @@ PEERS = (
         "ebbpool",
         loops=("asyncio", "uvloop", "trio"),
         offload=_ways.our_run_sync,
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -354,7 +285,7 @@ PEERS = (
         "ebbpool",
         loops=("asyncio", "uvloop", "trio"),
         offload=_ways.installed,
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _OFFLOAD_ONLY},
     ),
     Peer(
@@ -371,7 +302,7 @@ PEERS = (
         (*_WEB, "ebbpool.anyio"),
         "ebbpool",
         serves=("--install",),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _WEB_ONLY},
     ),
     Peer(
@@ -381,7 +312,7 @@ PEERS = (
         "ebbpool",
         serves=("--install",),
         env={"EBBPOOL_PURE": "1"},
-        check=lambda: _core_is(False),
+        check=lambda: core_is(False),
         against={"*": _WEB_ONLY},
     ),
     Peer(
@@ -390,7 +321,7 @@ PEERS = (
         (*_WEB, "ebbpool.anyio", "ebbpool.aio"),
         "ebbpool",
         serves=("--install", "--own-loop"),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _WEB_ONLY},
     ),
     Peer(
@@ -411,7 +342,7 @@ PEERS = (
         ("ebbpool.sync",),
         "ebbpool",
         semaphore=lambda permits: package("ebbpool.sync").Semaphore(permits),
-        check=lambda: _core_is(True),
+        check=lambda: core_is(True),
         against={"*": _LOCK_ONLY},
     ),
     Peer(
@@ -421,7 +352,7 @@ PEERS = (
         "ebbpool",
         semaphore=lambda permits: package("ebbpool.sync").Semaphore(permits),
         env={"EBBPOOL_PURE": "1"},
-        check=lambda: _core_is(False),
+        check=lambda: core_is(False),
         against={"*": _LOCK_ONLY},
     ),
     Peer(
@@ -437,6 +368,7 @@ PEERS = (
         "threading.Timer (a thread each)",
         against={"*": _TIMER_ONLY},
     ),
+    *SERVER_PEERS,
 )
 
 BY_NAME = {peer.name: peer for peer in PEERS}

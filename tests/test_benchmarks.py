@@ -24,13 +24,15 @@ from benchmarks._floor import BatchedWorkers
 from benchmarks._model import (
     POOL_QUESTIONS,
     QUESTIONS,
+    SERVER_QUESTIONS,
     Column,
     Question,
     Settings,
     load_question,
     percentile,
 )
-from benchmarks._peers import BY_NAME, PEERS, Peer, Unavailable
+from benchmarks._peer import Peer, Unavailable
+from benchmarks._peers import BY_NAME, PEERS
 from benchmarks._pools import ExecutorPool, stdlib
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
@@ -137,6 +139,10 @@ def test_every_peer_has_cells_or_a_reason(name: str) -> None:
     assert not isinstance(question.variants(BY_NAME[question.rival[0]], settings), str)
 
 
+def test_no_question_goes_untried() -> None:
+    assert set(PEERS_OF) == set(TINY) == set(QUESTIONS) - set(SERVER_QUESTIONS)
+
+
 def test_peers_are_named_once() -> None:
     assert len(BY_NAME) == len(PEERS) == len({peer.label for peer in PEERS})
 
@@ -183,7 +189,7 @@ def test_pools_give_every_result(peer: str) -> None:
         assert (0 if peer == "loop" else 1) <= pool.threads() <= most
 
 
-@pytest.mark.parametrize(("name", "peer"), [(name, peer) for name in QUESTIONS for peer in PEERS_OF[name]])
+@pytest.mark.parametrize(("name", "peer"), [(name, peer) for name in PEERS_OF for peer in PEERS_OF[name]])
 def test_measures_what_its_columns_show(name: str, peer: str) -> None:
     importable(BY_NAME[peer])
     question = load_question(f"benchmarks.{name}")

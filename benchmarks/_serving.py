@@ -1,0 +1,298 @@
+"""A server in a process of its own that dies with its parent, what it costs, and `ab` to load it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from benchmarks._model import ROOT
+from benchmarks._peer import Peer, Unavailable
+
+_PROC = Path("/proc")
+_START_SECONDS = 30.0
+_GROUPS = hasattr(os, "killpg")
+
+
+def die_with_parent() -> None:
+    """Ends this process, and on POSIX its group, when stdin ends: however the parent ends, that pipe is closed.
+
+    To be called by a server program, before it prints its port.
+    """
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        if _GROUPS and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="die-with-parent", daemon=True).start()
+
+
+def announce(port: int) -> None:
+    """Tells whoever started this server program where it listens."""
+    print(port, flush=True)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; none if it is gone."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _status(pid: int, name: str) -> int:
+    """The number after `name` in /proc/PID/status: kB, or a count; 0 if there is none."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server process that listens. Where there is no /proc, what it costs is 0.
+
+    With `family` the figures include all processes of its group: its children, and theirs.
+    """
+
+    port: int
+    pid: int
+
+    def family(self) -> list[int]:
+        """The process and whatever it has started that lives."""
+        if not _PROC.exists():
+            return [self.pid]
+        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+        return [pid for pid in pids if pid == self.pid or _stat(pid)[2:3] == [str(self.pid)]]
+
+    def _pids(self, family: bool) -> list[int]:
+        return self.family() if family else [self.pid]
+
+    def cpu_seconds(self, *, family: bool = False) -> float:
+        """What it has needed of a processor so far, in steps of a clock tick.
+
+        With `family`, what children needed that are gone is counted as soon as their parent has collected them.
+        """
+        last, ticks = 15 if family else 13, 0
+        for pid in self._pids(family):
+            ticks += sum(map(int, _stat(pid)[11:last]))
+        return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+
+    def memory(self, *, family: bool = False) -> int:
+        """Resident memory in kB."""
+        return sum(_status(pid, "VmRSS") for pid in self._pids(family))
+
+    def virtual(self, *, family: bool = False) -> int:
+        """Virtual memory in kB."""
+        return sum(_status(pid, "VmSize") for pid in self._pids(family))
+
+    def threads(self, *, family: bool = False) -> int:
+        """Threads that live, the main one and the one that watches for the parent's end among them."""
+        return sum(_status(pid, "Threads") for pid in self._pids(family))
+
+
+@contextmanager
+def running(command: Sequence[str], *, ready: Callable[[int], object] | None = None) -> Iterator[Server]:
+    """Runs `python command...`, which prints its port; yields it, and ends it and all of its group, whatever happens.
+
+    Args:
+        command: what follows the interpreter's name; run in the root of the repository.
+        ready: called with the port before anything else is; what it raises is raised.
+
+    Raises:
+        RuntimeError: it ended without printing a port; its last words are on stderr.
+    """
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=_GROUPS
+    ) as child:
+        try:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the server ended with status {child.wait(_START_SECONDS)}")
+            port = int(line)
+            if ready is not None:
+                ready(port)
+            yield Server(port, child.pid)
+        finally:
+            if _GROUPS:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+
+
+@contextmanager
+def serving(peer: Peer, question: str, *args: str, ready: Callable[[int], object] | None = None) -> Iterator[Server]:
+    """Yields the server with which `peer` answers `question`, in a fresh process that is gone afterwards.
+
+    Its program is the module `peer.listens[question][0]`: it calls `die_with_parent`, listens on a free port of
+    127.0.0.1, calls `announce` with it, and serves for ever.
+
+    Args:
+        peer: whose server it is.
+        question: a key of `peer.listens`.
+        args: what the program is given after the arguments in `listens`.
+        ready: called with the port first, for a server that listens before it answers.
+
+    Raises:
+        RuntimeError: it ended without printing a port; its last words are on stderr.
+    """
+    with running(["-m", *peer.listens[question], *args], ready=ready) as server:
+        yield server
+
+
+class Watch:
+    """Looks at a server again and again, from a thread of this process; a context manager.
+
+    Attributes:
+        threads: the most there were.
+        memory: the most resident memory, in kB.
+    """
+
+    _PERIOD_SECONDS = 0.05
+
+    def __init__(self, server: Server, *, family: bool = False, period: float = _PERIOD_SECONDS) -> None:
+        self._server, self._family, self._period = server, family, period
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="watch")
+        self.threads = self.memory = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while True:
+            self.threads = max(self.threads, self._server.threads(family=self._family))
+            self.memory = max(self.memory, self._server.memory(family=self._family))
+            if self._over.wait(self._period):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Ab:
+    """What `ab` (apache2-utils) reports.
+
+    Attributes:
+        complete: requests that ended.
+        failed: how often something failed: no connection, reset, another length than the first response had.
+        non_2xx: responses with another status.
+        body_bytes: of all responses together.
+        seconds: how long it took.
+        rate: requests per second.
+        percentiles: by per cent, milliseconds until a request was served.
+        cpu_seconds: what `ab` itself needed of a processor.
+    """
+
+    complete: int
+    failed: int
+    non_2xx: int
+    body_bytes: int
+    seconds: float
+    rate: float
+    percentiles: Mapping[int, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+
+    def errors(self, length: int) -> int:
+        """How many requests had no right response; `length` is how many bytes the body of a right one has.
+
+        `ab` by itself takes a connection that ends without a response for a response.
+        """
+        return max(
+            self.failed + self.non_2xx, math.ceil(abs(self.complete * length - self.body_bytes) / max(1, length))
+        )
+
+
+def parse_ab(text: str, cpu_seconds: float = 0.0) -> Ab:
+    """Reads the report that `ab` writes to stdout.
+
+    Raises:
+        ValueError: it is none, or not complete.
+    """
+
+    def number(name: str, default: str = "") -> str:
+        found = re.search(rf"^{re.escape(name)}:\s+([0-9.]+)", text, re.MULTILINE)
+        value = found[1] if found else default
+        if not value:
+            raise ValueError(f"no {name!r} in what ab wrote: {text[-400:]!r}")
+        return value
+
+    percentiles = re.findall(r"^\s+([0-9]+)%\s+([0-9.]+)", text, re.MULTILINE)
+    return Ab(
+        complete=int(number("Complete requests")),
+        failed=int(number("Failed requests")),
+        non_2xx=int(number("Non-2xx responses", "0")),
+        body_bytes=int(number("HTML transferred")),
+        seconds=float(number("Time taken for tests")),
+        rate=float(number("Requests per second")),
+        percentiles={int(share): float(milliseconds) for share, milliseconds in percentiles},
+        cpu_seconds=cpu_seconds,
+    )
+
+
+def _children_cpu_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def ab(
+    port: int, target: str, *, requests: int, concurrency: int, keep_alive: bool = False, timeout: float = 60.0
+) -> Ab:
+    """Runs `ab` against a server on this machine.
+
+    Args:
+        port: where it listens.
+        target: what is asked for, from the slash on.
+        requests: how many in all.
+        concurrency: how many at a time.
+        keep_alive: whether connections are used again.
+        timeout: seconds that the whole run, and any wait for a response, may take.
+
+    Raises:
+        Unavailable: `ab` is not installed.
+        RuntimeError: it gave up, or took longer than `timeout`.
+    """
+    program = shutil.which("ab")
+    if program is None:
+        raise Unavailable("ab is not installed (Debian: apache2-utils)")
+    flags = ["-q", "-r", "-n", str(requests), "-c", str(concurrency), "-s", str(max(1, round(timeout)))]
+    command = [program, *flags, *(["-k"] if keep_alive else []), f"http://127.0.0.1:{port}{target}"]
+    before = _children_cpu_seconds()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"ab did not end within {timeout:g} s") from None
+    if done.returncode:
+        raise RuntimeError(f"ab ended with status {done.returncode}: {done.stderr.strip()[-400:]}")
+    return parse_ab(done.stdout, _children_cpu_seconds() - before)
+
+
+def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
+    """Looks every millisecond until `condition` holds.
+
+    Raises:
+        RuntimeError: it did not within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not within {timeout:g} s: {what}")
+        time.sleep(0.001)

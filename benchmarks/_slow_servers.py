@@ -1,0 +1,171 @@
+"""The servers of `slow_clients`: all answer `GET /` with one small page, and `POST /upload` when they have the body.
+
+`python -m benchmarks._slow_servers KIND` prints its port, and serves until its parent ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.server
+import importlib.util
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks import _fronts
+from benchmarks._pools import package
+from benchmarks._serving import announce, die_with_parent
+
+PAGE = b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
+_ADDRESS = ("127.0.0.1", 0)
+_BACKLOG = 1024
+
+
+def page(method: str, target: str, body: bytes) -> bytes:
+    """The blocking handler, which does not block: what it is measured beside is the server's own time."""
+    return PAGE
+
+
+class PageHandler(http.server.BaseHTTPRequestHandler):
+    """The same page for the servers of `http.server`."""
+
+    protocol_version = "HTTP/1.1"
+    # The head and the body are two writes, and Nagle's algorithm would hold the second one back.
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is http.server's)
+        pass
+
+
+class _Quiet:
+    """What slow clients leave behind, when they are gone, is no news."""
+
+    request_queue_size = _BACKLOG
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class ThreadPerConnection(_Quiet, http.server.ThreadingHTTPServer):
+    """The standard library's."""
+
+
+class FixedPool(_Quiet, http.server.HTTPServer):
+    """The standard library's server with a `ThreadPoolExecutor`: a thread is held as long as the connection lasts."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(_ADDRESS, PageHandler)
+        self._pool = ThreadPoolExecutor(workers)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._pool.submit(self._work, request, client_address)
+
+    def _work(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
+
+
+def _until_the_end(server: Any) -> None:
+    announce(server.server_address[1])
+    server.serve_forever()
+
+
+def threads() -> None:
+    _until_the_end(ThreadPerConnection(_ADDRESS, PageHandler))
+
+
+def fixed(workers: int) -> Callable[[], None]:
+    return lambda: _until_the_end(FixedPool(workers))
+
+
+def adaptive() -> None:
+    class Server(_Quiet, package("ebbpool.socketserver").AdaptivePoolHTTPServer):  # type: ignore[misc]
+        """Ours, with its settings as they come."""
+
+    _until_the_end(Server(_ADDRESS, PageHandler))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    aio = package("ebbpool.aio")
+    loop: asyncio.AbstractEventLoop = (aio.new_uvloop if importlib.util.find_spec("uvloop") else aio.new_event_loop)()
+    return loop
+
+
+def plain_front() -> None:
+    async def serve() -> None:
+        front = _fronts.PlainFront(pool, page, _fronts.Limits())
+        server = await asyncio.start_server(front, *_ADDRESS, backlog=_BACKLOG)
+        announce(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    with package("ebbpool").AdaptiveExecutor() as pool, asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(serve())
+
+
+def flask_front(limits: _fronts.Limits | None) -> Callable[[], None]:
+    async def serve(pool: Any) -> None:
+        server = _fronts.uvicorn_server(_fronts.asgi(_fronts.flask_app(page), pool, limits))
+        with socket.create_server(_ADDRESS, backlog=_BACKLOG) as listener:
+            announce(listener.getsockname()[1])
+            await server.serve(sockets=[listener])
+
+    def run() -> None:
+        with package("ebbpool").AdaptiveExecutor() as pool, asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(serve(pool))
+
+    return run
+
+
+def greenlets() -> None:
+    def wsgi(environ: Any, start_response: Any) -> list[bytes]:
+        environ["wsgi.input"].read()
+        start_response("200 OK", [("Content-Length", str(len(PAGE)))])
+        return [PAGE]
+
+    server = package("gevent.pywsgi").WSGIServer(_ADDRESS, wsgi, backlog=_BACKLOG, log=None, error_log=None)
+    server.start()
+    # What is accepted inherits it; see `PageHandler`.
+    server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    announce(server.server_port)
+    server.serve_forever()
+
+
+KINDS: dict[str, Callable[[], None]] = {
+    "adaptive": adaptive,
+    "plain-front": plain_front,
+    "flask-front": flask_front(_fronts.Limits()),
+    "flask-front-bare": flask_front(None),
+    "threads": threads,
+    "fixed-20": fixed(20),
+    "fixed-200": fixed(200),
+    "gevent": greenlets,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    asked = parser.parse_args(argv)
+    die_with_parent()
+    KINDS[asked.kind]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

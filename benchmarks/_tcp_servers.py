@@ -1,0 +1,193 @@
+"""The TCP servers of `server_sizes` and `waiting`: one handler on each way to run it.
+
+`python -m benchmarks._tcp_servers WAY [--workers N] [--bytes N | --sleep SECONDS]` serves until stdin ends, and prints
+its port first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks._pools import package
+from benchmarks._serving import announce, die_with_parent
+
+BACKLOG = 1024
+BODY = b"awake\n"
+RESPONSE = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close\r\n\r\n" + BODY
+REQUEST = b"GET / HTTP/1.0\r\n\r\n"
+_RECEIVE = 65_536
+
+Handle = Callable[[Any], None]
+
+
+def writes(count: int) -> Handle:
+    """A handler that writes `count` bytes, whoever asks."""
+    payload = bytes(count)
+
+    def handle(connection: Any) -> None:
+        if payload:
+            connection.sendall(payload)
+
+    return handle
+
+
+def sleeps(seconds: float, sleep: Callable[[float], object]) -> Handle:
+    """A handler that reads a request's head, sleeps, and answers; without sleeping if `seconds` is 0."""
+
+    def handle(connection: Any) -> None:
+        head = connection.recv(_RECEIVE)
+        while b"\r\n\r\n" not in head:
+            more = connection.recv(_RECEIVE)
+            if not more:
+                return
+            head += more
+        if seconds:
+            sleep(seconds)
+        connection.sendall(RESPONSE)
+
+    return handle
+
+
+class TCPServer(socketserver.TCPServer):
+    """One after another, in the thread that accepts."""
+
+    request_queue_size = BACKLOG
+    allow_reuse_address = True
+
+
+class ThreadingServer(socketserver.ThreadingMixIn, TCPServer):
+    """A thread for each connection."""
+
+
+class ExecutorServer(socketserver.ThreadingMixIn, TCPServer):
+    """The standard library's pool."""
+
+    executor: ThreadPoolExecutor
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.executor.submit(self.process_request_thread, request, client_address)
+
+
+class Rule2008Server(socketserver.ThreadingMixIn, TCPServer):
+    """A pool by the rule of the ThreadPoolingMixIn of 2008, which its later copies (as `ThreadPoolMixIn`) still have.
+
+    All requests go to one queue. After putting one there, the accepting thread adds a worker if more than 3 wait and
+    there are fewer than `max_workers`; a worker counts from when it runs. After each request a worker leaves if more
+    than `min_spare_workers` others, or itself, have nothing to do; `min_workers` is only how many there are at first.
+    """
+
+    _WAITING = 3
+
+    def start_pool(self, min_workers: int, max_workers: int, min_spare_workers: int) -> None:
+        self._requests: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._most, self._spare = max_workers, min_spare_workers
+        self._workers = self._busy = 0
+        self._counts = threading.Lock()
+        for _ in range(min_workers):
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        with self._counts:
+            self._workers += 1
+        while True:
+            request, client_address = self._requests.get()
+            with self._counts:
+                self._busy += 1
+            self.process_request_thread(request, client_address)
+            self._requests.task_done()
+            with self._counts:
+                self._busy -= 1
+                if self._workers - self._busy > self._spare:
+                    self._workers -= 1
+                    return
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._requests.put((request, client_address))
+        with self._counts:
+            if self._requests.qsize() > self._WAITING and self._workers < self._most:
+                self._start_worker()
+
+
+def _handler(handle: Handle) -> type[socketserver.BaseRequestHandler]:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            handle(self.request)
+
+    return Handler
+
+
+def adaptive(workers: int, handle: Handle) -> Any:
+    base = package("ebbpool.socketserver").AdaptivePoolTCPServer
+    made = type("Server", (base,), {"request_queue_size": BACKLOG, "max_workers": workers})
+    return made(("127.0.0.1", 0), _handler(handle))
+
+
+def sequential(workers: int, handle: Handle) -> Any:
+    return TCPServer(("127.0.0.1", 0), _handler(handle))
+
+
+def threading_mix_in(workers: int, handle: Handle) -> Any:
+    return ThreadingServer(("127.0.0.1", 0), _handler(handle))
+
+
+def executor(workers: int, handle: Handle) -> Any:
+    server = ExecutorServer(("127.0.0.1", 0), _handler(handle))
+    server.executor = ThreadPoolExecutor(workers)
+    return server
+
+
+def rule_2008(workers: int, handle: Handle) -> Any:
+    server = Rule2008Server(("127.0.0.1", 0), _handler(handle))
+    server.start_pool(2, workers, 20)
+    return server
+
+
+def greenlets(workers: int, handle: Handle) -> Any:
+    """A greenlet for each connection; gevent closes what its handler leaves."""
+    found = package("gevent.server").StreamServer(
+        ("127.0.0.1", 0), lambda connection, address: handle(connection), backlog=BACKLOG
+    )
+    found.start()
+    return found
+
+
+WAYS: dict[str, Callable[[int, Handle], Any]] = {
+    "adaptive": adaptive,
+    "executor": executor,
+    "gevent": greenlets,
+    "rule-2008": rule_2008,
+    "sequential": sequential,
+    "threading": threading_mix_in,
+}
+
+
+def serve(argv: Sequence[str]) -> None:
+    """Serves until stdin ends; prints the port first."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("--workers", type=int, default=200)
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--bytes", type=int)
+    work.add_argument("--sleep", type=float)
+    asked = parser.parse_args(argv)
+    die_with_parent()
+    sleep = package("gevent").sleep if asked.way == "gevent" else time.sleep
+    handle = writes(asked.bytes) if asked.sleep is None else sleeps(asked.sleep, sleep)
+    server = WAYS[asked.way](asked.workers, handle)
+    announce(server.server_port if asked.way == "gevent" else server.server_address[1])
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

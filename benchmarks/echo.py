@@ -1,0 +1,103 @@
+"""Five clients, each with one message under way: how many messages a second does a server send back?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks._echo_clients import EchoClients
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks._peer import Peer
+from benchmarks._serving import Server, serving
+
+_CLIENTS = 5
+_SIZES = (1000, 4096, 65_536)
+_OURS = ("echo-pool", "echo-pool-pure")
+_BEHIND = (
+    ("echo-uvloop-streams", "uvloop's streams"),
+    ("echo-asyncio-streams", "asyncio's streams"),
+    ("echo-asyncio-protocol", "asyncio's protocols"),
+    ("echo-asyncio-buffered", "asyncio's buffered protocols"),
+)
+
+
+def _can_keep_apart(settings: Settings) -> bool:
+    return settings.pin is None and hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) > 1
+
+
+@contextmanager
+def _placed(peer: Peer, placement: str) -> Iterator[Server]:
+    """Yields the server; if the two are to be kept apart, the first processor is this process's alone."""
+    if placement != "apart":
+        with serving(peer, "echo") as found:
+            yield found
+        return
+    allowed = os.sched_getaffinity(0)
+    own = {min(allowed)}
+    try:
+        os.sched_setaffinity(0, allowed - own)
+        with serving(peer, "echo") as found:
+            os.sched_setaffinity(0, own)
+            yield found
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    with (
+        _placed(peer, params["placement"]) as found,
+        EchoClients(found.port, params["clients"], params["size"]) as clients,
+    ):
+        echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    samples: Samples = {
+        "rate": [echoed.messages / echoed.seconds],
+        "client": [echoed.cpu_seconds / echoed.seconds * 100],
+    }
+    if echoed.watched_seconds:
+        samples["cpu"] = [echoed.watched_seconds / echoed.messages * 1e6]
+        samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
+    return samples
+
+
+def _cells(settings: Settings) -> list[Variant]:
+    placements = ("free", "apart") if _can_keep_apart(settings) else ("free",)
+    return [{"size": size, "placement": placement} for placement in placements for size in _SIZES]
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if "echo" not in peer.listens:
+        return "no echo server"
+    return _cells(settings)
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    return tuple(
+        Target(f"ahead of {name}", ours, "rate", 1.0, where, rival=rival)
+        for ours in _OURS
+        for where in _cells(settings)
+        for rival, name in _BEHIND
+    )
+
+
+QUESTION = Question(
+    module="benchmarks.echo",
+    title="A correct echo: 5 clients, one message of so many bytes under way each",
+    method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
+    "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
+    "messages that differ in every byte, and looks that nothing follows the last; buffers of 64 KiB, TCP_NODELAY; "
+    "placement: free leaves both processes to the system, which likes to put who talks on one processor (then the two "
+    "shares add up to 100), apart keeps one processor for the client alone (a share near 100 there means that the "
+    "client is what is measured)",
+    columns=(
+        Column("rate", "messages/s", 0, more=True),
+        Column("cpu", "µs of a processor a message, server", 1, empty="not available"),
+        Column("server", "% of a processor, server", 0, ratio=False, empty="not available"),
+        Column("client", "% of a processor, client", 0, ratio=False),
+    ),
+    variants=variants,
+    sizes=lambda quick: {"clients": _CLIENTS, "warm_up": 0.1 if quick else 0.3, "seconds": 0.2 if quick else 1.5},
+    measure=measure,
+    targets=targets,
+    rival=("echo-uvloop-protocol", "x uvloop protocol"),
+)

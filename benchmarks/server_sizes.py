@@ -1,0 +1,75 @@
+"""A server that writes so many bytes and closes, 100 clients that reconnect for ever: how many replies a second?"""
+
+from __future__ import annotations
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, server_variants
+from benchmarks._peer import Peer
+from benchmarks._reconnecting import Reconnecting
+from benchmarks._serving import Watch, serving
+
+SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
+_OURS = "tcp-ebbpool"
+_SMALL = 15_360
+_PATIENCE_SECONDS = 10.0
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    length = params["bytes"]
+    with (
+        serving(peer, "server_sizes", "--bytes", str(length)) as server,
+        Reconnecting(server.port, params["clients"], length) as clients,
+        Watch(server) as watch,
+    ):
+        replies = clients.load(params["warm_up"], params["seconds"], _PATIENCE_SECONDS, server.cpu_seconds)
+    if not replies.count:
+        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
+    samples: Samples = {
+        "rate": [replies.count / replies.seconds],
+        "threads": [watch.threads],
+        "errors": [replies.errors.total() + replies.unanswered],
+        "client": [replies.cpu_seconds / replies.seconds * 100],
+    }
+    if replies.watched_seconds:
+        samples["cpu"] = [replies.watched_seconds / replies.count * 1e6]
+    return samples
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = []
+    for size in SIZES:
+        where = {"bytes": size}
+        found += [
+            Target("replies/s: no fewer than ThreadingMixIn", _OURS, "rate", 1.0, where, rival="tcp-threading"),
+            Target("replies/s: no fewer than the rule of 2008", _OURS, "rate", 1.0, where, rival="tcp-2008"),
+            Target("every reply right", _OURS, "errors", 0, where),
+        ]
+        if size <= _SMALL:
+            text = "processor time a reply: at most a quarter of ThreadingMixIn's"
+            found.append(Target(text, _OURS, "cpu", 0.25, where, rival="tcp-threading"))
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.server_sizes",
+    title="A TCP server that writes so many bytes and closes: 100 clients that reconnect",
+    method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
+    "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
+    "nothing stays in TIME_WAIT; what it needs of a processor is shown: near 100 it would be what is measured; "
+    "threads: the most of a look every 50 ms, with the main one and one that waits for the parent's end",
+    columns=(
+        Column("rate", "replies/s", 0, more=True),
+        Column("cpu", "µs of a processor a reply", 1, empty="not available"),
+        Column("threads", "threads at most", 0, ratio=False, worst=True),
+        Column("errors", "wrong replies", 0, ratio=False, worst=True),
+        Column("client", "% of a processor, client", 0, ratio=False),
+    ),
+    variants=server_variants("server_sizes", *({"bytes": size} for size in SIZES)),
+    sizes=lambda quick: {
+        "clients": 100,
+        "warm_up": 0.1 if quick else 0.4,
+        "seconds": 0.4 if quick else 2.0,
+    },
+    measure=measure,
+    targets=targets,
+    rival=("tcp-threading", "x ThreadingMixIn"),
+)

@@ -1,0 +1,184 @@
+"""A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones hold?"""
+
+from __future__ import annotations
+
+import selectors
+import statistics
+import time
+from dataclasses import dataclass
+
+from benchmarks._http import Clients, _Client
+from benchmarks._model import (
+    Column,
+    Params,
+    Question,
+    Samples,
+    Settings,
+    Target,
+    percentile,
+    server_variants,
+)
+from benchmarks._peer import Peer
+from benchmarks._serving import Server, Watch, serving
+from benchmarks._slow_servers import PAGE
+from benchmarks._trickle import trickling
+
+_NAME = "slow_clients"
+_CLIENTS = 10
+_ANSWER_SECONDS = 30.0
+_LONG_WAIT_SECONDS = 1.0
+_WATCH_SECONDS = 0.25
+_VARIANTS = (
+    {"trickle": "heads", "connections": "kept"},
+    {"trickle": "heads", "connections": "new"},
+    {"trickle": "bodies", "connections": "new"},
+    {"trickle": "large bodies", "connections": "new"},
+)
+_GUARDED = _VARIANTS[:3]
+_GUARDS = ("slow-adaptive", "slow-plain-front", "slow-flask-front")
+
+
+class _FreshClient(_Client):
+    """Asks on a new connection each time; the wait counts from before it connects."""
+
+    def __init__(self, port: int, clients: FreshClients) -> None:
+        super().__init__(port)
+        self._port, self._clients, self._used = port, clients, False
+
+    def send(self, text: bytes) -> None:
+        asked_at = time.perf_counter()
+        if self._used:
+            self._clients.forget(self)
+            super().__init__(self._port)
+            self._clients.attend(self)
+        super().send(text)
+        self.sent_at, self._used = asked_at, True
+
+
+class FreshClients(Clients):
+    """Clients that connect anew for each request."""
+
+    def _connect(self) -> _Client:
+        client = _FreshClient(self._port, self)
+        self.attend(client)
+        return client
+
+    def attend(self, client: _Client) -> None:
+        self._selector.register(client.socket, selectors.EVENT_READ, client)
+
+    def forget(self, client: _Client) -> None:
+        self._selector.unregister(client.socket)
+        client.socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinary:
+    """How the ordinary clients fared: answers a second, seconds until an answer, wrong responses.
+
+    A client that has waited for over a second at the end, unanswered, counts with what it has waited so far.
+    """
+
+    rate: float
+    latencies: list[float]
+    errors: int
+    threads: int
+    memory: int
+
+
+def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -> Ordinary:
+    """Has the ordinary clients ask for so long, and looks at the server meanwhile."""
+    kind = FreshClients if connections == "new" else Clients
+    with kind(server.port, _CLIENTS, "/", PAGE) as clients, Watch(server, period=_WATCH_SECONDS) as watch:
+        answered = clients.load(warm_up, seconds)
+        now = time.perf_counter()
+        waits = [now - client.sent_at for client in clients._all()]
+    unanswered = [wait for wait in waits if wait > _LONG_WAIT_SECONDS]
+    rate = len(answered.latencies) / answered.seconds
+    return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
+
+
+def answers(port: int) -> None:
+    """Raises RuntimeError unless the server answers."""
+    with Clients(port, 1, "/", PAGE) as clients:
+        if clients.burst(_ANSWER_SECONDS).errors:
+            raise RuntimeError(f"the server did not answer within {_ANSWER_SECONDS:g} s")
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    warm_up, connections = params["warm_up"], params["connections"]
+    with serving(peer, _NAME, ready=answers) as server:
+        alone = ordinary(server, connections, warm_up, params["seconds"])
+        bound = 2 * (warm_up + params["attacked_seconds"]) + 10.0
+        with trickling(server.port, params["slow"], params["trickle"], bound) as attack:
+            attacked = ordinary(server, connections, warm_up, params["attacked_seconds"])
+    if not alone.latencies:
+        raise RuntimeError("no answer, without any slow client")
+    p99, p99_attacked = percentile(alone.latencies, 0.99), percentile(attacked.latencies, 0.99)
+    return {
+        "rate": [alone.rate],
+        "rate_attacked": [attacked.rate],
+        "p50": [statistics.median(alone.latencies) * 1e3],
+        "p50_attacked": [statistics.median(attacked.latencies) * 1e3],
+        "p99": [p99 * 1e3],
+        "p99_attacked": [p99_attacked * 1e3],
+        "times": [p99_attacked / p99],
+        "threads": [alone.threads],
+        "threads_attacked": [attacked.threads],
+        "more_threads": [attacked.threads - alone.threads],
+        "memory": [(attacked.memory - alone.memory) / 1024],
+        "open": [attack.open],
+        "dropped": [attack.dropped],
+        "errors": [alone.errors + attacked.errors],
+    }
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    return tuple(
+        target
+        for peer in _GUARDS
+        for where in _GUARDED
+        for target in (
+            Target("p99 at most twice that without slow clients", peer, "times", 2.0, where),
+            Target("slow clients hold no worker", peer, "more_threads", _CLIENTS, where),
+            Target("every response right", peer, "errors", 0, where),
+        )
+    )
+
+
+QUESTION = Question(
+    module="benchmarks.slow_clients",
+    title="1,000 slow clients beside 10 ordinary ones",
+    method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
+    "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
+    "server, ordinary and slow clients are a process each, and all servers have a backlog of 1,024; bodies say that "
+    "they have 50 kB, large ones 1 MB; times: p99 beside the slow clients over p99 alone; who is not answered within "
+    "the time counts with what it has waited",
+    columns=(
+        Column("rate", "requests/s alone", 0, ratio=False, more=True),
+        Column("rate_attacked", "attacked", 0, ratio=False, more=True),
+        Column("p50", "p50 alone, ms", 2, ratio=False),
+        Column("p50_attacked", "attacked", 2, ratio=False),
+        Column("p99", "p99 alone, ms", 2, ratio=False),
+        Column("p99_attacked", "attacked", 2, ratio=False),
+        Column("times", "times", 2, ratio=False),
+        Column("threads", "threads alone", 0, ratio=False),
+        Column("threads_attacked", "attacked", 0, ratio=False),
+        Column("more_threads", "more", 0, ratio=False),
+        Column("memory", "more memory, MB", 1, ratio=False),
+        Column("open", "slow ones connected", 0, ratio=False),
+        Column("dropped", "slow ones dropped", 0, ratio=False),
+        Column("errors", "wrong responses", 0, ratio=False, worst=True),
+    ),
+    variants=server_variants(_NAME, *_VARIANTS),
+    sizes=lambda quick: {
+        "slow": 200 if quick else 1000,
+        "warm_up": 0.2 if quick else 1.0,
+        "seconds": 0.5 if quick else 4.0,
+        # Longer than the header time-out of the servers that have one: all slow clients are dropped once.
+        "attacked_seconds": 0.5 if quick else 12.0,
+    },
+    measure=measure,
+    targets=targets,
+    rival=("slow-threads", "x ThreadingHTTPServer"),
+    rounds_factor=1 / 3,
+)

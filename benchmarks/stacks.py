@@ -1,0 +1,107 @@
+"""What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks._peer import Peer, Unavailable
+from benchmarks._pools import package
+
+_OURS = ("ebbpool", "ebbpool-pure")
+_COUNTS = (1, 200, 2000)
+_KIB = 1024
+_STACKS = {"default": None, "1 MiB": 1024 * _KIB, "256 KiB": 256 * _KIB, "64 KiB": 64 * _KIB}
+_PATIENCE_SECONDS = 60.0
+
+
+def _adaptive(workers: int, stack: int | None) -> Executor:
+    executor: Executor = package("ebbpool").AdaptiveExecutor(workers, thread_stack_size=stack)
+    return executor
+
+
+def _stdlib(workers: int, stack: int | None) -> Executor:
+    threading.stack_size(stack or 0)
+    return ThreadPoolExecutor(workers)
+
+
+def _build(peer: Peer) -> Callable[[int, int | None], Executor] | None:
+    return _adaptive if peer.name in _OURS else _stdlib if peer.name == "stdlib" else None
+
+
+def _memory() -> dict[str, int]:
+    """The kB of this process, virtual and resident."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        raise Unavailable("no /proc here")
+    lines = [line.split() for line in status.read_text().splitlines()]
+    return {line[0]: int(line[1]) for line in lines if line[0] in ("VmSize:", "VmRSS:")}
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    build, count = _build(peer), params["waiting"]
+    assert build is not None
+    running, release = threading.Semaphore(0), threading.Event()
+
+    def wait() -> None:
+        running.release()
+        release.wait()
+
+    usual = threading.stack_size()
+    with build(count, _STACKS[params["stack"]]) as pool:
+        before = _memory()
+        try:
+            futures: list[Any] = [pool.submit(wait) for _ in range(count)]
+            for number in range(count):
+                if not running.acquire(timeout=_PATIENCE_SECONDS):
+                    raise RuntimeError(f"only {number} of {count} tasks run after {_PATIENCE_SECONDS:g} s more")
+            after = _memory()
+        finally:
+            release.set()
+            threading.stack_size(usual)
+        for future in futures:
+            future.result()
+    resident, virtual = (after[name] - before[name] for name in ("VmRSS:", "VmSize:"))
+    return {
+        "resident": [resident / count],
+        "virtual": [virtual / count],
+        "resident_all": [after["VmRSS:"] / _KIB],
+        "virtual_all": [after["VmSize:"] / _KIB],
+    }
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if _build(peer) is None:
+        return "its stacks are what the interpreter gives every thread: see ThreadPoolExecutor"
+    return [{"waiting": count, "stack": stack} for count in _COUNTS for stack in _STACKS]
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    small, usual = ({"waiting": _COUNTS[-1], "stack": stack} for stack in ("64 KiB", "default"))
+    text = "64 KiB stacks: at most a tenth of the address space"
+    return tuple(Target(text, peer, "virtual", 0.1, small, rival=peer, rival_where=usual) for peer in _OURS)
+
+
+QUESTION = Question(
+    module="benchmarks.stacks",
+    title="The memory of waiting workers, by the size of their stacks",
+    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
+    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
+    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
+    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
+    columns=(
+        Column("resident", "kB resident a worker", 1),
+        Column("virtual", "kB virtual a worker", 0),
+        Column("resident_all", "MB resident in all", 1, ratio=False),
+        Column("virtual_all", "MB virtual in all", 0, ratio=False),
+    ),
+    variants=variants,
+    sizes=lambda quick: {},
+    measure=measure,
+    targets=targets,
+    rounds_factor=0.4,
+)

@@ -1,0 +1,130 @@
+"""A dummy web server whose handler sleeps: 200 connections at once, then `ab -n 2000 -c 200`."""
+
+from __future__ import annotations
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, server_variants
+from benchmarks._peer import Peer
+from benchmarks._reconnecting import Reconnecting
+from benchmarks._serving import Ab, Server, Watch, ab, serving
+from benchmarks._tcp_servers import BODY, REQUEST, RESPONSE
+
+_CLIENTS = 200
+_LONG = {"handler": "sleeps 5 s"}
+_SHORT = {"handler": "sleeps 10 ms"}
+_NONE = {"handler": "answers at once"}
+_OURS = "tcp-ebbpool"
+_PATIENCE_SECONDS = 60.0
+
+
+def limit(clients: int, seconds: float) -> float:
+    """The most requests a second that `clients` can make of a handler that sleeps so long."""
+    return clients / seconds
+
+
+def at_once(server: Server, params: Params, seconds: float) -> Samples:
+    """All clients come to a cold server at the same time, and again when they are answered."""
+    count, total = params["clients"], params["requests"]
+    least = total / limit(count, seconds)
+    before = server.memory()
+    with (
+        Reconnecting(server.port, count, len(RESPONSE), REQUEST, RESPONSE[:12]) as clients,
+        Watch(server, period=params["period"]) as watch,
+    ):
+        replies = clients.ask(total, params["most_times"] * least, server.cpu_seconds)
+    if not replies.count:
+        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
+    rate = replies.count / replies.seconds
+    return {
+        "rate": [rate],
+        "share": [rate / limit(count, seconds) * 100],
+        "threads": [watch.threads],
+        "memory": [(watch.memory - before) / count],
+        "errors": [replies.errors.total()],
+        "unanswered": [replies.unanswered],
+        "client": [replies.cpu_seconds / replies.seconds * 100],
+    }
+
+
+def again_and_again(server: Server, params: Params) -> Samples:
+    """`ab` several times: the first time the server is cold."""
+
+    def load() -> Ab:
+        requests, clients = params["ab_requests"], params["clients"]
+        return ab(server.port, "/", requests=requests, concurrency=clients, timeout=_PATIENCE_SECONDS)
+
+    with Watch(server, period=params["period"]) as watch:
+        first = load()
+        before = server.cpu_seconds()
+        later = [load() for _ in range(params["repeats"])]
+        spent = server.cpu_seconds() - before
+    return {
+        "rate": [found.rate for found in later],
+        "first": [first.rate],
+        "p99": [found.percentiles[99] for found in later],
+        "threads": [watch.threads],
+        "cpu": [spent / sum(found.complete for found in later) * 1e6],
+        "errors": [sum(found.errors(len(BODY)) for found in [first, *later])],
+        "unanswered": [params["ab_requests"] * (len(later) + 1) - sum(found.complete for found in [first, *later])],
+        "client": [sum(found.cpu_seconds for found in later) / sum(found.seconds for found in later) * 100],
+    }
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    seconds = params["seconds"][params["handler"]]
+    with serving(peer, "waiting", "--sleep", str(seconds)) as server:
+        long = params["handler"] == _LONG["handler"]
+        return at_once(server, params, seconds) if long else again_and_again(server, params)
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = [
+        Target("at least 95% of gevent's rate", _OURS, "rate", 0.95, _LONG, rival="tcp-gevent"),
+        Target("at least 95% of the arithmetic limit", _OURS, "share", 95.0, _LONG),
+    ]
+    for where in (_SHORT, _NONE):
+        found.append(Target("ab: at least gevent's rate", _OURS, "rate", 1.0, where, rival="tcp-gevent"))
+        found.append(Target("ab, first run: at least gevent's rate", _OURS, "first", 1.0, where, rival="tcp-gevent"))
+    for where in (_LONG, _SHORT, _NONE):
+        found.append(Target("every reply right", _OURS, "errors", 0, where))
+        found.append(Target("every request answered", _OURS, "unanswered", 0, where))
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.waiting",
+    title="A web server whose handler sleeps: 200 clients",
+    method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
+    "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, 400 requests; given "
+    "up after three times as long as they need at least; kB: by how much resident memory grew, at most, for each of "
+    "the 200; the others: `ab -n 2000 -c 200`, first: on the cold server; µs of a processor: the server's, without the "
+    "first run; what the client needs of a processor is shown: near 100 it would be what is measured",
+    columns=(
+        Column("rate", "requests/s", 1, more=True),
+        Column("share", "% of the limit", 1, ratio=False, more=True),
+        Column("first", "requests/s, first run", 0, more=True),
+        Column("p99", "p99, ms", 0, ratio=False),
+        Column("cpu", "µs of a processor a request", 0, empty="too few to tell"),
+        Column("memory", "kB resident a connection", 1),
+        Column("threads", "threads at most", 0, ratio=False, worst=True),
+        Column("errors", "wrong replies", 0, ratio=False, worst=True),
+        Column("unanswered", "unanswered", 0, ratio=False, worst=True),
+        Column("client", "% of a processor, client", 0, ratio=False),
+    ),
+    variants=server_variants("waiting", _LONG, _SHORT, _NONE),
+    sizes=lambda quick: {
+        "clients": _CLIENTS,
+        "requests": 400,
+        "most_times": 3.0,
+        "seconds": {
+            _LONG["handler"]: 0.5 if quick else 5.0,
+            _SHORT["handler"]: 0.01,
+            _NONE["handler"]: 0.0,
+        },
+        "ab_requests": 2000,
+        "repeats": 2 if quick else 10,
+        "period": 0.05,
+    },
+    measure=measure,
+    targets=targets,
+    rival=("tcp-gevent", "x gevent"),
+)

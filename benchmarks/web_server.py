@@ -1,0 +1,112 @@
+"""`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?"""
+
+from __future__ import annotations
+
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks._peer import Peer
+from benchmarks._serving import ab, serving
+from benchmarks._web_servers import BACKLOG, COMPUTING, PAGE, computed, processors, write_page
+
+try:
+    import resource
+except ImportError:
+    resource = None  # type: ignore[assignment]
+
+_TARGETS = {"static": PAGE, "computing": COMPUTING}
+_LIGHT = {"page": "static", "requests": 1000, "at a time": 100}
+_HEAVY = {"page": "static", "requests": 10_000, "at a time": 1000}
+_COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
+_FILES = 4096
+_ONE = ("web-pool", "web-pool-pure")
+_MANY = ("web-prefork", "web-prefork-reuse-port")
+_TIMES = 1.6
+
+
+def _allow_files(count: int) -> None:
+    """Lets this process, and whatever it starts, have so many files open, if it may."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _check(port: int, target: str, expected: bytes) -> None:
+    """`ab` looks at lengths only: somebody has to read the page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{target}", timeout=30.0) as response:
+        if response.read() != expected:
+            raise RuntimeError(f"a wrong page at {target}")
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    _allow_files(_FILES)
+    target = _TARGETS[params["page"]]
+    requests = params["requests"] // params["divisor"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_page(folder)
+        expected = (folder / PAGE[1:]).read_bytes() if target == PAGE else computed()
+        with serving(peer, "web_server", "--directory", name) as found:
+            _check(found.port, target, expected)
+            before = found.cpu_seconds(family=True)
+            done = ab(found.port, target, requests=requests, concurrency=params["at a time"] // params["divisor"])
+            used = found.cpu_seconds(family=True) - before
+            _check(found.port, target, expected)
+    samples: Samples = {
+        "rate": [done.rate],
+        "errors": [done.errors(len(expected)) + requests - done.complete],
+        "p50": [done.percentiles[50]],
+        "p99": [done.percentiles[99]],
+        "client": [done.cpu_seconds / done.seconds * 100],
+    }
+    if used:
+        samples["cpu"] = [used / requests * 1e6]
+    return samples
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if "web_server" not in peer.listens:
+        return "no web server for this question"
+    return [_LIGHT, _HEAVY] if "nginx" in peer.listens["web_server"] else [_LIGHT, _HEAVY, _COMPUTING]
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = []
+    for ours in _ONE + _MANY:
+        found += [Target("no failed request", ours, "errors", 0, where) for where in (_LIGHT, _HEAVY, _COMPUTING)]
+        for where in (_LIGHT, _HEAVY):
+            found.append(Target("ahead of a thread per request", ours, "rate", 1.0, where, rival="web-threading"))
+    if processors() > 1:
+        found += [
+            Target(f"at least {_TIMES}x one process", ours, "rate", _TIMES, _COMPUTING, rival="web-pool", pinned=False)
+            for ours in _MANY
+        ]
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.web_server",
+    title="A web server: ab, a connection a request",
+    method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
+    f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
+    "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "
+    "read before and after; µs of a processor: the server's, of all its processes",
+    columns=(
+        Column("rate", "requests/s", 0, more=True),
+        Column("errors", "failed", 0, ratio=False, worst=True),
+        Column("p50", "p50, ms", 0, ratio=False),
+        Column("p99", "p99, ms", 0),
+        Column("cpu", "µs of a processor a request", 0, empty="too little to tell"),
+        Column("client", "% of a processor, ab", 0, ratio=False),
+    ),
+    variants=variants,
+    sizes=lambda quick: {"divisor": 10 if quick else 1},
+    measure=measure,
+    targets=targets,
+    rival=("web-threading", "x a thread a request"),
+)
