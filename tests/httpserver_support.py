@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from support import TIMEOUT, Background
 
-from ebbpool._connections import Connection
-from ebbpool._frontdoor import FrontDoor, Room
+from ebbpool._connections import Connection, Room
+from ebbpool._frontdoor import FrontDoor
 from ebbpool._httpserver import AdaptivePoolHTTPServer
 from ebbpool._poller import Poller
 

@@ -46,7 +46,7 @@ def test_an_idle_connection_holds_no_worker() -> None:
         for client in clients:
             assert client.get().body() == b"/"
         eventually(lambda: rooms(server)["idle"] == 20)
-        eventually(lambda: server.handlers.executor.stats().running == 0)
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
         for client in reversed(clients):
             assert client.get("/again").body() == b"/again"
             client.close()
@@ -101,7 +101,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatc
         if seen.is_set():
             overlooked.set()
         found = wait(timeout)
-        if found and server.handlers.executor.stats().running:
+        if found and server.pool_handlers.executor.stats().running:
             seen.set()
         return found
 

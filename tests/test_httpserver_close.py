@@ -64,7 +64,7 @@ def test_server_close_ends_what_is_idle_and_finishes_what_is_not() -> None:
             busy.get("/wait")
             gate.await_begun()
             queued.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
-            eventually(lambda: running.server.handlers.executor.stats().queued == 1)
+            eventually(lambda: running.server.pool_handlers.executor.stats().queued == 1)
             running.stop()
             closing = Background(running.server.server_close)
             assert idle.ended()
@@ -142,7 +142,7 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
             clock.now += 4
 
         monkeypatch.setattr(keeper.door, "close", close)
-        monkeypatch.setattr(keeper.server.handlers, "close", granted.append)
+        monkeypatch.setattr(keeper.server.pool_handlers, "close", granted.append)
         keeper.server.server_close()
         assert granted == [5, 1]
         assert keeper.server.shutdown_timeout == 5

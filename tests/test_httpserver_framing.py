@@ -183,7 +183,7 @@ def test_a_short_body_is_waited_for_without_a_worker(handler: Any) -> None:
         slow.send(b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc")
         eventually(lambda: server._door and len(server._door.filling.held) == 1)
         assert client.get("/b").body() == b"/b"
-        eventually(lambda: server.handlers.executor.stats().running == 0)
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
         assert slow.send(b"def").body() == b"abcdef"
         assert slow.get("/c").body() == b"/c"
 
@@ -295,7 +295,7 @@ def test_a_body_is_laid_out_for_handlers_that_want_no_buffer() -> None:
         assert [client.body() for _ in range(3)] == [b"abc", b"abc", b"x" * 40]
 
 
-def test_a_body_that_is_laid_out_and_comes_short() -> None:
+def test_a_body_that_comes_short_is_no_whole_body() -> None:
     class Unbuffered(Quiet):
         rbufsize = 0
         timeout = 0.01
@@ -305,5 +305,4 @@ def test_a_body_that_is_laid_out_and_comes_short() -> None:
 
     with serving(Unbuffered) as server, Client(server) as client:
         client.send(b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\nab")
-        assert client.body() == b"ab"
         assert client.ended()

@@ -113,7 +113,7 @@ def test_a_large_response_to_a_client_that_reads_late() -> None:
 
     with serving(Large) as server, Client(server) as client:
         client.get()
-        eventually(lambda: server.handlers.executor.stats().running == 1)
+        eventually(lambda: server.pool_handlers.executor.stats().running == 1)
         assert client.body() == bytes(20_000_000)
         assert len(client.get().body()) == 20_000_000
 

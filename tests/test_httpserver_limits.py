@@ -38,7 +38,7 @@ def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
         assert not keeper.door.reading.held
         assert keeper.answer(client).status == 408
         assert keeper.end(client)
-        assert keeper.server.handlers.executor.stats().submitted == 0
+        assert keeper.server.pool_handlers.executor.stats().submitted == 0
 
 
 def test_a_client_that_sends_nothing_is_dropped_in_silence(poller: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_megabyte_of_head_is_refused_and_the_client_can_read_that(start: bytes
         sending.join()
         client.half_close()
         assert client.ended()
-        assert server.handlers.executor.stats().submitted == 0
+        assert server.pool_handlers.executor.stats().submitted == 0
 
 
 def test_the_largest_head_is_served() -> None:
@@ -184,7 +184,7 @@ def test_a_full_queue_is_answered_503(busy: tuple[Gate, type]) -> None:
         first.get("/wait")
         gate.await_begun()
         second.get("/wait")
-        eventually(lambda: server.handlers.executor.stats().queued == 1)
+        eventually(lambda: server.pool_handlers.executor.stats().queued == 1)
         for client in (kept, other):
             response = client.get().response()
             assert (response.status, response.headers["retry-after"]) == (503, "7")
@@ -228,7 +228,7 @@ def test_refuse_request_may_be_overridden(busy: tuple[Gate, type]) -> None:
 
 def test_an_executor_that_was_shut_down_refuses(caplog: pytest.LogCaptureFixture) -> None:
     with serving(Echo) as server, Client(server) as client:
-        server.handlers.executor.shutdown()
+        server.pool_handlers.executor.shutdown()
         assert client.get().response().status == 503
         assert client.ended()
 
@@ -273,8 +273,28 @@ def test_without_descriptors_a_silent_connection_goes_next() -> None:
         keeper.pass_time(GRACE + 0.1)
         assert keeper.door._shed()
         assert keeper.end(silent)
-        assert not keeper.door._shed()
         assert keeper.answer(talking.send(b" / HTTP/1.1\r\n\r\n")).body == b"/"
+
+
+def test_without_descriptors_the_slow_go_last() -> None:
+    with porter(max_header_size=100) as keeper:
+        door = keeper.door
+        with Client(keeper.server) as filling, Client(keeper.server) as reading, Client(keeper.server) as answered:
+            filling.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na")
+            reading.send(b"GET")
+            answered.send(b"x" * 200)
+            assert keeper.answer(answered).status == 414
+            keeper.hold(door.filling, 1)
+            keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
+            for room in (door.lingering, door.reading, door.filling):
+                assert len(room.held) == 1
+                assert door._shed()
+                assert not room.held
+                if room is door.lingering:
+                    assert not door._shed()
+                    keeper.pass_time(GRACE + 0.1)
+            assert not door._shed()
+            assert keeper.end(reading) and keeper.end(filling)
 
 
 def test_without_descriptors_and_idle_connections_it_backs_off_and_recovers(
@@ -338,7 +358,7 @@ def test_a_thousand_tricklers_hold_no_worker() -> None:
                     trickler.sendall(part)
                 with Client(server) as client:
                     assert client.get().body() == b"/"
-                assert server.handlers.executor.stats().workers <= 2
+                assert server.pool_handlers.executor.stats().workers <= 2
             eventually(lambda: len(server._door.reading.held) >= count)
         finally:
             for trickler in tricklers:
@@ -353,7 +373,7 @@ def test_a_worker_waits_for_its_client_only_so_long() -> None:
     with serving(Waiting, request_timeout=0.05, max_buffered_body=0) as server, Client(server) as client:
         client.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
         assert client.ended()
-        eventually(lambda: server.handlers.executor.stats().running == 0)
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
 
 
 def test_a_client_that_trickles_a_body_to_a_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbpool._requests import BadRequest, Head, head_size, is_simple, measure, parse_head, response, skip_blank
+from ebbpool._requests import (
+    BadRequest,
+    Head,
+    head_size,
+    is_interim,
+    is_simple,
+    measure,
+    parse_head,
+    response,
+    skip_blank,
+)
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -45,6 +55,39 @@ def test_looking_on_finds_what_looking_anew_finds(data: bytes, cut: int) -> None
 )
 def test_blank_lines_are_skipped(data: bytes, size: int) -> None:
     assert skip_blank(data) == size
+
+
+def test_blank_lines_without_end_are_refused() -> None:
+    assert skip_blank(b"\r\n" * 10 + b"GET") == 20
+    for line in (b"\n", b"\r\n"):
+        with pytest.raises(BadRequest) as caught:
+            skip_blank(line * 11)
+        assert caught.value.status == HTTPStatus.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("data", "interim"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\n", True),
+        (b"HTTP/1.0 103 Early Hints\nLink: a\nLink: b\n\n", True),
+        (b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n", True),
+        (b"HTTP/1.1 100\r\n\r\n", True),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", False),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", False),
+        (b"HTTP/1.1 100 Continue\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", False),
+        (b"100", False),
+        (b"", False),
+    ],
+)
+def test_a_response_that_announces_another_one(data: bytes, interim: bool) -> None:
+    assert is_interim(data) is interim
+
+
+@pytest.mark.parametrize("blank", [b"\x1c", b"\x1d", b"\x1e", b"\x1f", b"\x85", b"\xa0", b"\x0b", b"\x0c"])
+def test_the_first_line_is_split_as_http_server_splits_it(blank: bytes) -> None:
+    assert is_simple(b"GET /" + blank + b"a HTTP/1.1\r\n")
+    assert not is_simple(b"GET /" + blank + b"HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +190,7 @@ def test_what_may_become_something_else() -> None:
     assert parse_head(head_with(b"Connection: upgrade", b"Upgrade: websocket")).open_ended
     assert parse_head(head_with(first=b"CONNECT a:1 HTTP/1.1")).open_ended
     assert not parse_head(GET).open_ended
+    assert not parse_head(head_with(b"Upgrade: a", b"Transfer-Encoding: chunked")).open_ended
 
 
 def test_a_client_that_waits_for_a_word() -> None:

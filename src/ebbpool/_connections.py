@@ -10,15 +10,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._reader import CHUNK, ENDLESS, RequestReader
-from ebbpool._requests import BadRequest, Head, Limits, measure, skip_blank
+from ebbpool._requests import BadRequest, Head, Limits, is_interim, measure, skip_blank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
+    from collections.abc import Callable, Iterable
+    from typing import IO, Self
 
     from _typeshed import ReadableBuffer, WriteableBuffer
-
-    from ebbpool._frontdoor import Room
 
 AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
 """The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
@@ -45,6 +43,7 @@ class Connection(socket.socket):
         address: The client's.
         limits: How large a request may be; None while this is a plain socket that knows of no requests.
         limit: Seconds that one operation of a handler may take; None for ever.
+        timed: Whether the handler has set that.
         data: What came and is not dropped yet, from the first byte of the request line on.
         scanned: How many bytes of it have been looked at for the end of the head.
         head: What the head says, once that is there.
@@ -54,10 +53,13 @@ class Connection(socket.socket):
         beyond: How many bytes of the request have not come yet, or `ENDLESS`.
         open_ended: Whether the handler may read past the end: what is there need be no request.
         last: Whether no request may follow this one.
-        answered: Whether something was sent since the request was handed over.
+        answered: Whether something was sent since the request was handed over, interim responses not counted.
+        expects: Whether the client waits for a word before it sends the body, and nothing was sent.
+        rest: The file that has what is left of the request, if that was laid out for a child process.
         again: Whether the handler asked for the next request, and there was none.
         ended: Whether the client has sent all it will.
         room: The front door's room it is in; None while a worker has it.
+        descriptor: The number under which it is there, whoever has closed it meanwhile.
         since: Seconds at which it came there, by the door's clock.
         polled: Whether the door's poller knows the descriptor.
         discarded: How many bytes were thrown away while it lingers.
@@ -73,9 +75,11 @@ class Connection(socket.socket):
         "beyond",
         "came",
         "data",
+        "descriptor",
         "discarded",
         "end",
         "ended",
+        "expects",
         "head",
         "head_end",
         "last",
@@ -84,9 +88,11 @@ class Connection(socket.socket):
         "open_ended",
         "polled",
         "position",
+        "rest",
         "room",
         "scanned",
         "since",
+        "timed",
         "waited",
     )
 
@@ -95,6 +101,7 @@ class Connection(socket.socket):
         self.address: Any = None
         self.limits: Limits | None = None
         self.limit: float | None = None
+        self.timed = False
         self.data: bytes | bytearray = b""
         self.scanned = 0
         self.head: Head | None = None
@@ -105,16 +112,22 @@ class Connection(socket.socket):
         self.open_ended = False
         self.last = False
         self.answered = False
+        self.expects = False
+        self.rest: IO[bytes] | None = None
         self.again = False
         self.ended = False
         self.room: Room | None = None
+        self.descriptor = -1
         self.since = 0.0
         self.polled = False
         self.discarded = 0
         self.came = 0
         self.waited = 0.0
-        if not AT_ONCE or sys.platform != "linux":
-            # Elsewhere an accepted socket may have its listener's O_NONBLOCK.
+        default = super().gettimeout()
+        if default is not None or not AT_ONCE or sys.platform != "linux":
+            # Elsewhere an accepted socket may have its listener's O_NONBLOCK. With a default time-out of the module
+            # every call would wait in C, in the door's thread too.
+            self.limit = default or None
             super().setblocking(bool(AT_ONCE))
 
     @classmethod
@@ -145,8 +158,12 @@ class Connection(socket.socket):
         """
         _send(self, data, AT_ONCE)
 
-    def ready(self, limits: Limits) -> bool:
+    def ready(self, limits: Limits, patient: bool = True) -> bool:
         """Whether `data` begins with a request that can be handed over; if so, reading begins anew with it.
+
+        Args:
+            limits: What clients are granted.
+            patient: Whether a short body is waited for.
 
         Raises:
             BadRequest: No handler may see it.
@@ -170,7 +187,7 @@ class Connection(socket.socket):
             self.beyond = ENDLESS
         else:
             whole = head.size + head.length
-            if came < whole and head.length <= limits.max_buffered_body and not head.expects:
+            if came < whole and patient and head.length <= limits.max_buffered_body and not head.expects:
                 return False
             self.end = min(whole, came)
             self.beyond = whole - self.end
@@ -180,6 +197,8 @@ class Connection(socket.socket):
         self.open_ended = head.open_ended
         self.last = head.last
         self.answered = False
+        self.expects = head.expects
+        self.rest = None
         self.again = False
         self.came = 0
         self.waited = 0.0
@@ -215,7 +234,7 @@ class Connection(socket.socket):
     def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
         """As of any socket; a binary file to read from ends where the request does."""
         if self.limits is not None and mode in ("rb", "br"):
-            return RequestReader(self, laid_out=buffering == 0)
+            return RequestReader(self, shared=buffering == 0)
         return super().makefile(mode, buffering, **options)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
@@ -244,7 +263,7 @@ class Connection(socket.socket):
                 patience = self.limit
                 if patience == 0:
                     raise
-                if patience is not None and not self.open_ended:
+                if patience is not None and not (self.open_ended and self.beyond == ENDLESS):
                     patience += self.came / LEAST_RATE - self.waited
                 begun = monotonic()
                 if (patience is not None and patience <= 0) or not wait_for(self, False, patience):
@@ -265,25 +284,81 @@ class Connection(socket.socket):
         return taken
 
     def _leave_frame(self) -> bool:
+        if self.rest is not None:
+            self.data = bytes(self.data[self.position : self.end]) + self.rest.read() + self.data[self.end :]
+            self.position = 0
         self.beyond = ENDLESS
         self.end = len(self.data)
         return self.position < self.end
 
+    def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
+        """As `recv`; a stream names no address."""
+        return self.recv(size, flags), None
+
+    def recvfrom_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> tuple[int, Any]:
+        """As `recv`; a stream names no address."""
+        return self.recv_into(buffer, size, flags), None
+
+    def _speak(self, data: ReadableBuffer) -> None:
+        self.expects = False
+        if not isinstance(data, bytes):
+            with memoryview(data) as view:
+                # Longer than that none is.
+                data = bytes(view) if view.nbytes < CHUNK else b""
+        self.answered = not is_interim(data)
+
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         """As of any socket."""
-        self.answered = True
+        if not self.answered:
+            self._speak(data)
         sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """As of any socket, but the time-out is that of each part that goes out."""
-        self.answered = True
+        if not self.answered:
+            self._speak(data)
         sent = self._patiently(_send, True, data, flags | AT_ONCE)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
                 sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+
+    def sendto(self, data: ReadableBuffer, *args: Any) -> int:
+        """As of any socket."""
+        if not self.answered:
+            self._speak(data)
+        flags, address = args if len(args) == 2 else (0, *args)
+        sent: int = self._patiently(socket.socket.sendto, True, data, flags | AT_ONCE, address)
+        return sent
+
+    if sys.platform != "win32":
+
+        def recvmsg(self, size: int, ancillary: int = 0, flags: int = 0, /) -> Any:
+            """As `recv`."""
+            if self.limits is not None and self._leave_frame():
+                return self.recv(size, flags), [], 0, None
+            return self._patiently(socket.socket.recvmsg, False, size, ancillary, flags | AT_ONCE)
+
+        def recvmsg_into(self, buffers: Iterable[WriteableBuffer], ancillary: int = 0, flags: int = 0, /) -> Any:
+            """As `recv`."""
+            into = list(buffers)
+            if self.limits is not None and self._leave_frame():
+                room = next((buffer for buffer in into if memoryview(buffer).nbytes), None)
+                return (0 if room is None else self.recv_into(room, 0, flags)), [], 0, None
+            return self._patiently(socket.socket.recvmsg_into, False, into, ancillary, flags | AT_ONCE)
+
+        def sendmsg(
+            self, buffers: Iterable[ReadableBuffer], ancillary: Any = (), flags: int = 0, address: Any = None, /
+        ) -> int:
+            """As of any socket."""
+            parts, ancillary = list(buffers), list(ancillary)
+            if not self.answered:
+                self._speak(b"".join(parts))
+            to = () if address is None else (address,)
+            sent: int = self._patiently(socket.socket.sendmsg, True, parts, ancillary, flags | AT_ONCE, *to)
+            return sent
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
         """As of any socket."""
@@ -311,6 +386,7 @@ class Connection(socket.socket):
         if value is not None and not value >= 0:
             raise ValueError("Timeout value out of range")
         self.limit = value if value is None else float(value)
+        self.timed = True
 
     def gettimeout(self) -> float | None:
         """As of any socket."""
@@ -319,16 +395,32 @@ class Connection(socket.socket):
     def setblocking(self, flag: bool, /) -> None:
         """As of any socket."""
         self.limit = None if flag else 0.0
+        self.timed = True
 
     def getblocking(self) -> bool:
         """As of any socket."""
         return self.limit != 0
 
     def detach(self) -> int:
-        """As of any socket; the descriptor is left in the state that the time-out stands for."""
+        """As of any socket; the descriptor blocks, unless the handler has set a time-out."""
         if self.fileno() >= 0:
-            super().settimeout(self.limit)
+            super().settimeout(self.limit if self.timed else None)
         return super().detach()
+
+
+class Room:
+    """Connections in one state. All may stay for the same time, so the oldest comes first.
+
+    Attributes:
+        seconds: For how long a connection may stay.
+        held: The connections, by descriptor.
+    """
+
+    __slots__ = ("held", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.held: dict[int, Connection] = {}
 
 
 def wait_for(connection: socket.socket, writing: bool, timeout: float | None) -> bool:

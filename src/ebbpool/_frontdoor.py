@@ -10,7 +10,7 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from ebbpool._connections import LEAST_RATE, Connection
+from ebbpool._connections import LEAST_RATE, Connection, Room
 from ebbpool._poller import Poller, make_poller
 from ebbpool._requests import BadRequest, Limits, response
 from ebbpool._servers import ACCEPTS, EXHAUSTED, FIRST_BACK_OFF, LAST_BACK_OFF, LOGGER
@@ -23,6 +23,8 @@ LINGER_BYTES: Final = 4 << 20
 """Most bytes thrown away meanwhile."""
 GRACE: Final = 1.0
 """Seconds after the accept in which a connection without a request is taken to have one on its way."""
+MOST_BUFFERED: Final = 64 << 20
+"""Bytes of requests whose bodies are waited for, of all connections together, beyond which none is waited for."""
 FIRST_READ: Final = 16384
 READS: Final = 16
 """Most reads in a row from a connection that lingers."""
@@ -37,21 +39,6 @@ class Host(Protocol):
     def shutdown_request(self, request: Any) -> None: ...
     def handle_error(self, request: Any, client_address: Any) -> None: ...
     def service_actions(self) -> None: ...
-
-
-class Room:
-    """Connections in one state. All may stay for the same time, so the oldest comes first.
-
-    Attributes:
-        seconds: For how long a connection may stay.
-        held: The connections, by descriptor.
-    """
-
-    __slots__ = ("held", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.held: dict[int, Connection] = {}
 
 
 class FrontDoor:
@@ -72,6 +59,7 @@ class FrontDoor:
         filling: Connections whose head is there, and whose body is not.
         idle: Connections between requests.
         lingering: Connections that were answered, and whose client is to close.
+        buffered: Bytes that the connections in `filling` have.
     """
 
     def __init__(
@@ -92,6 +80,7 @@ class FrontDoor:
         self.filling = Room(limits.body_timeout)
         self.idle = Room(limits.idle_timeout)
         self.lingering = Room(LINGER)
+        self.buffered = 0
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
@@ -180,7 +169,8 @@ class FrontDoor:
             batch = list(self._returned)
             self._returned.clear()
         for connection, room in batch:
-            self._enter(connection, room)
+            if not self._enter(connection, room):
+                continue
             if connection.data:
                 self._advance(connection)
             elif not self._poller.shared:
@@ -205,15 +195,18 @@ class FrontDoor:
                 self._admit(request, client_address)
 
     def _shed(self) -> bool:
-        for connection in self.idle.held.values():
-            self._drop(connection)
-            return True
-        for connection in self.reading.held.values():
-            if connection.since + GRACE > self._now:
-                break
-            if not connection.data:
+        """Closes the connection that is worth least, if there is one; of its kind it is the oldest."""
+        for room in (self.idle, self.lingering):
+            for connection in room.held.values():
                 self._drop(connection)
                 return True
+        for room, silent in ((self.reading, True), (self.reading, False), (self.filling, False)):
+            for connection in room.held.values():
+                if connection.since + GRACE > self._now:
+                    break
+                if not (silent and connection.data):
+                    self._drop(connection)
+                    return True
         return False
 
     def _pause(self, error: OSError) -> None:
@@ -242,8 +235,8 @@ class FrontDoor:
             raise
         request.address = client_address
         request.limits = self._limits
-        self._enter(request, self.reading)
-        self._read(request)
+        if self._enter(request, self.reading):
+            self._read(request)
 
     # Reading.
 
@@ -272,21 +265,27 @@ class FrontDoor:
             if isinstance(connection.data, bytes):
                 connection.data = bytearray(connection.data)
             connection.data += chunk
+            if connection.room is self.filling:
+                self.buffered += len(chunk)
         self._advance(connection)
 
     def _advance(self, connection: Connection) -> None:
         try:
-            ready = connection.ready(self._limits)
+            ready = connection.ready(self._limits, self.buffered <= MOST_BUFFERED)
         except BadRequest as error:
             self._answer(connection, error.status)
             return
         if ready:
             self._lend(connection)
             return
-        room = self.reading if connection.head is None else self.filling
+        room = self.filling
+        if connection.head is None:
+            # Half of a blank line behind a body begins no request.
+            room = self.idle if connection.room is self.idle and connection.data == b"\r" else self.reading
         if connection.data and connection.room is not room:
             self._leave(connection)
-            self._enter(connection, room)
+            if not self._enter(connection, room):
+                return
             connection.came = 0
         self._arm(connection)
 
@@ -294,6 +293,7 @@ class FrontDoor:
         self._leave(connection)
         self._poller.drop(connection)
         connection.limit = self._limits.request_timeout
+        connection.timed = False
         try:
             self._host.process_request(connection, connection.address)
         except Exception:
@@ -323,8 +323,7 @@ class FrontDoor:
             connection.ended = True
         if connection.ended:
             self._close(connection)
-        else:
-            self._enter(connection, self.lingering)
+        elif self._enter(connection, self.lingering):
             self._arm(connection)
 
     def refuse(self, connection: Connection) -> None:
@@ -333,24 +332,38 @@ class FrontDoor:
 
     # Keeping.
 
-    def _enter(self, connection: Connection, room: Room) -> None:
-        descriptor = connection.fileno()
+    def _enter(self, connection: Connection, room: Room) -> bool:
+        # Anybody may close a connection while it is here, and its number may be the next one's: it goes by the number
+        # that it came with.
+        descriptor = connection.descriptor = connection.fileno()
+        if descriptor < 0:
+            self._close(connection)
+            return False
+        stale = self._held.get(descriptor)
+        if stale is not None:
+            # If it still has the number, that is what `os.close` leaves.
+            socket.socket.detach(stale)
+            self._drop(stale)
         connection.room = room
         connection.since = self._now
         room.held[descriptor] = connection
         self._held[descriptor] = connection
+        if room is self.filling:
+            self.buffered += len(connection.data)
+        return True
 
     def _leave(self, connection: Connection) -> None:
         room, connection.room = connection.room, None
         if room is not None:
-            descriptor = connection.fileno()
-            del room.held[descriptor]
-            del self._held[descriptor]
+            del room.held[connection.descriptor]
+            del self._held[connection.descriptor]
+            if room is self.filling:
+                self.buffered -= len(connection.data)
 
     def _arm(self, connection: Connection) -> None:
         try:
             self._poller.arm(connection)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             LOGGER.warning("cannot wait for the connection of %s: %s", connection.address, error)
             self._drop(connection)
 
@@ -381,7 +394,7 @@ class FrontDoor:
                     break
                 if room is self.filling and self._keeps_up(connection):
                     continue
-                if connection.data:
+                if connection.data and room is not self.idle:
                     self._answer(connection, HTTPStatus.REQUEST_TIMEOUT)
                 else:
                     self._drop(connection)
@@ -402,9 +415,9 @@ class FrontDoor:
         """Takes a connection back from its handler, or closes it; in the worker."""
         if connection.fileno() >= 0:
             if connection.again:
-                if self._take_back(connection, self.reading if connection.data else self.idle):
+                if self._take_back(connection, self.idle if connection.data in (b"", b"\r") else self.reading):
                     return
-            elif connection.unread():
+            elif connection.unread() or self._sends_on(connection):
                 connection.data = b""
                 try:
                     connection.shutdown(socket.SHUT_WR)
@@ -417,6 +430,13 @@ class FrontDoor:
                     pass
         self._host.shutdown_request(connection)
 
+    def _sends_on(self, connection: Connection) -> bool:
+        """Whether there is something that nobody will read: a close would become a reset, and destroy the response."""
+        try:
+            return bool(connection.receive(1))
+        except OSError:
+            return False
+
     def _take_back(self, connection: Connection, room: Room) -> bool:
         # Queued before it is armed: the event can come at once, and the loop looks into the queue before it looks for
         # the connection.
@@ -427,7 +447,7 @@ class FrontDoor:
             if self._poller.shared and not connection.data:
                 try:
                     self._poller.arm(connection)
-                except OSError:
+                except (OSError, ValueError):
                     self._returned.pop()
                     return False
             elif self._asleep:

@@ -84,6 +84,9 @@ class SelectorPoller:
     def watch(self, descriptor: int) -> None:
         if descriptor not in self._lasting:
             self._lasting.add(descriptor)
+            if descriptor in self._selector.get_map():
+                # It was the number of a connection that somebody else closed.
+                self._selector.unregister(descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
@@ -98,12 +101,25 @@ class SelectorPoller:
 
     def drop(self, connection: Connection) -> None:
         if connection.polled:
-            self._selector.unregister(connection.fileno())
             connection.polled = False
+            # Somebody else may have closed it, and its number may be another's by now.
+            key = self._selector.get_map().get(connection.descriptor)
+            if key is not None and key.data is connection:
+                self._selector.unregister(connection.descriptor)
 
     def wait(self, timeout: float) -> list[int]:
+        try:
+            events = self._selector.select(timeout)
+        except (OSError, ValueError):
+            # Some systems cannot wait for a socket that somebody else closed.
+            broken = [key for key in self._selector.get_map().values() if key.data and key.data.fileno() < 0]
+            if not broken:
+                raise
+            for key in broken:
+                self.drop(key.data)
+            return [key.fd for key in broken]
         found = []
-        for key, _ in self._selector.select(timeout):
+        for key, _ in events:
             if key.fileobj is self._bell.ear:
                 self._bell.hear()
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
@@ -27,23 +28,25 @@ class RequestReader(io.BufferedIOBase):
 
     Args:
         connection: What to read from.
-        laid_out: Whether bodies are copied to a temporary file before the request is read.
+        shared: Whether a child process that was forked may ask for `fileno`, as with http.server's CGI, which wants no
+            buffer. Its parent must know then what was read there.
     """
 
     mode = "rb"
 
-    def __init__(self, connection: Connection, *, laid_out: bool = False) -> None:
+    def __init__(self, connection: Connection, *, shared: bool = False) -> None:
         self._connection = connection
-        self._laid_out = laid_out
-        self._rest: IO[bytes] | None = None
+        self._shared = shared
+        self._copy: IO[bytes] | None = None
         self._begin()
 
     def _begin(self) -> None:
-        if self._rest is not None:
-            self._rest.close()
-            self._rest = None
-        if self._laid_out:
-            self._lay_out()
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+        if self._shared and self._connection.beyond > 0:
+            # Empty until somebody asks for it. What a child takes from the socket its parent finds here.
+            self._copy = _temporary()
 
     def readable(self) -> bool:
         """It is."""
@@ -53,46 +56,57 @@ class RequestReader(io.BufferedIOBase):
     def fileno(self) -> int:
         """A descriptor from which a child process can read what is left of the request.
 
-        That of a temporary file, if the rest has a known length: some of it may have left the socket.
+        That of a temporary file, if the rest has a known length: some of it may have left the socket. A client that
+        waits for a word before it sends a body has nothing there to copy.
+
+        Raises:
+            TimeoutError: The rest did not come in time.
         """
         self._check()
         connection = self._connection
-        if connection.beyond > 0 or (connection.position < connection.end and not connection.beyond):
-            self._rest = self._copy()
-        return connection.fileno() if self._rest is None else self._rest.fileno()
+        if connection.rest is None:
+            here = connection.position < connection.end
+            if (connection.beyond > 0 and (here or not connection.expects)) or (here and not connection.beyond):
+                self._lay_out()
+        return connection.fileno() if connection.rest is None else connection.rest.fileno()
 
     def _lay_out(self) -> None:
-        """Copies the body to a temporary file, before any of the request is read.
-
-        It is for handlers that want no buffer, as http.server's CGI has it: they fork, and the child asks for the
-        descriptor. What it reads there its parent must know to be read, and only a position in a file is shared.
-        """
         connection = self._connection
-        if connection.beyond < 0 or not (connection.beyond or connection.end > connection.head_end):
-            return
-        head = bytes(connection.data[: connection.head_end])
-        behind = bytes(connection.data[connection.end :])
-        connection.position = connection.head_end
-        self._rest = self._copy()
-        connection.data = head + behind
-        connection.position = 0
-        connection.end = connection.head_end = len(head)
-
-    def _copy(self) -> IO[bytes]:
-        copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by `close`)
-        try:
-            for part in iter(self.read1, b""):
-                copy.write(part)
-        except TimeoutError:
-            # As if the client had left in the middle: whoever reads it finds it short.
-            self._connection.ended = True
-        copy.seek(0)
-        return copy
+        copy = self._copy
+        if copy is None:
+            copy = self._copy = _temporary()
+        found = os.fstat(copy.fileno()).st_size
+        if found:
+            # A child has done it. Where it failed nobody knows what it took: no request follows.
+            whole = connection.end - connection.position + connection.beyond
+            connection.last = connection.last or found != whole
+            connection.beyond = max(0, whole - found)
+            connection.position = connection.end
+        else:
+            open_ended, connection.open_ended = connection.open_ended, False
+            try:
+                while part := self.peek():
+                    connection.position += copy.write(part)
+                copy.seek(0)
+            except BaseException:
+                # It is to be read by other means, from where it began.
+                self._copy = None
+                with copy:
+                    copy.seek(0)
+                    taken = copy.read()
+                connection.end += len(taken) - connection.position
+                connection.data = taken + connection.data[connection.position :]
+                connection.position = connection.head_end = 0
+                raise
+            finally:
+                connection.open_ended = open_ended
+        connection.rest = copy
 
     def close(self) -> None:
         """Closes the file, and not the connection."""
-        if self._rest is not None:
-            self._rest.close()
+        if self._copy is not None:
+            self._copy.close()
+            self._connection.rest = None
         super().close()
 
     @property
@@ -162,7 +176,7 @@ class RequestReader(io.BufferedIOBase):
         stop = connection.end if size < 0 else min(connection.end, connection.position + size)
         found = bytes(connection.data[connection.position : stop])
         connection.position = stop
-        if len(found) == size or not (connection.beyond or connection.open_ended or self._rest):
+        if len(found) == size or not (connection.beyond or connection.open_ended or connection.rest):
             return found
         parts = [found]
         left = size - len(found)
@@ -175,12 +189,13 @@ class RequestReader(io.BufferedIOBase):
     def _more(self) -> bool:
         """Waits for more of the request, all of what came having been read; tells whether there is more."""
         connection = self._connection
-        if self._rest is not None:
-            chunk = self._rest.read(CHUNK)
-            connection.data = chunk + connection.data[connection.end :]
-            connection.position = connection.head_end = 0
-            connection.end = len(chunk)
-            return bool(chunk)
+        if connection.rest is not None:
+            chunk = connection.rest.read(CHUNK)
+            if chunk:
+                connection.data = chunk + connection.data[connection.end :]
+                connection.position = connection.head_end = 0
+                connection.end = len(chunk)
+                return True
         if not connection.beyond and connection.open_ended and not connection.ended:
             # From here on these are not requests.
             connection.beyond = ENDLESS
@@ -209,3 +224,7 @@ class RequestReader(io.BufferedIOBase):
             io.UnsupportedOperation: Always.
         """
         raise io.UnsupportedOperation("write")
+
+
+def _temporary() -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0)

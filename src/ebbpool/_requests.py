@@ -19,6 +19,11 @@ _CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r?\n)*+\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
+_BLANK = re.compile(rb"(?:\r?\n)*+")
+_MOST_BLANK: Final = 10
+"""Blank lines before a request; Apache has the same limit."""
+_INTERIM = re.compile(rb"(?:HTTP/1\.[0-9] 1(?!01)[0-9][0-9][^\n]*\n(?:[^\r\n][^\n]*\n)*+\r?\n)+")
+"""Responses that announce another one, up to their last blank line."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,21 @@ class Head(NamedTuple):
 
 
 def skip_blank(data: bytes | bytearray) -> int:
-    """How many bytes of blank lines `data` begins with: some clients send one after a body."""
-    size = 0
-    while data.startswith(b"\n", size) or data.startswith(b"\r\n", size):
-        size += 1 if data.startswith(b"\n", size) else 2
+    """How many bytes of blank lines `data` begins with: some clients send one after a body.
+
+    Raises:
+        BadRequest: They are too many.
+    """
+    found = _BLANK.match(data)
+    size = found.end() if found is not None else 0
+    if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
     return size
+
+
+def is_interim(data: bytes) -> bool:
+    """Whether these are whole interim responses, such as ``100 Continue``, and nothing else."""
+    return data.startswith(b"HTTP/1.") and _INTERIM.fullmatch(data) is not None
 
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
@@ -105,8 +120,9 @@ def is_simple(data: bytes | bytearray) -> bool:
     end = data.find(b"\n")
     if end < 0:
         return False
-    words = data[:end].split()
-    return len(words) != 3 or not words[2].startswith(b"HTTP/")
+    # As text, for the sake of what is a blank there and not in bytes: `http.server` splits the line so.
+    words = str(data[:end], "latin-1").split()
+    return len(words) != 3 or not words[2].startswith("HTTP/")
 
 
 def parse_head(head: bytes) -> Head:
@@ -137,7 +153,8 @@ def parse_head(head: bytes) -> Head:
     if coded and lower.find(b"\ntransfer-encoding:") >= 0:
         if lengths:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
-        return Head(size, None, open_ended, expects, last=True)
+        # Who could tell when it ceases to be a body, and may take its time?
+        return Head(size, None, False, expects, last=True)
     if not lengths:
         # The words stand in a value, or in the middle of another name.
         return Head(size, 0, open_ended, expects, last)
