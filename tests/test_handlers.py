@@ -178,7 +178,7 @@ def test_a_handler_that_is_submitted_while_somebody_joins_and_is_cancelled_is_no
     handlers = Handlers(executor, owned=False)
     handlers.submit(CLIENT, print)
     joining = Background(lambda: handlers.join(10))
-    eventually(lambda: handlers._waiters)
+    eventually(lambda: handlers._joining)
     handlers.submit(CLIENT, print)
     for future in executor.futures:
         future.cancel()
@@ -269,3 +269,83 @@ def test_joins_that_race_with_the_last_handlers_all_end() -> None:
             assert handlers.join(10)
             assert [join.join() for join in joins] == [True] * 4
     assert len(handlers) == 0
+
+
+def test_a_polled_join_leaves_nothing_behind() -> None:
+    executor = Refusing(None)
+    handlers = Handlers(executor, owned=False)
+    handlers.submit(CLIENT, print)
+    for _ in range(3):
+        assert not handlers.join(0)
+    [future] = executor.futures
+    assert len(future._done_callbacks) <= 1
+
+
+def test_handlers_that_join_do_not_wait_for_each_other() -> None:
+    with made(max_workers=3) as handlers, Gate() as gate:
+        outcomes: list[bool] = []
+        meeting = threading.Barrier(2)
+
+        def join() -> None:
+            meeting.wait(10)
+            outcomes.append(handlers.join(20))
+
+        handlers.submit(CLIENT, gate)
+        handlers.submit(CLIENT, join)
+        handlers.submit(CLIENT, join)
+        eventually(lambda: len(handlers._joining) == 2)
+        # Whoever is no handler waits for both.
+        assert not handlers.join(0) and not outcomes
+        gate.open()
+        eventually(lambda: outcomes == [True, True])
+
+
+def test_whoever_is_no_handler_waits_for_a_handler_that_joins() -> None:
+    with made(max_workers=2) as handlers, Gate() as gate, Gate() as after:
+
+        def join() -> None:
+            handlers.join(10)
+            after()
+
+        handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, join)
+        eventually(lambda: handlers._joining)
+        joining = Background(lambda: handlers.join(10))
+        gate.open()
+        after.await_begun()
+        assert joining.still_waits()
+        after.open()
+        assert joining.join() is True
+
+
+def test_a_handler_that_its_executor_cancels_is_told_of_with_its_arguments(shared: Executor) -> None:
+    lost: list[Any] = []
+    handlers = Handlers(shared, owned=False, lost=lambda: lambda *args: lost.append(args))
+    with Gate() as gate:
+        handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, gate, "never")
+        shared.shutdown(wait=False, cancel_futures=True)
+        assert lost == [("never",)] and len(handlers) == 1
+
+
+def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:
+    with Gate() as gate:
+        handlers = Handlers(AdaptiveExecutor(finalizer=gate), owned=True)
+        handlers.submit(CLIENT, int)
+        assert handlers.join(10)
+        handlers.close(0.01)
+        gate.open()
+        handlers.close(10)
+
+
+def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers(AdaptiveExecutor(), owned=True)
+    with Gate() as gate:
+        monkeypatch.setattr(handlers, "join", lambda _: handlers.submit(CLIENT, gate))
+        with pytest.raises(TimeoutError, match=r"after 0.01 s these handlers still run:\n.*running for"):
+            handlers.close(0.01)
+        monkeypatch.undo()
+        gate.open()
+        handlers.close(10)

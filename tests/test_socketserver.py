@@ -66,7 +66,7 @@ def test_handlers_run_in_workers_that_are_named_after_the_server() -> None:
 def test_the_knobs_are_class_attributes() -> None:
     knobs = {"min_workers": 2, "max_workers": 200, "min_spare_workers": 20, "keep_alive": 3.0, "max_queue": 7}
     with closing_server(made(**knobs, daemon_threads=True, thread_stack_size=512 * 1024)) as server:
-        pool: Any = server.handlers.executor
+        pool: Any = server.pool_handlers.executor
         settings = pool._settings
         assert {name: getattr(settings, name) for name in knobs} == knobs
         assert pool._crew.daemon and pool._when_full == "reject" and pool._crew.stack_size == 512 * 1024
@@ -77,7 +77,7 @@ def test_a_knob_may_be_set_before_the_server_is_activated() -> None:
         server.max_workers = 3
         server.server_bind()
         server.server_activate()
-        pool: Any = server.handlers.executor
+        pool: Any = server.pool_handlers.executor
         assert pool._max_workers == 3
 
 
@@ -89,7 +89,7 @@ def test_servers_share_an_executor_and_leave_it_alone(executor_type: type[Thread
         with serving(made(note, executor=pool)) as one, serving(made(note, executor=pool)) as other:
             ask(one)
             ask(other)
-            assert one.handlers.executor is other.handlers.executor is pool
+            assert one.pool_handlers.executor is other.pool_handlers.executor is pool
         assert len(names) == 2 and all(name.startswith("shared_") for name in names)
         assert pool.submit(abs, -1).result(TIMEOUT) == 1
 
@@ -124,7 +124,7 @@ def test_what_was_accepted_is_finished_after_the_listener_is_closed() -> None:
         with looping(server), ExitStack() as stack:
             clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
             gate.await_begun()
-            eventually(lambda: len(server.handlers) == 3)
+            eventually(lambda: len(server.pool_handlers) == 3)
             server.shutdown()
             closed = Background(server.server_close)
             assert closed.still_waits()
@@ -141,7 +141,7 @@ def test_leaving_the_with_block_waits_for_the_handlers() -> None:
             gate.await_begun()
             opening = Background(gate.open)
         opening.join()
-        assert len(server.handlers) == 0
+        assert len(server.pool_handlers) == 0
 
 
 def test_server_close_says_which_handlers_still_run() -> None:
@@ -173,7 +173,7 @@ def test_a_server_that_is_not_to_block_on_close_does_not() -> None:
             gate.await_begun()
             server.shutdown()
             server.server_close()
-            assert not server.join(0) and not server.handlers.submit("nobody", print)
+            assert not server.join(0) and not server.pool_handlers.submit("nobody", print)
             gate.open()
             assert read_all(client) == b""
         assert server.join(TIMEOUT)

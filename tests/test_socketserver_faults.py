@@ -99,7 +99,7 @@ def test_a_full_queue_refuses_the_connection_with_an_end_of_file() -> None:
             stack.enter_context(closing(connect(server)))
             gate.await_begun()
             stack.enter_context(closing(connect(server)))
-            eventually(lambda: len(server.handlers) == 2)
+            eventually(lambda: len(server.pool_handlers) == 2)
             with Held(server) as held:
                 held.await_held()
                 with closing(connect(server)) as refused:
@@ -109,7 +109,7 @@ def test_a_full_queue_refuses_the_connection_with_an_end_of_file() -> None:
                     assert read_all(refused) == b""
                     # No reset either, though it had sent something.
                     assert refused.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-            assert len(server.handlers) == 2
+            assert len(server.pool_handlers) == 2
             gate.open()
         server.join()
         assert ask(server) == b"" and not server.errors
@@ -198,7 +198,7 @@ def test_a_request_that_is_not_verified_is_shut_down() -> None:
 
     with serving(Picky(LOOPBACK, Echo)) as server:
         assert ask(server) == b""
-        assert len(server.handlers) == 0
+        assert len(server.pool_handlers) == 0
 
 
 @pytest.mark.parametrize("hook", ["verify_request", "process_request", "refuse_request"])

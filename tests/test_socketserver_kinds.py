@@ -225,7 +225,7 @@ def test_a_tls_listener_works_as_before() -> None:
 
 def test_a_client_that_does_not_shake_hands_holds_up_nobody_else() -> None:
     with serving(over_tls(made(handler(line_by_line)))) as server, closing(connect(server)) as silent:
-        eventually(lambda: len(server.handlers) == 1)
+        eventually(lambda: len(server.pool_handlers) == 1)
         with closing(tls_client(server)) as client:
             client.sendall(b"hello")
             assert client.recv(100) == b"hello"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -13,7 +14,8 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from ebbpool.executor import QueueFull
+from ebbpool.executor import AdaptiveExecutor, QueueFull
+from ebbpool.lane import Lane
 
 LOGGER = logging.getLogger("ebbpool.socketserver")
 
@@ -26,16 +28,16 @@ class _Handler:
 
     Attributes:
         address: Whom it serves.
-        thread: The ident of the thread that runs it; 0 while it is queued.
+        submitter: The ident of the thread that hands it to the executor; 0 once that is done.
+        thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
-        future: What the executor gave for it; None until it has.
     """
 
-    __slots__ = ("address", "future", "since", "thread")
+    __slots__ = ("address", "since", "submitter", "thread")
 
     def __init__(self, address: object) -> None:
         self.address = address
-        self.future: Future[None] | None = None
+        self.submitter = get_ident()
         self.thread = 0
         self.since = 0.0
 
@@ -44,19 +46,29 @@ class Handlers:
     """The handlers of one server that are queued or run.
 
     Args:
-        executor: Any executor; servers may share one.
-        owned: Whether `close` shuts it down.
+        executor: Any executor whose `submit` does not wait; servers may share one.
+        owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
+        lost: Called with the arguments of a call that will never run, for its executor has cancelled it or cannot run
+            it; in whatever thread that happened. None if nobody cares, or nobody is left who does. Weak, for whoever
+            has handlers is held by them otherwise.
+
+    Raises:
+        ValueError: `submit` of the executor may wait, or run calls itself.
     """
 
-    def __init__(self, executor: Executor, owned: bool) -> None:
+    def __init__(
+        self, executor: Executor, owned: bool, lost: Callable[[], Callable[..., object] | None] = lambda: None
+    ) -> None:
+        _check_policy(executor)
         self.executor = executor
         self.owned = owned
+        self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
-        self._waiters = 0
+        self._joining: list[int] = []
         self._refused = False
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
@@ -84,14 +96,11 @@ class Handlers:
         except BaseException:
             self._discard(handler)
             raise
+        handler.submitter = 0
         if self._refused:
             self._refused = False
-        # Under the lock, so that either this or `join` sees what the other one has set.
-        with self._lock:
-            handler.future = future
-            waited_for = self._waiters > 0
-        if waited_for:
-            self._attend(handler)
+        if not handler.thread:
+            future.add_done_callback(functools.partial(self._done, handler, args))
         return True
 
     def _run(self, handler: _Handler, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -106,13 +115,16 @@ class Handlers:
         # The condition's own `with` is Python code, this one is not.
         with self._lock:
             self._live.pop(handler, None)
-            if self._waiters:
+            if self._joining:
                 self._ended.notify_all()
 
-    def _attend(self, handler: _Handler) -> None:
-        # A call that its executor cancels, or cannot run, ends without ever having begun.
-        if handler.future is not None:
-            handler.future.add_done_callback(lambda _: self._discard(handler))
+    def _done(self, handler: _Handler, args: tuple[Any, ...], _: Future[None]) -> None:
+        if handler.thread:
+            return
+        self._discard(handler)
+        lost = self._lost()
+        if lost is not None:
+            lost(*args)
 
     def __len__(self) -> int:
         """How many handlers are queued or run."""
@@ -121,20 +133,33 @@ class Handlers:
     def join(self, timeout: float | None = None) -> bool:
         """Waits up to `timeout` seconds until no handler is queued or runs; None waits for ever.
 
-        A handler that calls this is not waited for.
+        A handler that calls this is not waited for; nor is, by it, another one that calls this.
 
         Returns:
             False if the time is over.
         """
         own = get_ident()
         with self._ended:
-            self._waiters += 1
+            inside = self._is_inside(own)
+            self._joining.append(own)
+            if inside:
+                # One that waits for this one need not any more.
+                self._ended.notify_all()
             try:
-                for handler in list(self._live):
-                    self._attend(handler)
-                return self._ended.wait_for(lambda: all(handler.thread == own for handler in list(self._live)), timeout)
+                return self._ended.wait_for(lambda: not self._awaited(own, inside), timeout)
             finally:
-                self._waiters -= 1
+                self._joining.remove(own)
+
+    def _is_inside(self, own: int) -> bool:
+        """Whether the thread runs a handler, or a signal handler that interrupts it while it submits one."""
+        return any(own in (handler.thread, handler.submitter) for handler in list(self._live))
+
+    def _awaited(self, own: int, inside: bool) -> bool:
+        spared = set(self._joining) if inside else {own}
+        return any(
+            handler.submitter != own and (not handler.thread or handler.thread not in spared)
+            for handler in list(self._live)
+        )
 
     def close(self, timeout: float | None) -> None:
         """Waits for the handlers, then shuts the executor down if it is owned.
@@ -146,11 +171,16 @@ class Handlers:
             TimeoutError: The time is over; the message says which handlers still run, for how long, and where. An
                 owned executor has been shut down all the same: what is queued still runs.
         """
+        deadline = None if timeout is None else monotonic() + timeout
         over = not self.join(timeout)
         if self.owned:
-            own = get_ident()
-            inside = any(handler.thread == own for handler in list(self._live))
-            self.executor.shutdown(wait=not over and not inside)
+            pool: Any = self.executor
+            wait = not over and not self._is_inside(get_ident())
+            try:
+                pool.shutdown(wait=wait, timeout=None if deadline is None else max(0.0, deadline - monotonic()))
+            except TimeoutError:
+                # Threads without a handler may take their time to end.
+                over = bool(self._live)
         if over:
             raise TimeoutError(f"after {timeout:g} s these handlers still run:\n{self.report()}")
 
@@ -176,3 +206,13 @@ def _stack(frame: FrameType | None) -> list[str]:
     # What the executor and this module put below the handler says nothing.
     start = max((index for index, entry in enumerate(stack, 1) if entry.filename == __file__), default=0)
     return traceback.format_list(stack[start:]) or ["  (no Python frame)\n"]
+
+
+def _check_policy(executor: Executor) -> None:
+    # Here alone is looked into other executors, for there is no other way to ask them.
+    pool = executor.executor if isinstance(executor, Lane) else executor
+    if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
+        raise ValueError(
+            'executor must have when_full="reject" or no max_queue, for a server cannot wait, '
+            f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
+        )

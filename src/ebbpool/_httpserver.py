@@ -6,7 +6,6 @@ import http.server
 import math
 import os
 import socket
-from _thread import get_ident
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
@@ -42,7 +41,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         request_timeout: Seconds for one operation of a handler on its connection; `math.inf` for no limit. For a body
             that the handler reads from the client it is seconds in all, and one more for each 500 bytes that came.
         max_header_size: Most bytes of a head. For more the answer is 431, or 414 if it is the first line.
-        max_buffered_body: Most bytes of a body that is waited for before a worker is taken.
+        max_buffered_body: Most bytes of a body that is waited for before a worker is taken. Once the bodies that are
+            waited for have 64 MiB together, those that go on coming are handed to workers as larger ones are.
         retry_after: Seconds that are named to clients that are refused: 503.
     """
 
@@ -59,8 +59,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     retry_after: int = 1
 
     _door: FrontDoor | None = None
-    _serving_thread = 0
-    _closing = False
 
     @property
     def _limits(self) -> Limits:
@@ -104,20 +102,18 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """Returns a connection and the client's address."""
         listener = self.socket
         if type(listener) is not socket.socket or not hasattr(listener, "_accept"):
-            return super().get_request()
-        # What `accept` does, less a second socket object.
-        descriptor, client_address = listener._accept()
-        return Connection(self.address_family, self.socket_type, 0, descriptor), client_address
+            request, client_address = super().get_request()
+        else:
+            # What `accept` does, less a second socket object.
+            descriptor, client_address = listener._accept()
+            request = Connection(self.address_family, self.socket_type, 0, descriptor)
+        # Of a Unix socket it is a string; `http.server` asks for a host, and logs that.
+        return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
-    def serve_forever(self, poll_interval: float = 0.5) -> None:
-        """Serves until `shutdown`; other threads may call that, and it ends the loop at once.
-
-        Args:
-            poll_interval: Seconds between calls of `service_actions`, at most; more than a second is a second.
-        """
+    def _serve(self, poll_interval: float) -> None:
         listener = self.socket
         if hasattr(listener, "do_handshake_on_connect"):
-            super().serve_forever(poll_interval)
+            super()._serve(poll_interval)
             return
         door = self._door
         if door is None:
@@ -126,21 +122,21 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         patience = listener.gettimeout()
         loop = self._loop
         with loop as ear:
-            self._serving_thread = get_ident()
-            listener.setblocking(False)
+            if not self._adopted:
+                listener.setblocking(False)
             try:
                 door.run(lambda: loop.stopping, ear.fileno(), listener.fileno(), poll_interval)
             finally:
-                self._serving_thread = 0
-                if listener.fileno() >= 0:
+                # An adopted one is as other processes need it.
+                if not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(patience)
-                if self._closing:
-                    door.close(0)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Has a worker handle the request, or refuses it; called for each request of a connection."""
         if not _is_lent(request) and isinstance(request, socket.socket) and request.gettimeout() is None:
             request.settimeout(self._limits.request_timeout)
+            if isinstance(request, Connection):
+                request.timed = False
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -152,11 +148,24 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         if door is None or not _is_lent(request):
             super().process_request_thread(request, client_address)
             return
-        try:
-            self.finish_request(request, client_address)
-        except BaseException:
+        if not self._handle(request, client_address):
             request.again = False
-            self._failed(request, client_address)
+        try:
+            door.settle(request)
+        except BaseException:
+            LOGGER.exception("the connection of %s could not be shut down", client_address)
+
+    def _lost(self, request: Any, client_address: Any) -> None:
+        door = self._door
+        if door is None or not _is_lent(request):
+            super()._lost(request, client_address)
+            return
+        request.again = False
+        try:
+            # The loop's thread alone may have the door answer, and keep the answer of a slow client.
+            request.post(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
+        except OSError:
+            pass
         try:
             door.settle(request)
         except BaseException:
@@ -180,28 +189,29 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """Closes the listener and the idle connections, then waits for the requests of the others.
 
         A request that is being read is read to its end, and answered. A connection whose request is answered from now
-        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread.
+        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread. In the thread that
+        runs `serve_forever`, by a signal handler perhaps, this ends the loop, and `serve_forever` does the rest, but
+        for requests that are half read: those are dropped.
 
         Raises:
             TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
                 where. The server is closed all the same.
         """
+        super().server_close()
+
+    def _close(self) -> None:
         granted = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
         begun = monotonic()
-        if self._serving_thread == get_ident():
-            # From within the loop, by a signal handler perhaps: what it holds it closes itself.
-            self._closing = self._loop.stopping = True
-        elif self._serving_thread:
+        if self._loop.runs:
             self.shutdown()
         self.socket.close()
-        door = self._door
-        if door is not None and not self._closing:
-            door.close(granted)
+        if self._door is not None:
+            self._door.close(0.0 if self._closing else granted)
         kept = self.shutdown_timeout
         if granted is not None:
             self.shutdown_timeout = max(0.0, granted - (monotonic() - begun))
         try:
-            super().server_close()
+            super()._close()
         finally:
             self.shutdown_timeout = kept
 

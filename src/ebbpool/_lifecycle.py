@@ -29,6 +29,7 @@ class Registered(Protocol):
 
 _live: dict[int, weakref.ref[Registered]] = {}
 _exiting = False
+_outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
 _fork_lock = threading.Lock()
 _held: list[Registered] = []
@@ -49,6 +50,14 @@ def live() -> list[Registered]:
     return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
 
 
+def outlast(call: Callable[[], None]) -> None:
+    """Has `call()` made when the main thread has ended, before the interpreter begins to shut down.
+
+    It waits for threads that go on by themselves, and use pools as ever.
+    """
+    _outlasting.append(call)
+
+
 def before_exit(call: Callable[[], None]) -> None:
     """Has `call()` made when the interpreter begins to shut down, before any pool is closed."""
     _before_exit.append(call)
@@ -61,6 +70,8 @@ def exiting() -> bool:
 
 def _at_exit() -> None:
     global _exiting
+    for call in _outlasting:
+        call()
     _exiting = True
     for call in _before_exit:
         call()

@@ -12,11 +12,14 @@ import socket
 import socketserver
 import sys
 import threading
-from _thread import get_ident
+import weakref
 from concurrent.futures import Executor
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from ebbpool._compat import GIL_ENABLED
 from ebbpool._handlers import Handlers
+from ebbpool._serving import Loop
 from ebbpool._settings import time_limit, waiting_limit
 from ebbpool.executor import AdaptiveExecutor
 
@@ -37,67 +40,27 @@ FIRST_BACK_OFF = 0.01
 LAST_BACK_OFF = 1.0
 ACCEPTS = 64
 """Most connections accepted before any of them is handed over."""
+CROWD = 4
+"""Connections accepted at once that make the loop leave the GIL to the workers for a moment."""
+NAP = 0.0002
+"""Seconds of that."""
 DRAINED = 16
 """Most reads from a connection that is refused."""
 _INHERITED = sys.platform != "linux"
 """Whether an accepted socket may have its listener's O_NONBLOCK."""
 
 
-class Loop:
-    """What `serve_forever` and `shutdown` of one server share.
+_forks = 0
+"""How many forks lie between the interpreter's start and this process."""
 
-    Attributes:
-        stopping: Whether the loop is to end.
-    """
 
-    def __init__(self) -> None:
-        self.stopping = False
-        self._ended = threading.Event()
-        self._thread = 0
-        self._ear: socket.socket | None = None
-        self._bell: socket.socket | None = None
+def _forked() -> None:
+    global _forks
+    _forks += 1
 
-    def __enter__(self) -> socket.socket:
-        """Begins a loop in this thread; returns a socket that becomes readable when `stopping` is set."""
-        self._ended.clear()
-        try:
-            self._ear, bell = socket.socketpair()
-        except BaseException:
-            self._end()
-            raise
-        bell.setblocking(False)
-        self._thread = get_ident()
-        self._bell = bell
-        if self.stopping:
-            # Whoever set it may have found no bell yet.
-            self._ring()
-        return self._ear
 
-    def __exit__(self, *_: object) -> None:
-        for side in (self._bell, self._ear):
-            if side is not None:
-                side.close()
-        self._bell = self._ear = None
-        self._end()
-
-    def _end(self) -> None:
-        self._thread = 0
-        self.stopping = False
-        self._ended.set()
-
-    def _ring(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            # It has been rung already, or the loop has just ended.
-            with contextlib.suppress(OSError):
-                bell.send(b"\0")
-
-    def stop(self) -> None:
-        """Ends the loop that runs, or the next one, and waits for its end unless this is the loop's own thread."""
-        self.stopping = True
-        self._ring()
-        if self._thread != get_ident():
-            self._ended.wait()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class AdaptivePoolMixIn(_Base):
@@ -114,7 +77,9 @@ class AdaptivePoolMixIn(_Base):
         thread_stack_size: Bytes of stack per thread, as for `AdaptiveExecutor`.
         daemon_threads: Whether the interpreter may exit while handlers run.
         executor: Runs the handlers in place of a pool of the server's own; the attributes above have no effect then.
-            Servers may share it, and none of them shuts it down.
+            Servers may share it, and none of them shuts it down. It must refuse rather than wait: of an
+            `AdaptiveExecutor` with `max_queue`, `when_full` is "reject". That is checked when the server is activated;
+            where it is made untrue later, by `resize`, the server's loop waits for room in the queue.
         handshake_timeout: Seconds for which a worker waits for the handshake with a client of a TLS listener.
         shutdown_timeout: Seconds for which `server_close` waits for handlers; None for ever.
         block_on_close: Whether `server_close` waits for handlers at all.
@@ -133,6 +98,7 @@ class AdaptivePoolMixIn(_Base):
     block_on_close: bool = True
 
     _adopted = False
+    _closing = False
     _listener: socket.socket | None = None
     _kind: tuple[int, int, int] | None = None
     _deferred = False
@@ -165,7 +131,7 @@ class AdaptivePoolMixIn(_Base):
         return server
 
     @functools.cached_property
-    def handlers(self) -> Handlers:
+    def pool_handlers(self) -> Handlers:
         """The handlers that are queued or run, and the executor they run on."""
         waiting_limit("shutdown_timeout", self.shutdown_timeout)
         waiting_limit("handshake_timeout", self.handshake_timeout)
@@ -182,16 +148,18 @@ class AdaptivePoolMixIn(_Base):
                 daemon=self.daemon_threads,
                 thread_stack_size=self.thread_stack_size,
             )
-            return Handlers(pool, owned=True)
+            return Handlers(pool, True, weakref.WeakMethod(self._lost))
         if not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
-        return Handlers(executor, owned=False)
+        return Handlers(executor, False, weakref.WeakMethod(self._lost))
 
     @property
     def _loop(self) -> Loop:
         # Made by whoever comes first, `serve_forever` or `shutdown`; a mix-in cannot count on its `__init__`.
-        made: Loop = vars(self).setdefault("_the_loop", Loop())
-        return made
+        found: Loop | None = vars(self).get("_the_loop")
+        if found is None:
+            found = vars(self).setdefault("_the_loop", Loop())
+        return found
 
     def server_bind(self) -> None:
         """Binds the socket.
@@ -214,9 +182,10 @@ class AdaptivePoolMixIn(_Base):
             TypeError: An attribute is of the wrong type; the message names it.
             ValueError: An attribute is out of range; the message names it.
         """
-        self.handlers  # noqa: B018 (made here, so that a bad attribute is found now)
+        self.pool_handlers  # noqa: B018 (made here, so that a bad attribute is found now)
         if not self._adopted:
             super().server_activate()
+        self._loop.expected = True
 
     def get_request(self) -> Any:
         """Returns a connection and the client's address; the handshake of a TLS listener is left to the worker."""
@@ -235,22 +204,40 @@ class AdaptivePoolMixIn(_Base):
             listener.do_handshake_on_connect = False  # type: ignore[attr-defined]
             self._deferred = True
         elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
-            if hasattr(listener, "_accept"):
+            # Another base may have its own way to accept.
+            plain = getattr(super().get_request, "__func__", None) is socketserver.TCPServer.get_request
+            if plain and hasattr(listener, "_accept"):
                 self._kind = (listener.family, listener.type, listener.proto)
         self._listener = listener
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serves until `shutdown`; other threads may call that, and it ends the loop at once.
 
+        At the end of the interpreter, a loop in a thread that is no daemon is waited for, and has its pool meanwhile;
+        unless some thread waits for the end of the main thread. CPython 3.12 starts no worker then.
+
         Args:
             poll_interval: Seconds between calls of `service_actions`, at most.
+
+        Raises:
+            TimeoutError: `server_close` was called in this thread, and raises it.
         """
+        try:
+            self._serve(poll_interval)
+        finally:
+            if self._closing:
+                try:
+                    self._close()
+                finally:
+                    self._closing = False
+
+    def _serve(self, poll_interval: float) -> None:
         streams = self.socket_type == socket.SOCK_STREAM
         listener = self.socket
         timeout = listener.gettimeout()
         loop = self._loop
         with loop as ear, selectors.DefaultSelector() as selector:
-            if streams:
+            if streams and not self._adopted:
                 # Then no connection that its client took back before the accept can hold the loop.
                 listener.setblocking(False)
             selector.register(ear, selectors.EVENT_READ)
@@ -272,7 +259,8 @@ class AdaptivePoolMixIn(_Base):
                         self._receive_ready()
                     self.service_actions()
             finally:
-                if streams and listener.fileno() >= 0:
+                # An adopted one is as other processes need it.
+                if streams and not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(timeout)
 
     def shutdown(self) -> None:
@@ -288,30 +276,48 @@ class AdaptivePoolMixIn(_Base):
 
     def _accept_ready(self) -> float:
         """Accepts and hands over what is there; returns for how many seconds not to accept now."""
-        # All of it before any is handed over: a worker that runs beside this would fight for the GIL each time.
+        # All of it before any is handed over: a worker that runs beside this would fight for the GIL each time. But
+        # not if nobody knows how long accepting takes.
+        if self.socket is not self._listener:
+            self._look_at(self.socket)
+        ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
+        one_by_one = not ours or self._kind is None
         accepted: list[tuple[Any, Any]] = []
         pause = 0.0
-        while len(accepted) < ACCEPTS:
-            try:
-                accepted.append(self.get_request())
-            except OSError as error:
-                if error.errno in EXHAUSTED:
-                    pause = self._exhausted(error, bool(accepted))
-                break
+        count = 0
+        try:
+            for count in range(ACCEPTS):
+                try:
+                    accepted.append(self.get_request())
+                except OSError as error:
+                    if error.errno in EXHAUSTED:
+                        pause = self._exhausted(error, count > 0)
+                    break
+                if one_by_one:
+                    self._hand_over(accepted)
+                    if self._loop.stopping:
+                        break
+        finally:
+            self._hand_over(accepted)
         if not pause and self._back_off:
             self._back_off = 0.0
             LOGGER.info("connections are accepted again")
-        accepted.reverse()
+        if count >= CROWD and GIL_ENABLED:
+            # Workers that get the GIL for so long pass it on less often, and the next look finds more at once.
+            sleep(NAP)
+        return pause
+
+    def _hand_over(self, accepted: list[tuple[Any, Any]]) -> None:
         try:
             while accepted:
-                request, client_address = accepted.pop()
+                request, client_address = accepted.pop(0)
                 if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
                     request.setblocking(True)
                 self._dispatch(request, client_address)
         finally:
-            for request, _ in accepted:
-                self.shutdown_request(request)
-        return pause
+            if accepted:
+                # What ends the loop is not to cost those that were accepted with it.
+                self._hand_over(accepted)
 
     def _exhausted(self, error: OSError, progress: bool) -> float:
         if not self._back_off:
@@ -335,20 +341,30 @@ class AdaptivePoolMixIn(_Base):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Has a worker handle the request, or refuses it."""
-        if not self.handlers.submit(client_address, self.process_request_thread, request, client_address):
+        if not self.pool_handlers.submit(client_address, self.process_request_thread, request, client_address):
             self.refuse_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handles one request, in a worker; whatever is raised goes to `handle_error`."""
-        try:
-            if not self._deferred or self._shook_hands(request):
-                self.finish_request(request, client_address)
-        except BaseException:
-            self._failed(request, client_address)
+        self._handle(request, client_address)
         try:
             self.shutdown_request(request)
         except BaseException:
             LOGGER.exception("the connection of %s could not be shut down", client_address)
+
+    def _handle(self, request: Any, client_address: Any) -> bool:
+        """Has the handler handle a request, in a worker; returns whether nothing was raised."""
+        forks = _forks
+        try:
+            if not self._deferred or self._shook_hands(request):
+                self.finish_request(request, client_address)
+            return True
+        except BaseException:
+            self._failed(request, client_address)
+            return False
+        finally:
+            if forks != _forks:
+                _end_child()
 
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
@@ -368,8 +384,17 @@ class AdaptivePoolMixIn(_Base):
         except BaseException:
             LOGGER.exception("handle_error failed for the request from %s", client_address)
 
+    def _lost(self, request: Any, client_address: Any) -> None:
+        """Ends a connection whose handler will never run, in the thread that has cancelled it."""
+        try:
+            self.refuse_request(request, client_address)
+        except BaseException:
+            self._failed(request, client_address)
+
     def refuse_request(self, request: Any, client_address: Any) -> None:
         """Ends a connection for which there is no room, without waiting; may be overridden, with that in mind.
+
+        It is called in the loop's thread, or in the one that cancels the handlers of an executor.
 
         What the client has sent is read, so that it sees an end of file and not a reset.
         """
@@ -387,12 +412,23 @@ class AdaptivePoolMixIn(_Base):
     def server_close(self) -> None:
         """Closes the listener, then waits for the handlers of what was accepted.
 
+        In the thread that runs `serve_forever`, by a signal handler perhaps, it ends the loop, and `serve_forever` does
+        the rest: what is interrupted need not be in a state to be closed.
+
         Raises:
             TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
                 where. The server is closed all the same.
         """
+        if self._loop.is_mine:
+            self._closing = True
+            self._loop.tell()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._loop.expected = False
         super().server_close()
-        handlers: Handlers | None = vars(self).get("handlers")
+        handlers: Handlers | None = vars(self).get("pool_handlers")
         if handlers is None:
             return
         if self.block_on_close:
@@ -411,7 +447,15 @@ class AdaptivePoolMixIn(_Base):
             ValueError: `timeout` is not a number.
         """
         limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
-        return self.handlers.join(limit)
+        return self.pool_handlers.join(limit)
+
+
+def _end_child() -> None:
+    """Ends a process that a handler has forked, and has not ended: the parent answers the client, and serves."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
 
 
 class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):

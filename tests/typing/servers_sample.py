@@ -58,7 +58,7 @@ def serve() -> None:
         assert_type(server, Tuned)
         assert_type(server.join(), bool)
         assert_type(server.join(1.5), bool)
-        assert_type(server.handlers.executor, Executor)
+        assert_type(server.pool_handlers.executor, Executor)
         server.serve_forever()
         server.serve_forever(0.1)
         server.shutdown()
