@@ -467,23 +467,3 @@ def test_the_main_module_has_to_be_guarded(tmp_path: Path) -> None:
     with site(tmp_path, None, "go()") as running:
         assert running.status() == NEVER_STARTED
         running.await_text("if __name__ == '__main__'")
-
-
-@pytest.mark.parametrize("what", ["child", "parent"])
-def test_a_unix_socket_is_served_and_removed(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "s"
-    with site(tmp_path, "bind='unix:s'") as running:
-        children = running.children()
-        assert path.is_socket()
-        os.kill({"child": children[0], "parent": running.pid}[what], signal.SIGKILL)
-        if what == "child":
-            running.child(0, 2)
-            assert running.stop() == STOPPED
-            assert not path.exists()
-        else:
-            eventually(running.nobody_is_left)
-            assert path.is_socket(), "nobody was there to remove it"
-    if what == "parent":
-        with site(tmp_path, "bind='unix:s'") as running:
-            running.children()
-            assert running.stop() == STOPPED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import multiprocessing
@@ -88,6 +89,11 @@ class TestArguments:
             ({"bind": "::1:80"}, ValueError, "bind must be .*, not '::1:80'"),
             ({"bind": "[::1:80"}, ValueError, "bracket"),
             ({"bind": "unix:"}, ValueError, "bind must"),
+            ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
+            ({"bind": ("x" * 70, 80)}, ValueError, "bind must have a name that can be encoded, not .*xxx', 80"),
+            pytest.param(
+                {"bind": "unix:\ud800"}, ValueError, r"a name that can be encoded, not 'unix:\\ud800'", marks=UNIX
+            ),
         ],
         ids=str,
     )
@@ -305,6 +311,11 @@ class TestUnix:
         with pytest.raises(OSError, match="cannot listen on 'unix:none/s'"):
             prefork.run(serve, bind="unix:none/s")
 
+    def test_a_path_that_is_too_long(self) -> None:
+        with pytest.raises(OSError, match=r"cannot listen on 'unix:x+': .*too long") as caught:
+            prefork.run(serve, bind="unix:" + "x" * 200)
+        assert caught.value.errno == errno.ENAMETOOLONG
+
     @REUSE
     def test_it_does_not_go_with_reuse_port(self) -> None:
         with pytest.raises(ValueError, match="reuse_port"):
@@ -330,7 +341,7 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 def test_the_modules_that_a_fork_server_imports_start_no_thread() -> None:
     script = """
     import threading
-    from ebbpool._prefork_parent import PRELOADED
+    from ebbpool._prefork_helpers import PRELOADED
     for name in PRELOADED:
         __import__(name)
     print(threading.active_count())
@@ -343,14 +354,14 @@ def test_the_users_own_choice_of_what_to_preload_is_kept() -> None:
     script = """
     import multiprocessing
     from multiprocessing import forkserver
-    from ebbpool import _prefork_parent
+    from ebbpool import _prefork_helpers
 
     def chosen():
         return forkserver._forkserver._preload_modules
 
     multiprocessing.set_forkserver_preload(["json"])
-    _prefork_parent._start_helpers(multiprocessing.get_context("spawn"))
-    _prefork_parent._start_helpers(multiprocessing.get_context("forkserver"))
+    _prefork_helpers.start_helpers(multiprocessing.get_context("spawn"))
+    _prefork_helpers.start_helpers(multiprocessing.get_context("forkserver"))
     print(chosen())
     """
     done = run_script(script)

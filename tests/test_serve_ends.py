@@ -8,12 +8,13 @@ import select
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from serve_support import Served, read_all, run, serving
+from serve_support import PATIENCE, Served, read_all, run, serving, started
 from support import A_MOMENT, eventually
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
@@ -179,8 +180,29 @@ def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
     )
 
 
-def test_an_address_that_nobody_has(site: Path) -> None:
-    done = run("0", "-b", "host.invalid", cwd=site)
+@pytest.mark.parametrize("host", ["host.invalid", "a..b", "x" * 70])
+def test_an_address_that_nobody_has(site: Path, host: str) -> None:
+    done = run("0", "-b", host, cwd=site)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("python -m ebbpool serve: error: cannot listen on host.invalid, port 0: ")
+    assert done.stderr.startswith(f"python -m ebbpool serve: error: cannot listen on {host}, port 0: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("errors", ["2>&1", "2>&-", ""])
+def test_that_nobody_reads_what_it_writes_changes_nothing(
+    site: Path, tmp_path: Path, errors: str, processes: tuple[str, ...]
+) -> None:
+    shell = ["sh", "-c", f'exec "$@" {errors}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
+    with started([*shell, *processes], site, tmp_path / "log") as served:
+        assert served.process.stdout is not None
+        served.process.stdout.close()
+        assert served.get("/hello.txt")[::2] == (200, b"hello\n")
+        with slow_request(served, site) as (client, finish):
+            served.process.send_signal(signal.SIGINT)
+            if not processes:
+                eventually(served.refuses)
+            finish()
+            assert read_all(client) == b"done"
+        assert served.process.wait(PATIENCE) == 0, served.log
+        assert "Traceback" not in served.log and "Error" not in served.log, served.log

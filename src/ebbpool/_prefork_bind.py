@@ -90,7 +90,7 @@ class Listeners:
 
     Raises:
         TypeError: `bind` is of the wrong type.
-        ValueError: `bind` names no address, or one that does not go with `reuse_port`.
+        ValueError: `bind` names no address, one that cannot be encoded, or one that does not go with `reuse_port`.
         OSError: The address is taken, or cannot be had.
     """
 
@@ -229,10 +229,14 @@ def _remove_stale(path: str) -> None:
 
 @contextlib.contextmanager
 def _explained(bind: Bind) -> Iterator[None]:
-    """Makes an OSError say which address could not be had."""
+    """Makes an error say which address could not be had, or cannot be one."""
     try:
         yield
     except socket.gaierror as error:
         raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {bind!r}: {error.strerror}") from None
+        # Of a path that is too long only the text tells.
+        number = error.errno or errno.ENAMETOOLONG
+        raise OSError(number, f"cannot listen on {bind!r}: {error.strerror or error}") from None
+    except UnicodeError as error:
+        raise ValueError(f"bind must have a name that can be encoded, not {bind!r}: {error}") from None

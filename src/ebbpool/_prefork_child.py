@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
+from ebbpool._prefork_forks import OwnSignals
+
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
 READY: Final = b"r"
@@ -29,7 +31,7 @@ STOP: Final = b"s"
 
 FROM_THE_PARENT: Final = tuple(
     getattr(signal, name)
-    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
+    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
     if hasattr(signal, name)
 )
 """Signals that mean something to the parent. They may come to the whole process group."""
@@ -98,6 +100,7 @@ class Child:
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
         self._bell: tuple[int, int] | None = None
+        self._signals: OwnSignals | None = None
 
     def ready(self) -> None:
         """Tells the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -156,18 +159,32 @@ class Child:
 
     def _begin(self) -> None:
         """Begins to listen to the parent and to signals. In the main thread."""
+        # No SIG_IGN: programs that this process starts would inherit it.
         if os.name == "posix":
             self._bell = os.pipe()
             for end in self._bell:
                 os.set_blocking(end, False)
-            for number in IGNORED:
-                # No SIG_IGN: programs that this process starts would inherit it.
-                signal.signal(number, _ignore)
-            signal.signal(signal.SIGTERM, self._ring)
-            # What wakes the thread even while the main thread is busy in a call that runs no bytecode.
-            signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
+            # The descriptor wakes the thread even while the main thread is busy in a call that runs no bytecode.
+            handlers = {**dict.fromkeys(IGNORED, _ignore), signal.SIGTERM: self._ring}
+            self._signals = OwnSignals(handlers, self._bell[1], self._forsake)
+            self._signals.take()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
+        else:
+            for number in IGNORED:
+                signal.signal(number, _ignore)
         self._thread.start()
+
+    def _forsake(self) -> None:
+        """In a process that was forked from this one, which has nothing to tell, and nobody to obey."""
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            os.close(end)
+        self._signals = None
+        self._line.close()
+        # A thread that does not exist there may have held a lock of these.
+        self._lock = threading.Lock()
+        self.stopping, self._called_back = threading.Event(), threading.Event()
+        self._called_back.set()
 
     def _ring(self, number: int, frame: object) -> None:
         # In the main thread, in the midst of anything, perhaps of `stopping.wait`: an Event must not be set here.
@@ -297,3 +314,6 @@ def main(
     if os.name == "posix":
         # The thread that listens ends this process if a callback takes too long.
         child._called_back.wait()
+    if child._signals is not None:
+        # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes late.
+        child._signals.ignore()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._prefork_child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
+from ebbpool._prefork_forks import OwnSignals
+from ebbpool._prefork_helpers import PATIENCE, PROMPT, answered, blocked, continue_server, kill_server, start_helpers
 from ebbpool._watchdog import Action, Kill, Report, Start, Watchdog
 
 if TYPE_CHECKING:
@@ -23,11 +26,9 @@ if TYPE_CHECKING:
 
     from ebbpool._prefork_bind import Listeners
 
-OURS: Final = FROM_THE_PARENT + tuple(
-    getattr(signal, name) for name in ("SIGBREAK", "SIGCHLD") if hasattr(signal, name)
-)
-PRELOADED: Final = ["ebbpool._prefork_child", "ebbpool.socketserver"]
-"""What the fork server imports, once, for all children. None of it starts a thread, and none of it is the user's."""
+OURS: Final = FROM_THE_PARENT + ((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD") else ())
+TO_STOP: Final = tuple(number for number in OURS if number.name in ("SIGBREAK", "SIGINT", "SIGQUIT", "SIGTERM"))
+"""Those after which nobody waits for long."""
 LONGEST_WAIT: Final = 3600.0
 SERVER_DIED: Final = 255
 """What multiprocessing gives as the exit code of every process whose fork server has died."""
@@ -63,6 +64,10 @@ class _Process:
     """Whether its end of the pipe is open."""
     watched: bool = True
     """Whether multiprocessing's sentinel still means something."""
+    due: float = math.inf
+    """When to ask why its end is not reported: it was killed, or its end of the pipe was closed."""
+    asked: bool = False
+    """Whether that has been asked before."""
 
 
 class Parent:
@@ -92,6 +97,7 @@ class Parent:
         self._clock = clock
         self._terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout)
         self._processes: dict[int, _Process] = {}
+        self._bell: socket.socket
 
     def run(self) -> int:
         """Returns the exit status, once every child is gone.
@@ -99,20 +105,44 @@ class Parent:
         Raises:
             BaseException: Something went wrong in here; no child is left then either.
         """
-        with _signals() as bell:
+        with self._signals():
             try:
-                _start_helpers(self._context)
+                start_helpers(self._context)
                 self._do(self._watchdog.tick(self._clock()))
                 while self._watchdog.status is None:
-                    self._turn(bell)
+                    self._turn()
                 return self._watchdog.status
             finally:
                 self._kill_all()
 
-    def _turn(self, bell: socket.socket) -> None:
-        due = self._watchdog.due()
-        timeout = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.0, due - self._clock()))
-        sources: list[Any] = [bell]
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Has the numbers of signals arrive in the bell; afterwards every handler is what it was."""
+        self._bell, rope = socket.socketpair()
+        with self._bell, rope:
+            self._bell.setblocking(False)
+            rope.setblocking(False)
+
+            def forsake() -> None:
+                # With an end of these pipes somewhere else, the children would not notice the death of this process.
+                self._bell.close()
+                rope.close()
+                for child in self._processes.values():
+                    child.line.close()
+
+            signals = OwnSignals(dict.fromkeys(OURS, _noted), rope.fileno(), forsake)
+            try:
+                signals.take()
+                yield
+            finally:
+                signals.release()
+
+    def _turn(self) -> None:
+        moments = [child.due for child in self._processes.values()]
+        if (due := self._watchdog.due()) is not None:
+            moments.append(due)
+        timeout = min(LONGEST_WAIT, max(0.0, min(moments, default=math.inf) - self._clock()))
+        sources: list[Any] = [self._bell]
         for child in self._processes.values():
             if child.talks:
                 sources.append(child.line)
@@ -122,7 +152,7 @@ class Parent:
         # What the children said meanwhile comes before any judgement about their silence.
         for serial in list(self._processes):
             self._hear(serial)
-        for number in _received(bell):
+        for number in _received(self._bell):
             self._obey(number)
         for serial in list(self._processes):
             self._look(serial)
@@ -138,6 +168,7 @@ class Parent:
                 message = child.line.recv_bytes()
             except (EOFError, OSError):
                 child.talks = False
+                child.due = self._clock() + PROMPT
             else:
                 self._do(tell[message](serial, self._clock()))
 
@@ -145,6 +176,8 @@ class Parent:
         child = self._processes[serial]
         exitcode = child.process.exitcode
         if exitcode is None:
+            if self._clock() >= child.due:
+                self._ask_after(child)
             return
         self._hear(serial)
         if self._forked and exitcode == SERVER_DIED and child.talks:
@@ -157,7 +190,29 @@ class Parent:
         child.process.join()
         child.process.close()
 
+    def _ask_after(self, child: _Process) -> None:
+        """Sees to a child that is gone, as far as one can tell, and whose end nobody reports."""
+        if child.talks:
+            # It was killed. That takes a while if it is large, so nobody is to blame yet.
+            child.due = math.inf
+        elif not child.asked:
+            log(logging.WARNING, {"event": "child_cut_off", "pid": child.pid, "number": child.number})
+            # If it lives after all, it cannot be told anything any more.
+            self._end(child, True)
+            child.due = self._clock() + PATIENCE
+            child.asked = True
+        else:
+            child.due = math.inf
+            if self._forked:
+                kill_server()
+            return
+        if self._forked:
+            continue_server()
+
     def _obey(self, number: int) -> None:
+        if number not in OURS:
+            # The wakeup descriptor gets whatever has a handler in Python, somebody else's too.
+            return
         now = self._clock()
         event = {
             "SIGTERM": self._watchdog.stop,
@@ -195,9 +250,10 @@ class Parent:
                 name=f"ebbpool-prefork-{action.number}",
                 daemon=False,
             )
-            with _blocked():
+            limit = self._watchdog.start_timeout
+            with answered(limit, self._hurried) if self._forked else contextlib.nullcontext(), blocked():
                 process.start()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, RuntimeError) as error:
             if ours is not None:
                 ours.close()
             self._do(self._watchdog.not_started(action.serial, error, self._clock()))
@@ -209,8 +265,16 @@ class Parent:
             if theirs is not None:
                 theirs.close()
 
+    def _hurried(self) -> bool:
+        """Tells, in any thread, whether a signal to stop has come that nobody has looked at."""
+        with contextlib.suppress(BlockingIOError):
+            return any(number in TO_STOP for number in self._bell.recv(4096, socket.MSG_PEEK))
+        return False
+
     def _end(self, child: _Process, kill: bool) -> None:
-        if not kill:
+        if kill:
+            child.due = min(child.due, self._clock() + PROMPT)
+        else:
             with contextlib.suppress(OSError):
                 child.line.send_bytes(STOP)
         if os.name == "posix":
@@ -223,10 +287,20 @@ class Parent:
     def _kill_all(self) -> None:
         for child in self._processes.values():
             self._end(child, True)
+        for patience, remedy in [(PROMPT, continue_server), (PATIENCE, kill_server)] if self._forked else []:
+            if self._all_ended(patience):
+                break
+            remedy()
+        self._all_ended(PATIENCE)
         for child in self._processes.values():
-            child.process.join()
             child.line.close()
         self._processes.clear()
+
+    def _all_ended(self, patience: float) -> bool:
+        deadline = time.monotonic() + patience
+        for child in self._processes.values():
+            child.process.join(max(0.0, deadline - time.monotonic()))
+        return not any(child.process.is_alive() for child in self._processes.values())
 
     def _log(self, report: Report) -> None:
         fields: dict[str, object] = {"event": report.event, "pid": os.getpid()}
@@ -234,55 +308,6 @@ class Parent:
             child = self._processes.get(report.serial)
             fields["pid"] = None if child is None else child.pid
         log(logging.getLevelNamesMapping()[report.level.upper()], fields | report.fields)
-
-
-def _start_helpers(context: SpawnContext | ForkServerContext) -> None:
-    """Starts what multiprocessing starts by itself otherwise, so that signals to the process group do not end it."""
-    if os.name != "posix":
-        return
-    from multiprocessing import forkserver, resource_tracker
-
-    # The tracker's start unblocks two of these signals, so it has a turn of its own.
-    with _blocked():
-        resource_tracker.ensure_running()
-    if context.get_start_method() == "forkserver":
-        chosen = getattr(getattr(forkserver, "_forkserver", None), "_preload_modules", None)
-        if not chosen or list(chosen) == ["__main__"]:
-            context.set_forkserver_preload(PRELOADED)
-        with _blocked():
-            forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _blocked() -> Iterator[None]:
-    """Keeps the parent's signals from a new process until it can handle them: it inherits the mask."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_THE_PARENT)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[socket.socket]:
-    """Yields a socket on which the numbers of signals arrive; afterwards every handler is what it was."""
-    bell, rope = socket.socketpair()
-    with bell, rope:
-        bell.setblocking(False)
-        rope.setblocking(False)
-        before: dict[int, Any] = {}
-        wakeup = signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
-        try:
-            for number in OURS:
-                before[number] = signal.signal(number, _noted)
-            yield bell
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            signal.set_wakeup_fd(wakeup)
 
 
 def _noted(number: int, frame: object) -> None:

@@ -12,9 +12,9 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ebbpool._httpserver import AdaptivePoolHTTPServer
 
@@ -57,9 +57,13 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Writes a line to standard error, unless the server is to be quiet; in a worker."""
-        if not self.server.options.quiet:
-            super().log_message(format, *args)
+        """Writes a line to standard error, unless the server is to be quiet; in a worker.
+
+        A reply does not depend on whether somebody reads that.
+        """
+        if not self.server.options.quiet and sys.stderr is not None:
+            with suppress(OSError, ValueError):
+                super().log_message(format, *args)
 
 
 class FileServer(AdaptivePoolHTTPServer):
@@ -84,10 +88,13 @@ class FileServer(AdaptivePoolHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Reports an exception of a handler, in a worker; that a client left, in one line."""
         error = sys.exception()
-        if not isinstance(error, ConnectionError):
-            super().handle_error(request, client_address)
-        elif not self.options.quiet:
-            sys.stderr.write(f"{client_address[0]} left: {error}\n")
+        if sys.stderr is None:
+            return
+        with suppress(OSError, ValueError):
+            if not isinstance(error, ConnectionError):
+                super().handle_error(request, client_address)
+            elif not self.options.quiet:
+                sys.stderr.write(f"{client_address[0]} left: {error}\n")
 
 
 def server_on(listener: socket.socket, options: Options) -> FileServer:
@@ -120,10 +127,15 @@ def serve(options: Options) -> int:
         # `create_server` repeats the address in its own way.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         return _failed(f"cannot listen on {options.bind or 'all interfaces'}, port {options.port}: {reason}")
-    with listener:
-        if options.processes is None:
-            return _serve_here(listener, options)
-        return _serve_in_children(listener, options)
+    except UnicodeError as error:
+        return _failed(f"cannot listen on {options.bind}, port {options.port}: the name cannot be encoded: {error}")
+    try:
+        with listener:
+            if options.processes is None:
+                return _serve_here(listener, options)
+            return _serve_in_children(listener, options)
+    finally:
+        _let_go(sys.stdout, sys.stderr)
 
 
 def _serve_in_children(listener: socket.socket, options: Options) -> int:
@@ -152,7 +164,7 @@ def _serve_here(listener: socket.socket, options: Options) -> int:
         _announce(listener)
         server.serve_forever()
         if signal.SIGINT in received:
-            print("\nKeyboard interrupt received, exiting.", flush=True)
+            _say(sys.stdout, "\nKeyboard interrupt received, exiting.")
         try:
             server.server_close()
         except TimeoutError as error:
@@ -191,9 +203,27 @@ def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
 def _announce(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"Serving HTTP on {host} port {port} (http://{shown}:{port}/) ...", flush=True)
+    _say(sys.stdout, f"Serving HTTP on {host} port {port} (http://{shown}:{port}/) ...")
 
 
 def _failed(reason: str) -> int:
-    print(f"python -m ebbpool serve: error: {reason}", file=sys.stderr, flush=True)
+    _say(sys.stderr, f"python -m ebbpool serve: error: {reason}")
     return 1
+
+
+def _say(stream: TextIO | None, line: str) -> None:
+    """Prints a line, if there is somebody to read it."""
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            print(line, file=stream, flush=True)
+
+
+def _let_go(*streams: TextIO | None) -> None:
+    """Has nothing left that the interpreter could fail to write at its end, and give another exit status for."""
+    for stream in streams:
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream.fileno())

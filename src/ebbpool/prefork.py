@@ -27,7 +27,14 @@ Signals to the parent, after gunicorn's habits:
 | SIGHUP | the children are replaced one by one: a new one is ready before the old one stops |
 | SIGTTIN, SIGTTOU | one child more, one less (but one at least) |
 
+Windows knows neither SIGQUIT, SIGHUP, SIGTTIN nor SIGTTOU, and its SIGTERM kills the parent before it can do anything:
+the children notice that, and stop gracefully by themselves. Ctrl-C and Ctrl-Break do what SIGINT does.
+
+Children are started by multiprocessing's fork server, or spawned, and never forked from this process. What is forked
+from a child, or from the parent, has the handlers of signals that were there before, and no part in any of this.
+
 What happens is logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
+Whatever is in order has the level INFO, which Python shows only if logging is set up to.
 """
 
 from __future__ import annotations
@@ -84,7 +91,8 @@ def run(
         context: "forkserver" or "spawn"; None for the first of these that the system has.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
-        start_timeout: Seconds that a child may take to get ready before it is killed.
+        start_timeout: Seconds that a child may take to get ready before it is killed; as long, and three seconds at
+            least, may the fork server take to answer. One that does not is killed as well, and replaced.
 
     Returns:
         The exit status: `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
@@ -92,7 +100,8 @@ def run(
 
     Raises:
         TypeError: An argument is of the wrong type, or `serve` cannot be pickled; no process was started.
-        ValueError: An argument is out of range, or `serve` is where no other process can import it.
+        ValueError: An argument is out of range, `bind` cannot be encoded, or `serve` is where no other process can
+            import it.
         OSError: The address is taken, or cannot be had; no process was started.
         RuntimeError: This is not the main thread, or the main module is being imported by a child.
     """
