@@ -34,7 +34,6 @@ _VARIANTS = (
     {"trickle": "bodies", "connections": "new"},
     {"trickle": "large bodies", "connections": "new"},
 )
-_GUARDED = _VARIANTS[:3]
 _GUARDS = ("slow-adaptive", "slow-plain-front", "slow-flask-front")
 
 
@@ -136,7 +135,7 @@ def targets(settings: Settings) -> tuple[Target, ...]:
     return tuple(
         target
         for peer in _GUARDS
-        for where in _GUARDED
+        for where in _VARIANTS
         for target in (
             Target("p99 at most twice that without slow clients", peer, "times", 2.0, where),
             Target("slow clients hold no worker", peer, "more_threads", _CLIENTS, where),
