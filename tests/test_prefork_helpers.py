@@ -92,3 +92,35 @@ def test_a_child_that_closed_its_end_of_the_pipe_is_killed_and_replaced(tmp_path
             running.child(0, 2)
             assert not running.events("fork_server_killed")
             assert running.stop() == STOPPED
+
+
+def test_children_are_replaced_though_nobody_reads_standard_error(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        child.serve(Server(child.listener))
+
+    class Silent(logging.Handler):
+        def emit(self, record):
+            os.write(told, record.getMessage().encode() + b"\\n")
+            try:
+                sys.stderr.write("to nobody")
+                sys.stderr.flush()
+            except BrokenPipeError:
+                pass
+
+    if __name__ == "__main__":
+        told = os.dup(2)
+        read, write = os.pipe()
+        os.dup2(write, 2)
+        os.close(write)
+        os.close(read)
+        logging.basicConfig(level=logging.INFO, handlers=[Silent()])
+    """
+    for context in ("spawn", "forkserver"):
+        with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
+            os.kill(running.child(0), signal.SIGKILL)
+            running.child(0, 2)
+            assert not running.events("start_failed")
+            running.signal(signal.SIGTERM)
+            running.await_event("stopped", status=STOPPED)
+            assert running.status() in (STOPPED, 120)

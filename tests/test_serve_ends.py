@@ -193,8 +193,8 @@ def test_an_address_that_nobody_has(site: Path, host: str) -> None:
 def test_that_nobody_reads_what_it_writes_changes_nothing(
     site: Path, tmp_path: Path, errors: str, processes: tuple[str, ...]
 ) -> None:
-    shell = ["sh", "-c", f'exec "$@" {errors}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
-    with started([*shell, *processes], site, tmp_path / "log") as served:
+    shell = ["sh", "-c", f'unset PYTHONUNBUFFERED; exec "$@" {errors}', "sh", sys.executable, "-m", "ebbpool", "serve"]
+    with started([*shell, "0", "-b", "127.0.0.1", *processes], site, tmp_path / "log") as served:
         assert served.process.stdout is not None
         served.process.stdout.close()
         assert served.get("/hello.txt")[::2] == (200, b"hello\n")

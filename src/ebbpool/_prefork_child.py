@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
 from ebbpool._prefork_forks import OwnSignals
+from ebbpool._streams import settle
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
@@ -317,3 +318,4 @@ def main(
     if child._signals is not None:
         # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes late.
         child._signals.ignore()
+    settle(sys.stdout, sys.stderr)

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbpool._prefork_child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
 from ebbpool._prefork_forks import OwnSignals
 from ebbpool._prefork_helpers import PATIENCE, PROMPT, answered, blocked, continue_server, kill_server, start_helpers
+from ebbpool._streams import settle
 from ebbpool._watchdog import Action, Kill, Report, Start, Watchdog
 
 if TYPE_CHECKING:
@@ -250,6 +252,7 @@ class Parent:
                 name=f"ebbpool-prefork-{action.number}",
                 daemon=False,
             )
+            settle(sys.stdout, sys.stderr)
             limit = self._watchdog.start_timeout
             with answered(limit, self._hurried) if self._forked else contextlib.nullcontext(), blocked():
                 process.start()

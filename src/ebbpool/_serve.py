@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ebbpool._httpserver import AdaptivePoolHTTPServer
+from ebbpool._streams import settle
 
 if TYPE_CHECKING:
     from ebbpool.prefork import Child
@@ -135,7 +136,7 @@ def serve(options: Options) -> int:
                 return _serve_here(listener, options)
             return _serve_in_children(listener, options)
     finally:
-        _let_go(sys.stdout, sys.stderr)
+        settle(sys.stdout, sys.stderr)
 
 
 def _serve_in_children(listener: socket.socket, options: Options) -> int:
@@ -216,14 +217,3 @@ def _say(stream: TextIO | None, line: str) -> None:
     if stream is not None:
         with suppress(OSError, ValueError):
             print(line, file=stream, flush=True)
-
-
-def _let_go(*streams: TextIO | None) -> None:
-    """Has nothing left that the interpreter could fail to write at its end, and give another exit status for."""
-    for stream in streams:
-        if stream is not None:
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
-                    os.dup2(nowhere.fileno(), stream.fileno())
