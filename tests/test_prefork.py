@@ -425,7 +425,9 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
 def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
     script = """
     def told(what):
-        print(f"event=told what={what} main={threading.current_thread() is threading.main_thread()}", file=sys.stderr)
+        # In one piece: another thread writes at the same time.
+        main = threading.current_thread() is threading.main_thread()
+        os.write(2, f"event=told what={what} main={main}\\n".encode())
 
     def fails():
         raise ValueError("a callback that fails")
