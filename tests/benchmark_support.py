@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +39,27 @@ def question_of(*columns: Column, **others: Any) -> Question:
         measure=unused,
         **others,
     )
+
+
+@contextmanager
+def talking(talk: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Yield the port of a server that calls `talk` with each connection, in a thread of its own."""
+    closing, threads = threading.Event(), list[threading.Thread]()
+
+    def accept() -> None:
+        while not closing.is_set():
+            connection, _ = listener.accept()
+            threads.append(threading.Thread(target=talk, args=(connection,)))
+            threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            closing.set()
+            socket.create_connection(listener.getsockname()).close()
+            accepting.join()
+            for thread in threads:
+                thread.join()

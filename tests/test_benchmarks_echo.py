@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from benchmark_support import importable
+from benchmark_support import importable, talking
 from support import A_MOMENT, TIMEOUT, Background
 
 from benchmarks import echo
@@ -25,7 +25,6 @@ Answer = Callable[[bytes], bytes]
 @contextmanager
 def answering(answer: Answer, at_the_end: Callable[[socket.socket], object] = lambda connection: None) -> Iterator[int]:
     """Yield the port of a server that sends `answer(data)` for what came."""
-    closing, threads = threading.Event(), list[threading.Thread]()
 
     def talk(connection: socket.socket) -> None:
         with connection, suppress(ConnectionError):
@@ -35,23 +34,8 @@ def answering(answer: Answer, at_the_end: Callable[[socket.socket], object] = la
                 connection.sendall(text)
             at_the_end(connection)
 
-    def accept() -> None:
-        while not closing.is_set():
-            connection, _ = listener.accept()
-            threads.append(threading.Thread(target=talk, args=(connection,)))
-            threads[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            closing.set()
-            socket.create_connection(listener.getsockname()).close()
-            accepting.join()
-            for thread in threads:
-                thread.join()
+    with talking(talk) as port:
+        yield port
 
 
 def test_messages_differ_everywhere() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_support import importable
+from benchmark_support import importable, talking
 from support import A_MOMENT, TIMEOUT
 
 from benchmarks import _web_servers, kill_child, web_server
@@ -30,7 +30,6 @@ RIGHT = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n042"
 @contextmanager
 def answering(answer: Callable[[], bytes | None]) -> Iterator[int]:
     """Yield the port of a server that sends `answer()` to each request, says no more on b"", hangs up on None."""
-    closing, threads = threading.Event(), list[threading.Thread]()
 
     def talk(connection: socket.socket) -> None:
         with connection, suppress(ConnectionError):
@@ -40,23 +39,8 @@ def answering(answer: Callable[[], bytes | None]) -> Iterator[int]:
                     return
                 connection.sendall(text)
 
-    def accept() -> None:
-        while not closing.is_set():
-            connection, _ = listener.accept()
-            threads.append(threading.Thread(target=talk, args=(connection,)))
-            threads[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            closing.set()
-            socket.create_connection(listener.getsockname()).close()
-            accepting.join()
-            for thread in threads:
-                thread.join()
+    with talking(talk) as port:
+        yield port
 
 
 def ask(

@@ -96,7 +96,7 @@ class Connection(socket.socket):
         "waited",
     )
 
-    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
         self.address: Any = None
         self.limits: Limits | None = None

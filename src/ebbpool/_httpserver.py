@@ -150,10 +150,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             return
         if not self._handle(request, client_address):
             request.again = False
-        try:
-            door.settle(request)
-        except BaseException:
-            LOGGER.exception("the connection of %s could not be shut down", client_address)
+        _settle(door, request, client_address)
 
     def _lost(self, request: Any, client_address: Any) -> None:
         door = self._door
@@ -166,10 +163,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             request.post(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
         except OSError:
             pass
-        try:
-            door.settle(request)
-        except BaseException:
-            LOGGER.exception("the connection of %s could not be shut down", client_address)
+        _settle(door, request, client_address)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
         """Answers 503 with Retry-After, without waiting; may be overridden, with that in mind."""
@@ -214,6 +208,13 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             super()._close()
         finally:
             self.shutdown_timeout = kept
+
+
+def _settle(door: FrontDoor, request: Connection, client_address: Any) -> None:
+    try:
+        door.settle(request)
+    except BaseException:
+        LOGGER.exception("the connection of %s could not be shut down", client_address)
 
 
 def _is_lent(request: Any) -> bool:

@@ -195,13 +195,13 @@ class AdaptivePoolMixIn(_Base):
         if self._kind is None:
             return super().get_request()
         # What `accept` does, but for the two enumerations that it looks up per connection.
-        descriptor, client_address = listener._accept()  # type: ignore[attr-defined]
+        descriptor, client_address = listener._accept()  # type: ignore[attr-defined]  # not in typeshed
         return socket.socket(*self._kind, descriptor), client_address
 
     def _look_at(self, listener: socket.socket) -> None:
         self._kind = None
         if getattr(listener, "do_handshake_on_connect", False):
-            listener.do_handshake_on_connect = False  # type: ignore[attr-defined]
+            listener.do_handshake_on_connect = False  # type: ignore[attr-defined]  # an SSLSocket
             self._deferred = True
         elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
             # Another base may have its own way to accept.
