@@ -185,6 +185,24 @@ def test_a_pool_that_breaks_ends_its_schedules() -> None:
             pool.schedule(1, print)
 
 
+def test_whoever_sees_that_a_schedule_has_ended_may_read_why() -> None:
+    class Watched(dict[ScheduledTask, None]):
+        def __delitem__(self, task: ScheduledTask) -> None:
+            if task in self:
+                seen.append(task.last_error)
+            super().__delitem__(task)
+
+    seen: list[object] = []
+    error = BrokenThreadPool("broken")
+    with timed_pool() as (pool, _):
+        pool._crew.timers.schedules = Watched()
+        task = pool.schedule(LONG, print)
+        assert task.stop(error)
+        assert seen == [error]
+        assert not task.stop(BrokenThreadPool("later"))
+        assert task.last_error is error
+
+
 def test_a_schedule_keeps_its_pool_alive_until_it_is_cancelled() -> None:
     with timed_pool() as (outer, keeper):
         pool = AdaptiveExecutor(keep_alive=LONG)

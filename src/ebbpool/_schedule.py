@@ -93,10 +93,11 @@ class ScheduledTask:
 
     def stop(self, error: BaseException | None) -> bool:
         """Does what `cancel` does, and keeps `error` as `last_error` if there is one. For the pool only."""
+        # First: whoever sees that the schedule has ended may read why.
+        if error is not None and self.active:
+            self.last_error = error
         if not self._ends():
             return False
-        if error is not None:
-            self.last_error = error
         # `arm` writes `_armed` before it asks whether the schedule goes on: either it cancels the future, or this does.
         _, future = self._armed
         if future is not None:
