@@ -290,6 +290,7 @@ def test_fork_with_an_idle_pool() -> None:
     def check():
         stats = pool.stats()
         assert (stats.workers, stats.idle, stats.queued, len(pool._threads)) == (0, 0, 0, 0), stats
+        assert stats.started == stats.retired == 1, stats
         barrier = threading.Barrier(4)
         print(sorted(future.result(10) for future in [pool.submit(barrier.wait, 10) for _ in range(4)]))
         assert pool.wait_idle(10)

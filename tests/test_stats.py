@@ -109,6 +109,15 @@ def test_retired_workers_are_counted() -> None:
         assert (stats.started, stats.workers, stats.idle) == (3, 0, 0)
 
 
+def test_a_worker_counts_from_when_it_is_made() -> None:
+    with AdaptiveExecutor(2) as pool:
+        # What the timekeeper does before it makes a thread, and when it gets none.
+        assert pool.pool.reserve(1) == 1
+        stats = pool.stats()
+        assert (stats.workers, stats.idle, stats.started, stats.retired) == (0, 0, 0, 0)
+        pool.pool.unreserve(False, None, False)
+
+
 def test_stats_after_shutdown() -> None:
     pool = AdaptiveExecutor(2)
     pool.submit(int)

@@ -1798,7 +1798,8 @@ class Pool:
                 if worker.current is not None:
                     running += 1
                     longest = max(longest, now - worker.since)
-            headcount = self.headcount
+            # A worker counts from when it is made: one for which room is reserved may yet be refused its thread.
+            workers = len(self.workers)
             taken = self.taken
             failed = self.failed
             cancelled = self.cancelled
@@ -1807,8 +1808,8 @@ class Pool:
             started = self.started
             retired = self.retired
         return {
-            "workers": headcount,
-            "idle": headcount - running,
+            "workers": workers,
+            "idle": workers - running,
             "running": running,
             "blocked": blocked,
             "queued": waiting,
@@ -1865,6 +1866,7 @@ class Pool:
             self.promised = []
             self.idlers = []
             self.headcount = len(self.workers)
+            self.retired = self.started - self.headcount
             self.searching = self.covered = self.at_ceiling = self.hurry = False
             self.roused = self.starting = self.blocked = self.surplus = self.dead = self.ahead = 0
         for future in lost:
