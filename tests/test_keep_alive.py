@@ -95,9 +95,10 @@ def test_the_last_to_park_is_the_first_to_wake() -> None:
 
 def test_the_bottom_of_the_stack_ages_out_while_the_top_is_busy() -> None:
     """One task after another needs one worker: waking them in turn would keep all of them for ever."""
-    with AdaptiveExecutor(4, keep_alive=SHORT) as pool:
+    with AdaptiveExecutor(4, keep_alive=LONG) as pool:
         threads = grown(pool, 4)
         eventually(lambda: pool.stats().idle == 4)
+        pool.resize(keep_alive=SHORT)
         used: set[threading.Thread] = set()
 
         def only_one_left() -> bool:

@@ -128,10 +128,9 @@ def test_a_loop_that_an_error_ends_cancels_the_rest() -> None:
         with pytest.raises(Boom) as caught:
             consume()
         del caught
-        gate.await_begun()
         gate.open()
         wait_for_idle(pool)
-    assert len(ran) < 50 or ran == list(range(50))
+    assert ran in ([0], [0, 1])
 
 
 def test_closing_keeps_what_has_not_begun_from_running() -> None:

@@ -298,6 +298,6 @@ def test_how_it_shows_itself() -> None:
     with timed_pool() as (pool, keeper):
         task = pool.schedule(2.5, print)
         assert repr(task) == "<ScheduledTask of print every 2.5 s: goes on, runs=0, missed=0>"
-        pass_time(pool, keeper, 10.0)
+        pass_time(pool, keeper, 9.0)
         task.cancel()
         assert repr(task) == "<ScheduledTask of print every 2.5 s: ended, runs=1, missed=2>"

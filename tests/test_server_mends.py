@@ -233,6 +233,7 @@ def test_what_refuse_request_raises_for_a_cancelled_connection_goes_to_handle_er
                 pool.shutdown(wait=False, cancel_futures=True)
                 assert read_all(queued) == b""
             gate.open()
+        eventually(lambda: server.errors)
         assert [type(error) for error in server.errors] == [Boom]
 
 

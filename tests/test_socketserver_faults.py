@@ -283,6 +283,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
             server.error, server.failures = error, 5
             assert ask(server, b"hello") == b"hello"
             assert server.failures == 0
+            eventually(lambda: not server._back_off)
     # Once per spell.
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert not server.errors
