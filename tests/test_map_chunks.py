@@ -141,10 +141,10 @@ def test_blocking_items_all_run_at_once_though_the_pool_is_closed() -> None:
 @pytest.mark.parametrize("closed", [True, False])
 def test_items_claimed_with_one_that_blocks_run_elsewhere(consumes: bool, closed: bool) -> None:
     """Trivial items have made claims large; the last ones block all at once, each in a worker of its own."""
-    with AdaptiveExecutor(12) as pool, Gate() as gate:
-        ahead = Gate()
+    with AdaptiveExecutor(12) as pool, Gate() as gate, Gate() as ahead:
+        # No turn ends before the pool is closed, which would take no other in its place.
         results = pool.map(
-            lambda number: ahead() if number == 0 else number if number < FAR else gate(number), range(FAR + 8)
+            lambda number: (ahead if number < 12 else int if number < FAR else gate)(number), range(FAR + 8)
         )
         if closed:
             pool.shutdown(wait=False)
@@ -153,8 +153,7 @@ def test_items_claimed_with_one_that_blocks_run_elsewhere(consumes: bool, closed
         gate.await_begun(8)
         assert gate.peak == 8
         gate.open()
-        expected = [None, *range(1, FAR + 8)]
-        assert (waiting.join() if waiting is not None else list(results)) == expected
+        assert (waiting.join() if waiting is not None else list(results)) == list(range(FAR + 8))
 
 
 def test_results_before_an_item_that_blocks_are_handed_out() -> None:
@@ -217,6 +216,23 @@ def test_a_collection_that_pauses_keeps_nobody_from_what_it_has_given() -> None:
 
     with AdaptiveExecutor(2) as pool:
         assert list(pool.map(lambda number: done.set() or number, Loader())) == [0, 1]  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_an_item_that_is_read_while_all_workers_are_busy_is_in_the_queue(buffersize: int | None) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def source() -> Iterator[int]:
+            yield 0
+            gate.await_begun()
+            yield 1
+
+        results = pool.map(gate, source(), buffersize=buffersize)
+        assert pool.stats().queued == 1
+        pool.resize(max_workers=2)
+        gate.await_begun()
+        gate.open()
+        assert list(results) == [0, 1]
 
 
 @pytest.mark.parametrize("chunksize", [None, 7])
@@ -475,6 +491,24 @@ def test_shutdown_that_cancels_cancels_the_rest(max_queue: int | None, chunksize
         assert [next(results) for _ in range(size - 1)] == list(range(1, size))
         with pytest.raises(concurrent.futures.CancelledError):
             next(results)
+
+
+@pytest.mark.parametrize("where", ["pool", "lane", "pool of a lane"])
+def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(where: str) -> None:
+    with AdaptiveExecutor(1, max_queue=100) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1)
+        results = (pool if where == "pool" else lane).map(gate, range(20))
+        gate.await_begun()
+        executor = lane if where == "lane" else pool
+        executor.shutdown(wait=False, cancel_futures=True)
+        closer = Background(executor.shutdown)
+        assert closer.still_waits()
+        gate.open()
+        closer.join()
+        assert next(results) == 0
+        with pytest.raises(concurrent.futures.CancelledError):
+            next(results)
+        assert gate.nobody_begins()
 
 
 def test_a_pool_that_breaks_breaks_its_maps() -> None:
@@ -787,16 +821,95 @@ def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_
     script = Script(range(10), ordered=ordered)
     claims = script.claims
     claims.size = 5
-    first, second = script.lay(0.0), script.lay(0.0)
+    first, second = script.lay(0.0), script.lay(STALE / 2)
     first.out.extend(range(5))
     first.drain()
     with claims.lock:
-        claims._recall(2 * STALE)
+        claims._recall(STALE)
         assert claims._ready(0 if ordered else ANY) == [list(range(5))]
         assert claims.claims == {5: second}
     assert not claims._settle(first, aside=False, until=0.0)
     assert claims.claims == {5: second}
     assert not claims.finished
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
+    script = Script(range(10), ordered=ordered)
+    claims = script.claims
+    claims.size = 5
+    first = script.lay(0.0)
+    with claims.lock:
+        claims._recall(STALE)
+    claims.size = 5
+    second = script.lay(STALE)
+    assert first.start == second.start
+    assert not claims._settle(first, aside=False, until=0.0)
+    assert claims.claims == {0: second}
+    assert claims.divided == {0: second}, "nothing would be recalled of it any more"
+    assert not claims.finished
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("recalled", [True, False])
+def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled: bool) -> None:
+    script = Script(range(10), ordered=ordered)
+    claims = script.claims
+    claims.size = 5
+    claim = script.lay(0.0)
+    if recalled:
+        with claims.lock:
+            claims._recall(STALE)
+    claims.fail(Boom("the rest"))
+    claims._settle(claim, aside=False, until=0.0)
+    with pytest.raises(Boom, match="the rest"):
+        claims.take(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
+
+
+def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
+    """The pool may be closed before the worker comes to it."""
+
+    class Closing(Script):
+        def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
+            if not self._shutdown and self.claims.running and self.claims.submitter is None:
+                # A worker is about to submit: just now the consumer sees to what it has read.
+                self.claims.recruit(self)  # type: ignore[arg-type]
+                self._shutdown = True
+            if self._shutdown:
+                raise RuntimeError("closed")
+            return super().submit(task)
+
+    script = Closing([])
+    claims = script.claims
+    claims.inbox.extend(range(6))
+    claims.queued = 1
+    claims.work()
+    assert len(script.tasks) == 5
+    assert (claims.queued, claims.pledged, claims.running) == (5, 0, 0)
+
+
+def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -> None:
+    script = Script(range(2))
+    claims = script.claims
+
+    class Interrupted:
+        def __init__(self, bell: Any) -> None:
+            self.bell = bell
+            self.release = bell.release
+
+        def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool:
+            heard: bool = self.bell.acquire(blocking, timeout)
+            if heard and blocking:
+                raise KeyboardInterrupt
+            return heard
+
+    claims.bell = Interrupted(claims.bell)
+    waiting = Background(lambda: claims.take(0, None))
+    eventually(lambda: claims.wanted == 0)
+    script.tasks.popleft()()
+    with pytest.raises(KeyboardInterrupt):
+        waiting.join()
+    assert claims.take(0, None) == [[0]]
 
 
 def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:

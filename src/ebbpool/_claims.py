@@ -118,7 +118,11 @@ class Claims(Ledger):
         short = 1
         while short > 0:
             with self.lock:
-                short = min(self._short(executor), UP_FRONT - self.queued)
+                short = self._short(executor)
+                if self._left() and not self._must_stay(executor):
+                    # One is always in the queue, as in `_missing`.
+                    short = max(short, 1 - self.queued)
+                short = min(short, UP_FRONT - self.queued)
                 if short > 0:
                     self.queued += short
                 self._note(executor)
@@ -201,7 +205,8 @@ class Claims(Ledger):
                 pool.unblock()
             with self.lock:
                 if self.wanted == NOTHING and not told:
-                    self.bell.acquire()
+                    # It rang all the same. An interrupted acquire may have heard it: this must not wait for another.
+                    self.bell.acquire(False)
                     told = True
                 self.wanted = NOTHING
         return told
@@ -335,7 +340,9 @@ class Claims(Ledger):
         with self.lock:
             claim.done = True
             claim.source = None
-            self.divided.pop(claim.start, None)
+            # One that was recalled before it began has a successor in the same place.
+            if self.divided.get(claim.start) is claim:
+                del self.divided[claim.start]
             if self.guards and not self.divided:
                 self._free_guards()
             self.running -= 1
@@ -376,12 +383,15 @@ class Claims(Ledger):
         return True
 
     def _short(self, executor: Any) -> int:
-        """How many tasks are missing in the queue for the items that nobody has claimed."""
+        """How many tasks are missing in the queue for the items that nobody has claimed.
+
+        Pledged ones count as missing: whoever relies on them may be left without, for the pool may be closed by then.
+        """
         items = len(self.inbox)
         for _, rest in self.segments:
             items += len(rest)
         wanted = min(-(-items // self.size), executor._max_workers - self.running)
-        return int(max(wanted, 1 if self.divided else 0) - self.queued)
+        return int(max(wanted, 1 if self.divided else 0) - (self.queued - self.pledged))
 
     def _note(self, executor: Any) -> None:
         tasks = self.queued + self.running
@@ -392,10 +402,11 @@ class Claims(Ledger):
         executor: Any = self.executor()
         if self.fixed is not None or executor is None or not self._left() or self._must_stay(executor):
             return 0
-        missing = min(2, max(self._short(executor), 1 - self.queued))
+        missing = min(2, max(self._short(executor) - self.pledged, 1 - self.queued))
         if missing <= 0:
             return 0
         self.queued += missing
+        self.pledged += missing
         return missing
 
     def _must_stay(self, executor: Any) -> bool:
@@ -404,11 +415,14 @@ class Claims(Ledger):
 
     def _queue_another(self) -> None:
         executor = self.executor()
-        if executor is not None:
-            self._enlist(executor)
-        else:
+        try:
+            if executor is not None:
+                self._enlist(executor)
+        finally:
             with self.lock:
-                self.queued -= 1
+                self.pledged -= 1
+                if executor is None:
+                    self.queued -= 1
 
     def _enlist(self, executor: Any) -> bool:
         """Submits a task that `queued` counts already; if that fails, it does no longer."""
@@ -457,8 +471,7 @@ class Claims(Ledger):
                 for claim in self.divided.values():
                     rest = claim.drain()
                     trash.append(rest)
-                    claim.size -= len(rest)
-                    claim.recalled = True
+                    self._cut(claim, len(rest))
                 self.divided.clear()
                 self._free_guards()
             self._ring()

@@ -120,6 +120,7 @@ class Ledger:
         divided: Claims under way that have items to recall, by position.
         finished: Complete claims in the order in which they ended, if the consumer takes any.
         queued: Tasks on the way to a worker.
+        pledged: Those of them that workers have yet to submit, which fails if the pool is closed first.
         running: Tasks in a worker's hands.
         hungry: Whether the consumer should see to tasks when it has read an item.
         closed: Whether the consumer has left.
@@ -142,6 +143,7 @@ class Ledger:
         self.divided: dict[int, Claim] = {}
         self.finished: deque[Claim] = deque()
         self.queued = 0
+        self.pledged = 0
         self.running = 0
         self.hungry = True
         self.wanted = NOTHING
@@ -257,8 +259,7 @@ class Ledger:
             if now - claim.since < STALE:
                 continue
             rest = claim.drain()
-            claim.size -= len(rest)
-            claim.recalled = True
+            self._cut(claim, len(rest))
             del self.divided[claim.start]
             if rest and not self.closed:
                 self.segments.append((claim.start + claim.size, rest))
@@ -269,6 +270,14 @@ class Ledger:
             if not self.divided:
                 self._free_guards()
         return recalled
+
+    def _cut(self, claim: Claim, count: int) -> None:
+        """Takes note that the last `count` items of a claim are not its own any more."""
+        claim.size -= count
+        claim.recalled = True
+        if not claim.size:
+            # Nothing will ever be there to take.
+            self.claims.pop(claim.start, None)
 
     def _free_guards(self) -> None:
         for guard in self.guards:

@@ -184,7 +184,7 @@ class Pace:
     def portions(self, piece: list[Any]) -> Generator[Iterable[Any]]:
         """Iterables over the results in `piece`, which becomes empty.
 
-        X
+        A brisk consumer is given a whole portion at a time; any other takes one result after the other out of `piece`.
         """
         piece.reverse()
         while piece:

@@ -35,6 +35,7 @@ class Lane(ThreadPoolExecutor):
         self.executor = executor
         # Futures hold the core alone, so that none of them keeps the executor.
         self.core = LaneCore(executor.pool, limit, first)
+        self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queues `fn(*args, **kwargs)` in the lane; see `AdaptiveExecutor.submit`.
@@ -94,6 +95,7 @@ class Lane(ThreadPoolExecutor):
             RuntimeError: A task of this same pool wants to wait.
         """
         limit = waiting_limit("timeout", timeout)
+        self._cancelling = self._cancelling or cancel_futures
         self.core.close()
         if cancel_futures:
             for future in self.core.waiting():
@@ -130,5 +132,6 @@ class Lane(ThreadPoolExecutor):
     _initializer: Any = property(lambda self: self.executor._initializer)
     _initargs: Any = property(lambda self: self.executor._initargs)
     _shutdown: Any = property(lambda self: bool(self.core.closed or self.core.pool.closed))
+    _discarding: Any = property(lambda self: self._cancelling or self.executor._discarding)
     _broken: Any = property(lambda self: self.executor._broken)
     _thread_name_prefix: Any = property(lambda self: self.executor._thread_name_prefix)
