@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from support import Boom
 
 
@@ -26,3 +29,9 @@ def stop(value: Any) -> Any:
     if value % 3 == 0:
         raise StopIteration
     return value
+
+
+def stop_the_wall_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    """Have pools take `now` for the time of the wall clock, however long a test takes."""
+    stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
+    monkeypatch.setattr("ebbpool._fastthreadpool_jobs.time", stopped)

@@ -57,6 +57,22 @@ def test_cancel_drops_all_that_waits_and_leaves_timers_alone() -> None:
     assert len(pool.done) == 1
 
 
+def test_cancel_and_clear_leave_a_schedule_alone_whose_run_waits_for_a_thread() -> None:
+    with Pool(1) as pool, Gate() as gate:
+        pool.submit_done(gate, False)
+        gate.await_begun()
+        timer = pool.schedule(0.001, same, "run")
+        eventually(lambda: len(pool.jobs) == 1)
+        job = pool.submit(same, "job")
+        pool.cancel()
+        pool.clear()
+        assert job.cancelled()
+        assert timer.active and list(pool.scheduled) == [timer]
+        gate.open()
+        eventually(lambda: len(pool.done) > 1)
+        timer.cancel()
+
+
 def test_clear_empties_the_queues_and_revives_the_pool() -> None:
     got: list[Any] = []
     pool = Pool(2)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastthreadpool_support import stop_the_wall_clock
 from support import LONG, TIMEOUT, Background, eventually, output_of
 
 from ebbpool import fastthreadpool
@@ -178,7 +179,7 @@ def test_a_semaphore_between_jobs() -> None:
     assert semaphore.value == 8
 
 
-def test_schedule() -> None:
+def test_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     heard: list[str] = []
 
@@ -186,13 +187,13 @@ def test_schedule() -> None:
         said.append(text)
         return "World " + text
 
-    begin = time.time()
+    stop_the_wall_clock(monkeypatch, begin := time.time())
     pool = fastthreadpool.Pool()
     pool.schedule(0.010, hello, "10")
     often = pool.schedule_done(0.015, hello, heard.append, "15")
-    pool.submit_at(begin + 10 + 0.018, 0.0, hello, "never")
-    pool.submit_at(time.time() + 0.018, 0.0, hello, "once")
-    pool.submit_at(time.time() + 0.019, 0.008, hello, "at an interval")
+    pool.submit_at(begin + LONG, 0.0, hello, "never")
+    pool.submit_at(begin + 0.018, 0.0, hello, "once")
+    pool.submit_at(begin + 0.019, 0.008, hello, "at an interval")
     eventually(lambda: {"10", "15", "once", "at an interval"} <= set(said))
     pool.cancel(None, often)
     before = said.count("at an interval")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastthreadpool_support import boom, same, stop, three
+from fastthreadpool_support import boom, same, stop, stop_the_wall_clock, three
 from support import LONG, TIMEOUT, Background, Boom, Gate, eventually
 
 from ebbpool.fastthreadpool import Pool, PoolCallback, TimerObj
@@ -87,17 +87,18 @@ def test_a_failing_schedule_goes_on_and_reports_each_failure_once(caplog: pytest
     assert not caplog.records
 
 
-def test_submit_at_takes_a_time_of_the_wall_clock() -> None:
+def test_submit_at_takes_a_time_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_wall_clock(monkeypatch, now := time.time())
     got: list[Any] = []
     with Pool() as pool:
-        pool.submit_at(time.time() + 0.01, 0, same, 1)
-        pool.submit_at(time.localtime(time.time() + 2 * 86400), 0.0, same, 2)
-        pool.submit_done_at(time.time() + 0.01, 0.001, same, got.append, 3)
+        pool.submit_at(now + 0.01, 0, same, 1)
+        pool.submit_at(time.localtime(now + 2 * 86400), 0.0, same, 2)
+        pool.submit_done_at(now + 0.01, 0.001, same, got.append, 3)
         assert len(pool.scheduled) >= 2
         eventually(lambda: len(pool.done) == 1 and len(got) > 2)
         assert len(pool.scheduled) == 2
         with pytest.raises(ValueError, match="_runat must be a time to come"):
-            pool.submit_at(time.time() - 1, 0, same)
+            pool.submit_at(now - 1, 0, same)
         pool.cancel(None, True)
         assert not pool.scheduled
 
@@ -218,6 +219,27 @@ def test_as_completed_takes_all_results_and_failures_until_the_jobs_are_done(poo
         assert rest.join() == [1]
     assert list(pool.as_completed()) == []
     assert pool.done_cnt.value == pool.failed_cnt.value == 0
+
+
+def test_as_completed_takes_an_entry_that_its_worker_has_yet_to_count(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gate() as gate:
+        release = pool.failed_cnt.release
+
+        def late() -> None:
+            gate()
+            release()
+
+        monkeypatch.setattr(pool.failed_cnt, "release", late)
+        pool.submit(boom)
+        gate.await_begun()
+        taken = pool.as_completed()
+        assert isinstance(next(taken), Boom)
+        assert pool.failed_cnt.value == 0
+        gate.open()
+        assert list(taken) == []
+    assert pool.failed_cnt.value == 0, "there is nothing left to be taken"
 
 
 def test_as_completed_need_not_wait_and_stops_at_a_count_or_a_time(pool: Pool) -> None:

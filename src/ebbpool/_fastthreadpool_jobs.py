@@ -42,6 +42,10 @@ class TimerObj:
         """Whether a run is to come."""
         return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else waits(self.timer_id)
 
+    @property
+    def _next_run(self) -> Any:
+        return self.timer_id._armed[1] if isinstance(self.timer_id, ScheduledTask) else None
+
     def cancel(self) -> None:
         """Sees to it that no further run begins."""
         self.timer_id.cancel()

@@ -179,18 +179,23 @@ class Outlet:
     def take(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
         """Takes results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
         queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
+        owed = {self.done_cnt: 0, self.failed_cnt: 0}
         taken = 0
         idle = False
         patience = 0.001
         while True:
             before = taken
             for queue, count in queues:
-                while queue:
+                while True:
+                    # A worker counts an entry after it has put it there: what was taken in between is paid for later.
+                    while owed[count] and count.acquire(False):
+                        owed[count] -= 1
                     try:
                         entry = queue.popleft()
                     except IndexError:
                         break
-                    count.acquire(False)
+                    if not count.acquire(False):
+                        owed[count] += 1
                     yield entry
                     taken += 1
                     if taken == most:

@@ -270,8 +270,13 @@ class Pool(Jobs):
         return future is not None and waits(future) and future.cancel()
 
     def _drop_jobs(self) -> None:
-        for future in self._executor.pool.waiting():
-            future.cancel()
+        queued = self._executor.pool.waiting()
+        # To cancel the run of a schedule is to end the schedule. Asked for after the queue: a run in there that is not
+        # the next one any more has begun.
+        runs = {timer._next_run for timer in self.scheduled}
+        for future in queued:
+            if future not in runs:
+                future.cancel()
         self._outlet.prune()
 
     def clear(self) -> None:
