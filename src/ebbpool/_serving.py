@@ -39,7 +39,8 @@ class Loop:
         self._ended = threading.Condition(threading.RLock())
         self._ends = 0
         self._over = False
-        self._ident = 0
+        # More than one while the next loop begins and the last one's thread is not quite through with it.
+        self._idents: set[int] = set()
         self._ear: socket.socket | None = None
         self._bell: socket.socket | None = None
         _loops[id(self)] = self
@@ -47,17 +48,17 @@ class Loop:
     @property
     def runs(self) -> bool:
         """Whether there is a loop."""
-        return self._ident != 0
+        return bool(self._idents)
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread runs the loop."""
-        return self._ident == get_ident()
+        return get_ident() in self._idents
 
     def __enter__(self) -> socket.socket:
         """Begins a loop in this thread; returns a socket that becomes readable when `stopping` is set."""
         # First of all: a signal handler that interrupts this thread must never wait for it.
-        self._ident = get_ident()
+        self._idents.add(get_ident())
         try:
             self._over = False
             self.thread = threading.current_thread()
@@ -88,7 +89,7 @@ class Loop:
             self.thread = None
             self._ended.notify_all()
         # Last of all, for the same reason.
-        self._ident = 0
+        self._idents.discard(get_ident())
 
     def _ring(self) -> None:
         bell = self._bell
