@@ -119,8 +119,10 @@ class ScheduledTask:
         future = executor.hold_back(fn, args, kwargs)
         future.add_done_callback(functools.partial(self._over, executor))
         self._armed = beat, future
-        self._timers.add(executor, future, self._time_of(beat))
-        if not self.active:
+        # Once added it may be run at any moment, even before `add` returns.
+        if self.active:
+            self._timers.add(executor, future, self._time_of(beat))
+        else:
             future.cancel()
 
     def _over(self, executor: Executor, future: Any) -> None:
