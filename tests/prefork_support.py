@@ -202,16 +202,20 @@ class Site:
 
     def await_event(self, event: str, count: int = 1, **wanted: object) -> dict[str, str]:
         """Wait until `event` was logged `count` times; return the fields of that time."""
-        deadline = time.monotonic() + 2 * TIMEOUT
-        with self._news:
-            while len(found := self.events(event, **wanted)) < count:
-                left = deadline - time.monotonic()
-                told = not self._silent and left > 0 and self._news.wait(left)
-                assert told, self._story(f"no event={event} {wanted} {count} times")
-        return found[count - 1]
+        self._await(lambda: len(self.events(event, **wanted)) >= count, f"event={event} {wanted} {count} times")
+        return self.events(event, **wanted)[count - 1]
 
     def await_text(self, text: str) -> None:
-        eventually(lambda: any(text in line for line in list(self.lines)), self._story(f"no {text!r}"))
+        """Wait until a line with `text` was written."""
+        self._await(lambda: any(text in line for line in self.lines), repr(text))
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 2 * TIMEOUT
+        with self._news:
+            while not condition():
+                left = deadline - time.monotonic()
+                told = not self._silent and left > 0 and self._news.wait(left)
+                assert told, self._story(f"no {what}")
 
     def _story(self, what: str) -> str:
         return "\n".join([what, *self.lines])
@@ -328,23 +332,31 @@ class Load:
         self._ask: Callable[[], int] = running.ask
         running.address  # noqa: B018  (known before the clients begin)
         self._over = threading.Event()
-        self.answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._calls = 0
+        self._answers: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.refused: list[BaseException] = []
         self.lost: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, name=f"client-{n}") for n in range(clients)]
 
     def _run(self) -> None:
         while not self._over.is_set():
+            call = self._calls
             try:
-                self.answers.put(self._ask())
+                self._answers.put((call, self._ask()))
             except ConnectionRefusedError as error:
                 self.refused.append(error)
             except OSError as error:
                 self.lost.append(error)
 
     def await_answers(self, count: int = 20) -> set[int]:
-        """Wait for so many more answers; return who gave them."""
-        return {self.answers.get(timeout=TIMEOUT) for _ in range(self.answers.qsize() + count)}
+        """Wait for so many answers to what is asked from now on; return who gave them."""
+        self._calls += 1
+        found = []
+        while len(found) < count:
+            call, pid = self._answers.get(timeout=TIMEOUT)
+            if call == self._calls:
+                found.append(pid)
+        return set(found)
 
     def __enter__(self) -> Self:
         for thread in self._threads:

@@ -66,7 +66,7 @@ TINY: dict[str, dict[str, Any]] = {
     "anyio_tasks": {"tasks": 10, "repeats": 2},
     "loop_lag": {"calls": 150, "period": 0.001, "repeats": 1},
     "fastapi_burst": {"clients": 4, "repeats": 1},
-    "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.1},
+    "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.5},
     "memory": {"tasks": 50},
     "simple_sum": {"jobs": 20, "repeats": 2},
     "cold_map": {"tasks": 4, "sleep": 0.0},

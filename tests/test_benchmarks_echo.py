@@ -12,7 +12,7 @@ import pytest
 from benchmark_support import importable, talking
 from support import A_MOMENT, TIMEOUT, Background
 
-from benchmarks import echo
+from benchmarks import _echo_clients, echo
 from benchmarks._echo_clients import EchoClients, WrongEcho, two_messages
 from benchmarks._model import Settings
 from benchmarks._peers import BY_NAME, PEERS
@@ -94,12 +94,15 @@ def test_too_much_at_the_end_is_found_out() -> None:
         clients.load(0.0, 0.0)
 
 
-def test_a_server_that_does_not_notice_the_end_is_found_out() -> None:
-    seen = threading.Event()
-    with (
-        answering(bytes, lambda connection: seen.wait(TIMEOUT)) as port,
-        EchoClients(port, 1, 10, timeout=A_MOMENT) as clients,
-    ):
+def test_a_server_that_does_not_notice_the_end_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, end = threading.Event(), _echo_clients._Client.end
+
+    def impatient(client: _echo_clients._Client) -> None:
+        _echo_clients._bound_waits(client.socket, A_MOMENT)
+        end(client)
+
+    monkeypatch.setattr(_echo_clients._Client, "end", impatient)
+    with answering(bytes, lambda connection: seen.wait(TIMEOUT)) as port, EchoClients(port, 1, 10) as clients:
         with pytest.raises(WrongEcho, match="does not stop at the end of file"):
             clients.load(0.0, 0.0)
         seen.set()

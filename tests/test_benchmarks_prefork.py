@@ -6,16 +6,18 @@ import math
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benchmark_support import importable, talking
 from support import A_MOMENT, TIMEOUT
 
-from benchmarks import _web_servers, kill_child, web_server
+from benchmarks import _steady, _web_servers, kill_child, web_server
 from benchmarks._model import Settings
 from benchmarks._peer import Unavailable
 from benchmarks._peers import BY_NAME, PEERS
@@ -109,9 +111,20 @@ def test_what_is_never_answered_is_counted() -> None:
     assert (tally.latencies, tally.refused, tally.lost, tally.wrong) == ([], 0, [], 0)
 
 
-def test_kept_connections_that_end_while_idle_are_replaced() -> None:
+def test_kept_connections_that_end_while_idle_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = time.monotonic() + TIMEOUT
+
+    def clock() -> float:
+        """Tell the time: the next request is due when the idle connection was seen to end, the end is after that."""
+        if time.monotonic() > deadline or len(tally.latencies) > 2:
+            return 10.0
+        return 5.0 if tally.dropped else 0.0
+
+    monkeypatch.setattr(_steady, "time", SimpleNamespace(perf_counter=clock, time=time.time))
     with answering_once() as port:
-        tally = ask(port, fresh=0.1, kept=1, kept_rate=5.0, seconds=0.5)
+        clients = SteadyClients(port, "/", fresh=0.01, kept=1, kept_rate=0.2)
+        tally = clients._tally
+        clients.run(10.0, TIMEOUT)
     assert tally.dropped >= 1
     assert len(tally.latencies) >= 2
     assert (tally.refused, tally.lost, tally.wrong, tally.unanswered) == (0, [], 0, 0)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmark_support import importable
-from support import TIMEOUT, Background, Boom
+from support import LONG, TIMEOUT, Background, Boom
 
 from benchmarks import _slow_servers, _trickle, slow_clients
 from benchmarks._http import Clients, take_response
@@ -19,7 +22,7 @@ from benchmarks._peers import BY_NAME, PEERS
 from benchmarks._serving import serving
 
 SLOW = [peer for peer in PEERS if "slow_clients" in peer.listens]
-TINY = {"slow": 5, "warm_up": 0.01, "seconds": 0.05, "attacked_seconds": 0.05}
+TINY = {"slow": 5, "warm_up": 0.01, "seconds": 0.5, "attacked_seconds": 0.5}
 HEADS = {"trickle": "heads", "connections": "new"}
 
 
@@ -38,28 +41,40 @@ def accept(listener: socket.socket, stack: ExitStack) -> socket.socket:
     return raw
 
 
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """When it is set, the time of each attack is over."""
+    ended = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (2 * LONG if ended.is_set() else 0.0))
+    monkeypatch.setattr(_trickle, "time", clock)
+    yield ended
+    ended.set()
+
+
 @pytest.mark.parametrize("what", _trickle.WHATS)
-def test_a_slow_client_begins_and_never_ends(what: str) -> None:
+def test_a_slow_client_begins_and_never_ends(what: str, over: threading.Event) -> None:
     beginning = _trickle.beginning(what)
     assert (b"\r\n\r\n" in beginning) == (what in _trickle.BODIES)
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         attack = _trickle.Attack(listener.getsockname()[1], 2, what, 0.01)
-        background = Background(lambda: attack.run(0.3))
+        background = Background(lambda: attack.run(LONG))
         for raw in [accept(listener, stack) for _ in range(2)]:
             assert receive(raw, len(beginning) + 3).startswith(beginning + b"aaa")
+        over.set()
         background.join()
         attack.close()
     assert (attack.report.open, attack.report.dropped, attack.report.refused) == (2, 0, 0)
     assert attack.report.sent >= 6
 
 
-def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str], over: threading.Event) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         attack = _trickle.Attack(listener.getsockname()[1], 1, "heads", 0.01)
-        background = Background(lambda: attack.run(0.5))
+        background = Background(lambda: attack.run(LONG))
         for _ in range(2):
             accept(listener, stack).close()
         receive(accept(listener, stack), 1)
+        over.set()
         background.join()
         attack.close()
     assert (attack.report.open, attack.report.dropped) == (1, 2)

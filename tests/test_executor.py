@@ -396,6 +396,7 @@ def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.
 def test_the_pool_grows_again_once_threads_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     with AdaptiveExecutor(4) as pool, Gate() as gate:
         pool.submit(int).result(TIMEOUT)
+        wait_for_idle(pool)
         pool.submit(gate)
         gate.await_begun()
         with monkeypatch.context() as patch:

@@ -182,7 +182,7 @@ def test_without_limits_the_worker_waits_for_the_body() -> None:
 
 
 def test_too_slow_a_body(serve: Serve) -> None:
-    with front(serve, body_seconds=A_LITTLE) as found, found.connection(HEAD, b"01234") as slow:
+    with front(serve, body_seconds=A_LITTLE) as found, found.connection(HEAD + b"01234") as slow:
         assert all_of(slow).startswith(b"HTTP/1.1 408 ")
         assert found.pool.stats().submitted == 0
 
@@ -281,14 +281,41 @@ def test_a_streamed_response_that_nobody_reads_holds_its_worker() -> None:
         wait_for_idle(found.pool)
 
 
-def test_too_slow_a_head() -> None:
-    with front(plain, head_seconds=A_LITTLE) as found:
+class Ahead(asyncio.SelectorEventLoop):
+    """A loop whose clock can be put forward."""
+
+    seconds = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.seconds
+
+    def skip(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def test_too_slow_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reads = asyncio.StreamReader.read, threading.Semaphore(0)
+
+    async def watched(reader: asyncio.StreamReader, count: int = -1) -> bytes:
+        reads.release()
+        return await read(reader, count)
+
+    monkeypatch.setattr(asyncio.StreamReader, "read", watched)
+    loop = Ahead()
+
+    def too_late(raw: socket.socket, count: int) -> bytes:
+        """Return what comes once the front waits in vain, which it does in its `count`-th read."""
+        assert all(reads.acquire(timeout=TIMEOUT) for _ in range(count))
+        loop.call_soon_threadsafe(loop.skip, _fronts.Limits().head_seconds)
+        return all_of(raw)
+
+    with front(plain, new_loop=lambda: loop) as found:
         with found.connection(b"GET /slow HTTP/1.1\r\n") as slow:
-            assert all_of(slow).startswith(b"HTTP/1.1 408 ")
+            assert too_late(slow, 2).startswith(b"HTTP/1.1 408 ")
         with found.connection() as silent:
-            assert all_of(silent) == b""
+            assert too_late(silent, 1) == b""
         with found.connection(b"GET /one HTTP/1.1\r\nhost: here\r\n\r\n") as idle:
-            assert all_of(idle).endswith(b"\r\n\r\n/one")
+            assert too_late(idle, 2).endswith(b"\r\n\r\n/one")
 
 
 def test_too_slow_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,13 @@ def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> No
 def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers(AdaptiveExecutor(), owned=True)
     with Gate() as gate:
-        monkeypatch.setattr(handlers, "join", lambda _: handlers.submit(CLIENT, gate))
+
+        def join(_: float) -> bool:
+            assert handlers.submit(CLIENT, gate)
+            gate.await_begun()
+            return True
+
+        monkeypatch.setattr(handlers, "join", join)
         with pytest.raises(TimeoutError, match=r"after 0.01 s these handlers still run:\n.*running for"):
             handlers.close(0.01)
         monkeypatch.undo()

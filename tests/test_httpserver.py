@@ -85,9 +85,16 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers arm nothing")
 def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     made = _poller.EpollPoller()
+    asleep = threading.Event()
     seen = threading.Event()
     overlooked = threading.Event()
     arm, wait = made.arm, made.wait
+
+    class Waiting(Echo):
+        def do_GET(self) -> None:
+            # The worker arms while the loop waits for events, and not while it wants the lock before that.
+            assert asleep.wait(TIMEOUT)
+            super().do_GET()
 
     def slow_arm(connection: Any) -> None:
         arm(connection)
@@ -100,7 +107,10 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatc
     def watching_wait(timeout: float) -> list[int]:
         if seen.is_set():
             overlooked.set()
-        found = wait(timeout)
+        if len(server.pool_handlers):
+            asleep.set()
+        # Nothing but an event ends the wait that the worker relies on.
+        found = wait(timeout if seen.is_set() else TIMEOUT)
         if found and server.pool_handlers.executor.stats().running:
             seen.set()
         return found
@@ -108,7 +118,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatc
     monkeypatch.setattr(made, "arm", slow_arm)
     monkeypatch.setattr(made, "wait", watching_wait)
     monkeypatch.setattr(_frontdoor, "make_poller", lambda: made)
-    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server, Client(server) as client:
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Waiting) as server, Client(server) as client:
         loop = Background(server.serve_forever)
         client.get("/first", "Connection: keep-alive")
         assert client.body() == b"/first"

@@ -11,6 +11,7 @@ from httpserver_support import Client, Clock, Echo, porter, serving
 from support import TIMEOUT, Background, Gate, eventually
 
 from ebbpool import _httpserver
+from ebbpool._connections import wait_for
 from ebbpool._frontdoor import GRACE
 from ebbpool._httpserver import AdaptivePoolHTTPServer
 
@@ -100,7 +101,9 @@ def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None
         assert client.get().body() == b"/"
         assert running.server.join(TIMEOUT)
         running.stop()
+        [connection] = running.server._door.idle.held.values()
         client.get("/late")
+        eventually(lambda: wait_for(connection, False, 0))
         running.server.server_close()
         assert client.body() == b"/late"
         assert client.ended()
@@ -233,10 +236,11 @@ def test_no_descriptor_is_left() -> None:
         with socket.socket() as probe:
             return probe.fileno()
 
-    before = descriptors()
+    before, threads = descriptors(), set(threading.enumerate())
     for _ in range(3):
         with serving(Echo) as server, Client(server) as client, Client(server):
             assert client.get().body() == b"/"
         del server, client
-    assert descriptors() == before
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("Server")]
+    # What tests before this one have left may still come free.
+    assert descriptors() <= before
+    assert not [thread for thread in set(threading.enumerate()) - threads if thread.name.startswith("Server")]

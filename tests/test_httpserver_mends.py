@@ -35,9 +35,9 @@ def other_is_idle(room: Any) -> bool:
 def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None:
     with porter(Echo, poller, idle_timeout=60) as keeper:
         with Client(keeper.server) as client, Client(keeper.server) as other:
-            for each in (client, other):
+            for count, each in enumerate((client, other), 1):
                 assert keeper.answer(each.get()).body == b"/"
-            keeper.hold(keeper.door.idle, 2)
+                keeper.hold(keeper.door.idle, count)
             keeper.oldest(keeper.door.idle).close()
             assert keeper.end(client)
             assert keeper.answer(other.get("/b")).body == b"/b"

@@ -29,7 +29,7 @@ def grown(pool: AdaptiveExecutor, count: int) -> set[threading.Thread]:
 
 
 def test_workers_leave_with_nobody_calling() -> None:
-    with AdaptiveExecutor(8, keep_alive=SHORT) as pool:
+    with AdaptiveExecutor(5, keep_alive=SHORT) as pool:
         threads = grown(pool, 5)
         assert all_end(threads)
         eventually(lambda: pool.stats().workers == 0)
@@ -54,7 +54,7 @@ def test_no_keep_alive_at_all() -> None:
 
 
 def test_min_workers_stay() -> None:
-    with AdaptiveExecutor(8, min_workers=2, keep_alive=SHORT) as pool:
+    with AdaptiveExecutor(5, min_workers=2, keep_alive=SHORT) as pool:
         threads = grown(pool, 5)
         eventually(lambda: sum(thread.is_alive() for thread in threads) == 2)
         staying = [thread for thread in threads if thread.is_alive()]

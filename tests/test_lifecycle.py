@@ -20,9 +20,10 @@ def test_exit_joins_what_runs_and_what_is_queued() -> None:
     lines = output_of("""
         import threading, time
         from ebbpool import AdaptiveExecutor
-        begun = threading.Event()
+        begun, go = threading.Event(), threading.Event()
         def work(number):
             begun.set()
+            go.wait(10)
             time.sleep(0.1)  # the work
             print(number, flush=True)
         pool = AdaptiveExecutor(1)
@@ -30,6 +31,7 @@ def test_exit_joins_what_runs_and_what_is_queued() -> None:
             pool.submit(work, number)
         begun.wait(10)
         print("main is over", flush=True)
+        go.set()
     """)
     assert lines == ["main is over", "0", "1", "2"]
 

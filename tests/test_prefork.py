@@ -100,7 +100,6 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, context
             for number in (0, 1):
                 running.await_event("child_exited", number=number, exitcode=0)
             new = {running.child(0, 2), running.child(1, 2)}
-            load.await_answers()
             assert load.await_answers() <= new
         assert not load.refused and not load.lost
         assert all(map(is_gone, old))
@@ -204,23 +203,31 @@ def test_a_child_that_stopped_to_run_is_killed_and_replaced(tmp_path: Path) -> N
 
 def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path) -> None:
     script = """
+    class Shown(logging.Handler):
+        def emit(self, record):
+            open("shown", "w").close()
+
     def stuck_for_ever():
         while True:
             time.sleep(1)
 
     def serve(child):
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger().addHandler(Shown())
         child.ready()
-        if os.path.exists("again"):
+        if os.path.exists("shown"):
+            print("event=steady", file=sys.stderr)
             child.stopping.wait()
         else:
-            open("again", "w").close()
+            # If it is killed before it has said where it sticks, the next one does the same.
             child.beat()
             stuck_for_ever()
     """
     with site(tmp_path, "serve, processes=1, heartbeat_timeout=1.0", script) as running:
-        running.await_event("child_unresponsive", number=0)
+        stuck = running.await_event("child_silent", number=0)["pid"]
         running.await_text("in stuck_for_ever")
-        running.child(0, 2)
+        running.await_event("child_unresponsive", number=0, pid=stuck)
+        running.await_event("steady")
         assert running.stop() == STOPPED
 
 
@@ -233,9 +240,9 @@ def test_code_that_gives_no_sign_of_life_is_held_to_its_interpreter(tmp_path: Pa
         child.stopping.wait()
     """
     with site(tmp_path, "serve, processes=1, heartbeat_timeout=0.6", script) as running:
+        # More than twice as long as one that has to give a sign would.
         running.await_text("lived")
         assert running.stop() == STOPPED
-        assert not running.events("child_unresponsive")
 
 
 def test_if_no_child_gets_ready_it_gives_up(tmp_path: Path) -> None:
@@ -350,7 +357,8 @@ def test_children_outlive_the_fork_server(tmp_path: Path) -> None:
             running.signal(signal.SIGTERM)
             assert answer_on(connection) in (new, children[1])
         assert running.status() in (STOPPED, UNFINISHED)
-        assert is_gone(children[1])
+        # Its end of the pipe, which is all that told of its end, was closed a little before that.
+        eventually(lambda: is_gone(children[1]))
 
 
 def test_children_may_have_processes_of_their_own(tmp_path: Path) -> None:
@@ -452,7 +460,11 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
 
 def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: Path) -> None:
     script = """
+    from ebbpool import _prefork_child
     from ebbpool.socketserver import AdaptivePoolTCPServer
+
+    # What is left of the two seconds is there for its last words.
+    _prefork_child.PATIENCE = 0.1
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))

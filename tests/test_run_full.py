@@ -7,6 +7,8 @@ import contextlib
 import contextvars
 import threading
 import weakref
+from _thread import allocate_lock
+from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
@@ -39,6 +41,21 @@ class Full:
     def __exit__(self, *args: object) -> None:
         self.gate.open()
         self.pool.shutdown()
+
+
+def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> Background:
+    """Do what `submit` does that finds the queue full; it stands in line when this returns."""
+    waiter = allocate_lock()
+    waiter.acquire()
+    assert pool.pool.seek(waiter, False)
+    future = pool.hold_back(fn, args, None)
+
+    def come() -> Any:
+        waiter.acquire()
+        assert pool.pool.push(future, False, waiter) is None
+        return future
+
+    return Background(come)
 
 
 def test_it_waits_for_room_without_blocking_the_loop(loops: Loops) -> None:
@@ -103,8 +120,7 @@ def test_calls_and_blocked_submitters_take_turns_in_order_of_arrival(loops: Loop
                     if number % 2:
                         futures.append(pool.run(call, number))
                     else:
-                        blocked.append(Background(lambda number=number: pool.submit(call, number)))
-                        assert blocked[-1].still_waits()
+                        blocked.append(blocked_submitter(pool, call, number))
                 for number, gate in enumerate(gates):
                     await until(lambda gate=gate: gate.peak == 1)
                     await until(lambda number=number: pool.stats().queued == (number < 6))

@@ -133,14 +133,12 @@ def test_which_threads_and_loops_the_exit_waits_for() -> None:
         other.start()
         begun.acquire(timeout=10)
         print(_may_begin())
-        class Told(AdaptivePoolTCPServer):
-            def service_actions(self):
-                begun.release()
         for daemon in (False, True):
-            told = Told(("127.0.0.1", 0), Handler)
+            told, turned = AdaptivePoolTCPServer(("127.0.0.1", 0), Handler), threading.Event()
+            told.service_actions = turned.set
             serving = threading.Thread(target=told.serve_forever, args=(0.01,), daemon=daemon)
             serving.start()
-            begun.acquire(timeout=10)
+            turned.wait(10)
             print(told._loop.expected, told._loop.outlasts_main())
             told.shutdown()
             serving.join()

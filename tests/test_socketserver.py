@@ -127,6 +127,7 @@ def test_what_was_accepted_is_finished_after_the_listener_is_closed() -> None:
             eventually(lambda: len(server.pool_handlers) == 3)
             server.shutdown()
             closed = Background(server.server_close)
+            eventually(lambda: server.socket.fileno() == -1)
             assert closed.still_waits()
             with pytest.raises(OSError):
                 connect(server)

@@ -337,6 +337,8 @@ def test_a_server_without_descriptors_recovers() -> None:
             client, warm = socket.socket(), socket.create_connection(server.server_address)
             warm.sendall(b"warm")
             assert warm.recv(100) == b"warm"
+            # Its own descriptor is not to come free later.
+            assert server.join(10)
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
             taken = []
             try:

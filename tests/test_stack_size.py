@@ -25,8 +25,10 @@ glibc_only = pytest.mark.skipif(
 
 def setting() -> int:
     """Return the interpreter's setting; asking `threading.stack_size` for it resets it."""
-    size = threading.stack_size()
-    threading.stack_size(size)
+    # A pool that is refused threads has them started again and again, and lends them its size each time.
+    with _stack._lock:
+        size = threading.stack_size()
+        threading.stack_size(size)
     return size
 
 

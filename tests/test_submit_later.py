@@ -445,16 +445,16 @@ def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
         from concurrent.futures.thread import BrokenThreadPool
         from ebbpool import AdaptiveExecutor
         pool = AdaptiveExecutor()
-        gate = threading.Event()
-        future = pool.submit_later(0.5, lambda: os.getpid())
-        told = []
-        future.add_done_callback(told.append)
+        far, soon = pool.submit_later(3600, int), pool.submit_later(0.2, os.getpid)
+        told, heard = [], []
+        far.add_done_callback(told.append)
+        soon.add_done_callback(heard.append)
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             try:
                 try:
-                    future.result(10)
+                    far.result(10)
                 except BrokenThreadPool as error:
                     print("fork" in str(error), told)
                 print(pool.submit_later(0.01, pow, 2, 3).result(10), pool.stats().cancelled)
@@ -465,9 +465,10 @@ def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
                 os._exit(1)
             sys.stdout.flush()
             os._exit(0)
-        print(os.waitpid(pid, 0)[1], future.result(10) == os.getpid(), pool.wait_idle(10) and told == [future])
+        print(os.waitpid(pid, 0)[1], soon.result(10) == os.getpid(), pool.wait_idle(10) and heard == [soon])
+        print(far.done())
     """)
-    assert lines == ["True []", "8 0", "0 True True"]
+    assert lines == ["True []", "8 0", "0 True True", "False"]
 
 
 def test_due_in_the_moment_of_the_shutdown() -> None:
