@@ -89,7 +89,7 @@ class Crew:
         self._threads: list[threading.Thread] = []
 
     def repeat(self, name: str, step: Callable[[random.Random], object], *, copies: int = 1) -> None:
-        """Start `copies` threads that call `step` until it returns False or `stop` is set."""
+        """Start `copies` threads that call `step`, once at least, until it returns False or `stop` is set."""
         for copy in range(copies):
             rng = random.Random(f"{SEED} {name} {copy}")
             thread = threading.Thread(target=self._loop, args=(step, rng), name=f"{name} {copy}", daemon=True)
@@ -98,9 +98,9 @@ class Crew:
 
     def _loop(self, step: Callable[[random.Random], object], rng: random.Random) -> None:
         try:
-            while not self.stop.is_set():
-                if step(rng) is False:
-                    return
+            # A thread may come to this line only after the crew was told to stop.
+            while step(rng) is not False and not self.stop.is_set():
+                pass
         except BaseException as error:
             self.failures.append(error)
             self.stop.set()
