@@ -94,8 +94,9 @@ def _nothing() -> None:
 class _Thread:
     """Something that needs processor time, now and then."""
 
-    def __init__(self, own: bool = True, urgent: bool = False) -> None:
+    def __init__(self, own: bool = True, urgent: bool = False, worker: bool = False) -> None:
         self.own = own
+        self.worker = worker
         self.urgent = urgent
         self.rest = 0.0
         self.then: Callable[[], None] = _nothing
@@ -116,7 +117,7 @@ class Processors:
         self._ready: deque[_Thread] = deque()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._used = 0.0
+        self._used = self._used_by_workers = 0.0
         self.preempted = 0
         self._going: _Thread | None = None
         for _ in range(machine.hogs):
@@ -133,6 +134,10 @@ class Processors:
     def used(self) -> float:
         """Return the processor time of the process so far."""
         return self._used + sum(self.now - thread.since for thread in self._running if thread.own)
+
+    def used_by_workers(self) -> float:
+        """Return the processor time of the pool's workers so far."""
+        return self._used_by_workers + sum(self.now - thread.since for thread in self._running if thread.worker)
 
     def run(self, thread: _Thread, seconds: float, then: Callable[[], None]) -> None:
         """Have `thread` compute for `seconds` of processor time, then call `then`."""
@@ -170,6 +175,7 @@ class Processors:
         thread.slice = max(0.0, thread.slice - max(0.0, self.now - thread.limited))
         thread.limited = FOREVER
         self._used += spent if thread.own else 0.0
+        self._used_by_workers += spent if thread.worker else 0.0
 
     def _preempt(self, thread: _Thread) -> None:
         self._take_off(thread)
@@ -195,7 +201,7 @@ class Processors:
 
 class _Worker:
     def __init__(self) -> None:
-        self.thread = _Thread()
+        self.thread = _Thread(worker=True)
         self.parkings = 0
 
 
@@ -244,7 +250,10 @@ class Simulation:
         self._workers = self._starting = self._searching = self._blocked = self._taken = 0
         self._pending = 0
         self._watching = False
+        self._ended = -FOREVER
         self._seen = (0.0, 0.0, 0, 0)
+        self._counted = (0.0, 0.0, 0.0)
+        self._shares: tuple[float, float] | None = None
 
     def submit(self, *tasks: Task, at: float = 0.0, every: float = 0.0) -> None:
         """Have `tasks` submitted from `at` on, one `every` so many seconds."""
@@ -384,6 +393,7 @@ class Simulation:
     def _watch(self) -> None:
         if not self._watching and (self._queue or self._lacking()):
             self._watching = True
+            self._sizing.begin(self._processors.now - self._ended, self._workers, self._starting)
             self._seen = (
                 self._processors.now,
                 self._processors.used(),
@@ -401,7 +411,7 @@ class Simulation:
     def _look(self, asked: float) -> None:
         if not self._queue and not self._lacking():
             self._watching = False
-            self._sizing.reset()
+            self._ended = self._processors.now
             return
         self.result.looks += 1
         now, used = self._processors.now, self._processors.used()
@@ -422,11 +432,21 @@ class Simulation:
             cpus=self.machine.cpus,
             preempted=preempted - preempted_before,
             refused=self._refused,
+            census=self._census() if self._sizing.asks else None,
         )
         count = self._sizing.look(sample, self.limits)
         if sample.idle + sample.starting + count > sample.queued + self.limits.min_spare_workers:
             self.result.idle_starts += max(0, count - max(0, self.limits.min_workers - sample.workers))
         self._start_many(count)
+
+    def _census(self) -> tuple[float, float] | None:
+        now, own, used = self._processors.now, self._processors.used_by_workers(), self._processors.used()
+        before, own_before, used_before = self._counted
+        elapsed = now - before
+        if elapsed >= 0.005:
+            self._shares = None if elapsed > 0.1 else ((own - own_before) / elapsed, (used - used_before) / elapsed)
+            self._counted = (now, own, used)
+        return self._shares
 
     def _start_many(self, count: int) -> None:
         if count:

@@ -18,7 +18,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 COMPILED = {"_core_c", "_semaphore_c"}
 """Extension modules: they have no source of their own."""
-FEEDERS = {"_crew", "_lifecycle", "_sizing", "_stack", "_timekeeper", "_timers"}
+FEEDERS = {"_census", "_crew", "_lifecycle", "_sizing", "_stack", "_timekeeper", "_timers"}
 """What only `executor` may build on, and each other."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "_core": {"_compat", "_uncompiled"},
     "_accel": {"_compat", "_core", "_core_c"},
     "_sizing": {"_compat"},
+    "_census": {"_compat"},
     "_settings": {"_compat"},
     "_map": {"_claims", "_compat", "_ledger", "_settings"},
     "_crew": {"_accel", "_compat"} | FEEDERS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count, cycle
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ebbpool._sizing import (
     ARRIVAL,
     BUSY_PAUSE,
     BUSY_PAUSES,
+    MEMORY,
     QUICK_TICK,
     START_COST,
     TARGET_DELAY,
@@ -162,11 +164,43 @@ def test_flow_halves_the_step_and_stalling_doubles_it_again() -> None:
     assert spell.look(STALLED, workers=24, taken=8) == 16
 
 
-def test_the_end_of_waiting_is_forgotten() -> None:
+@pytest.mark.parametrize("rest", [TICK, inf])
+def test_doubling_begins_anew_in_each_spell(rest: float) -> None:
     spell = Spell()
     spell.grow(5)
-    spell.sizing.reset()
+    spell.sizing.begin(rest, 32, 0)
     assert spell.look(STALLED, workers=32) == 1
+
+
+@pytest.mark.parametrize(("rest", "pauses"), [(0.5 * MEMORY, 4), (1.5 * MEMORY, 1)])
+def test_a_spell_soon_after_another_goes_on_with_its_pauses(rest: float, pauses: int) -> None:
+    spell = Spell()
+    for workers in range(1, 4):
+        spell.until_growth(LATE, workers=workers)
+    spell.sizing.begin(rest, 4, 0)
+    assert spell.until_growth(LATE, workers=4) == pytest.approx(pauses * BUSY_PAUSE, abs=LATE.elapsed)
+
+
+def test_a_pool_that_was_flowing_and_computes_is_not_stalled_at_once() -> None:
+    spell = Spell()
+    spell.sizing.begin(inf, 40, 0)
+    spell.look(FLOWING, oldest_wait=TICK, cpu=TICK)
+    assert spell.look(STALLED, workers=40, cpu=TICK, oldest_wait=TARGET_DELAY) == 0
+    assert spell.look(STALLED, workers=40, cpu=TICK, oldest_wait=TARGET_DELAY + TICK) == 1
+
+
+def test_a_pool_that_was_flowing_and_blocks_is_stalled_at_once() -> None:
+    spell = Spell()
+    spell.sizing.begin(inf, 40, 0)
+    assert spell.look(FLOWING, oldest_wait=TICK) == 0
+    assert spell.look(STALLED, workers=40) == 1
+
+
+def test_what_workers_take_that_were_there_before_is_flow() -> None:
+    for workers, grown in ((40, 0), (0, 1)):
+        spell = Spell()
+        spell.sizing.begin(inf, workers, 0)
+        assert spell.look(FLOWING, taken=40, oldest_wait=TICK) == grown
 
 
 @pytest.mark.parametrize("sample", [LATE, SATURATED], ids=["late", "saturated"])
@@ -308,6 +342,52 @@ def test_a_pool_that_takes_tasks_faster_than_anything_can_block_hardly_grows() -
     assert spell.until_growth(brisk) == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=TICK)
 
 
+FLOOD = FLOWING._replace(cpu=0.5 * TICK, workers=10, census=(0.7, 0.95))
+"""Ten workers take tasks, and keep the GIL between them."""
+
+
+def test_tasks_that_keep_the_gil_hardly_get_more_workers() -> None:
+    spell = Spell(switch_interval=SWITCH)
+    for _ in range(3):
+        assert spell.until_growth(FLOOD) == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=2 * TICK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "switch_interval"),
+    [
+        ({"census": None}, SWITCH),
+        ({"census": (0.7, 0.95)}, 0.0),
+        ({"census": (0.4, 0.95)}, SWITCH),
+        ({"census": (0.7, 0.85)}, SWITCH),
+        ({"census": (1.8, 1.9), "workers": 3}, SWITCH),
+        ({"starting": 3, "idle": 3, "blocked": 3}, SWITCH),
+        ({"cpu": 0.0}, SWITCH),
+    ],
+    ids=["unknown", "no GIL", "others keep it", "nobody keeps it", "without the GIL", "one at work", "blocking"],
+)
+def test_others_get_them_as_they_wait(changes: dict[str, Any], switch_interval: float) -> None:
+    sample = FLOOD._replace(**changes)
+    assert Spell(switch_interval=switch_interval).until_growth(sample) <= 2 * ARRIVAL
+
+
+def test_a_census_is_asked_for_where_workers_may_be_wanted_and_could_be_too_many() -> None:
+    spell = Spell(switch_interval=SWITCH)
+    spell.sizing.begin(inf, 10, 0)
+    assert not spell.sizing.asks
+    for changes, asks in (
+        ({}, True),
+        ({"oldest_wait": TARGET_DELAY / 2}, False),
+        ({"cpu": 0.0}, False),
+        ({"taken": 0}, False),
+        ({"queued": 0}, False),
+    ):
+        spell.look(FLOOD, **changes)
+        assert spell.sizing.asks == asks, changes
+    spell.look(FLOOD)
+    spell.sizing.begin(TICK, 10, 0)
+    assert not spell.sizing.asks
+
+
 def test_workers_on_their_way_to_a_busy_processor_are_waited_for() -> None:
     spell = Spell()
     assert spell.until_growth(LATE, starting=1, workers=4) == pytest.approx(
@@ -329,7 +409,7 @@ def test_whose_threads_compute_is_found_out_anew_in_each_spell() -> None:
     spell = Spell(switch_interval=SWITCH)
     for workers in range(100, 120):
         spell.until_growth(LATE, workers=workers)
-    spell.sizing.reset()
+    spell.sizing.begin(inf, 120, 0)
     pauses = [spell.until_growth(LATE, workers=workers) for workers in (120, 121)]
     assert pauses == pytest.approx([BUSY_PAUSE, 2 * BUSY_PAUSE], abs=LATE.elapsed)
 
@@ -452,7 +532,8 @@ def test_nothing_survives_the_end_of_waiting(
     used, fresh = Sizing(switch), Sizing(switch)
     for sample in before:
         used.look(sample, limits)
-    used.reset()
+    for sizing in (used, fresh):
+        sizing.begin(inf, 5, 1)
     assert [used.look(sample, limits) for sample in after] == [fresh.look(sample, limits) for sample in after]
 
 

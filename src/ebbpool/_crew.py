@@ -12,11 +12,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
 from ebbpool import _lifecycle, _stack
 from ebbpool._accel import Pool, Worker
+from ebbpool._census import Census
 from ebbpool._compat import GIL_ENABLED, available_cpus
 from ebbpool._sizing import TICK, Limits, Sample, Sizing
 from ebbpool._timekeeper import Tick, timekeeper
@@ -122,6 +124,8 @@ class Crew:
         self._sizing = Sizing(0.0 if not GIL_ENABLED else sys.getswitchinterval())
         self._cpus = available_cpus()
         self._previous: _Look | None = None
+        self._ended = -inf
+        self._census = Census()
         self._refused = False
         # Before there is any state that a fork could catch half way.
         _lifecycle.register(self)
@@ -183,12 +187,17 @@ class Crew:
         timekeeper.watch(self)
         return None
 
+    def begin(self, tick: Tick) -> None:
+        """Notes where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
+        self._sizing.begin(tick.now - self._ended, self.pool.headcount, self.pool.starting)
+        self._previous = _Look(tick.now, tick.cpu, self.pool.taken, tick.preempted)
+
     def look(self, tick: Tick) -> float | None:
         """Starts as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
         seen = self.pool.look(tick.now)
         previous, self._previous = self._previous, None
         if seen is None:
-            self._sizing.reset()
+            self._ended = tick.now
             self._refused = False
             return None
         may_grow, queued, taken, workers, starting, idle, blocked, oldest = seen
@@ -211,6 +220,7 @@ class Crew:
             cpus=self._cpus,
             refused=self._refused,
             preempted=tick.preempted - previous.preempted,
+            census=self._census.take(tick.now, tick.cpu, self.threads) if self._sizing.asks else None,
         )
         pool = self.pool
         count = self._sizing.look(sample, Limits(pool.min_workers, pool.max_workers, pool.min_spare_workers))
@@ -301,7 +311,8 @@ class Crew:
         self._ending.clear()
         self.settings_lock = threading.Lock()
         self._previous = None
-        self._sizing.reset()
+        self._ended = -inf
+        self._census = Census()
         self.pool.renew(error)
         self.timers.renew(error)
 

@@ -33,6 +33,9 @@ SPARE_SHARE: Final = 0.7
 LATE_SHARE: Final = 0.5
 """Looks that spend this share of the time waiting for a processor, or for the GIL, show that it is short."""
 
+GIL_SHARE: Final = 0.9
+"""A process that uses this share of one processor, however many of its threads have work, keeps its GIL busy."""
+
 OWN_SHARE: Final = 0.25
 """A process that used less than this share of one processor has not made a look late, and is not busy."""
 
@@ -50,6 +53,9 @@ START_COST: Final = 150e-6
 
 SLICE: Final = 0.0025
 """Seconds until started workers that compute, rather than block, show as late looks or as processor time."""
+
+MEMORY: Final = 0.1
+"""Seconds after which a spell of waiting has nothing to do with the one before."""
 
 ARRIVAL: Final = 0.010
 """Seconds a worker that was started or woken may take to arrive before it is no longer waited for."""
@@ -80,6 +86,8 @@ class Sample(NamedTuple):
         cpus: Processors available to the process.
         refused: Whether the system would not start the last worker that was asked for.
         preempted: How often meanwhile a thread of the process had to leave its processor to another thread.
+        census: What the pool's own workers, and what the whole process, used of one processor of late; None if that was
+            not asked for (`Sizing.asks`), or is unknown.
     """
 
     queued: int
@@ -95,6 +103,7 @@ class Sample(NamedTuple):
     cpus: int
     refused: bool = False
     preempted: int = 0
+    census: tuple[float, float] | None = None
 
 
 def ceiling(limits: Limits, blocked: int) -> int:
@@ -107,6 +116,7 @@ class Sizing:
 
     Attributes:
         tick: Seconds from the last look until the next.
+        asks: Whether the next looks should have a census.
 
     Args:
         switch_interval: With a GIL, how long in seconds a computing thread keeps it when others want it
@@ -119,6 +129,7 @@ class Sizing:
         "_cpu",
         "_crowd",
         "_elapsed",
+        "_flowed",
         "_granted",
         "_late",
         "_paced",
@@ -128,18 +139,31 @@ class Sizing:
         "_step",
         "_switch_interval",
         "_workers",
+        "asks",
         "tick",
     )
 
     def __init__(self, switch_interval: float = 0.0) -> None:
         self._switch_interval = switch_interval
-        self.reset()
+        self._forget()
 
-    def reset(self) -> None:
-        """Forget the spell of waiting that has ended: no task waits any more."""
+    def begin(self, rest: float, workers: int, starting: int) -> None:
+        """A spell of waiting begins, `rest` seconds after the last one ended, with so many workers; see `Sample`."""
+        if rest > MEMORY:
+            self._forget()
         self.tick = TICK
+        self.asks = False
+        self._step = 1
+        self._granted = 0
+        self._workers = workers
+        self._starting = starting
+
+    def _forget(self) -> None:
+        self.tick = TICK
+        self.asks = False
         self._busy = False
         self._computing = False
+        self._flowed = False
         self._step = 1
         self._granted = 0
         self._pause = 0.0
@@ -159,11 +183,13 @@ class Sizing:
         and `min_workers` ask for.
         """
         flow = self._flow(sample)
+        self._flowed = self._flowed or flow > 0
         busy = self._is_busy(sample)
         brisk = flow * BRISK > sample.elapsed * sample.workers
         self._pause += sample.elapsed
         self._granted = 0
         self.tick = TICK
+        self.asks = False
 
         waiting = max(0, sample.queued - sample.idle - sample.starting)
         spare = limits.min_spare_workers - sample.idle - sample.starting
@@ -175,7 +201,7 @@ class Sizing:
             grow = self._paced_growth(1.0 + self._paced)
         elif not waiting:
             grow = wanted
-        elif brisk:
+        elif brisk or (flow and self._saturates(sample)):
             grow = max(short, self._paced_growth(BUSY_PAUSES))
         elif busy:
             grow = max(short, self._grow_busy(sample))
@@ -220,6 +246,18 @@ class Sizing:
             self._busy = False
         return self._busy
 
+    def _saturates(self, sample: Sample) -> bool:
+        """Tell whether the tasks that are being taken keep the GIL: more workers would only pass it on."""
+        if self._switch_interval == 0 or not self._computing:
+            return False
+        self.asks = self._busy or 2 * sample.oldest_wait > TARGET_DELAY
+        if sample.census is None:
+            return False
+        own, used = sample.census
+        # Tasks that compute without the GIL use a processor each.
+        at_work = sample.workers - sample.starting - sample.idle - sample.blocked
+        return used >= GIL_SHARE and 2 * own >= used and 2 * used <= at_work
+
     def _contended(self) -> bool:
         """Tell whether threads go on losing their processors, to each other or to other processes.
 
@@ -263,6 +301,9 @@ class Sizing:
     def _grow_stalled(self, sample: Sample) -> int:
         if self._switch_interval > 0 and not self._computing:
             self.tick = QUICK_TICK
+        if self._flowed and self._computing and sample.oldest_wait <= TARGET_DELAY:
+            return 0
+        self._flowed = False
         coming = sample.idle > 0 or (sample.starting > 0 and 4 * sample.starting >= self._step)
         if self._pause < (ARRIVAL if coming else SLICE if self._computing else 0.0):
             return 0

@@ -56,6 +56,10 @@ class Tick(NamedTuple):
 class Watched(Protocol):
     """What the timekeeper looks at."""
 
+    def begin(self, tick: Tick) -> None:
+        """Notes what the first look is to be compared with, in the timekeeper's thread."""
+        ...
+
     def look(self, tick: Tick) -> float | None:
         """Looks once, in the timekeeper's thread.
 
@@ -165,7 +169,10 @@ class Timekeeper:
         while self._calls:
             self._safely(self._calls.popleft())
         while self._arrivals:
-            self._watched[self._arrivals.popleft()] = self.clock() + TICK
+            watched = self._arrivals.popleft()
+            now = self.clock()
+            self._watched[watched] = now + TICK
+            self._safely(partial(watched.begin, Tick(now, process_time(), 0.0, preemptions())))
         more = self._alarms.settle()
         asked = min(self._watched.values(), default=inf)
         now = self.clock()

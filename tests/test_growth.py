@@ -1,0 +1,104 @@
+"""What a crew tells the rules of growth of each look at its pool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import Gate, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._sizing import MEMORY, TICK, Limits, Sample, Sizing
+from ebbpool._timekeeper import Tick
+
+
+class Recorded(Sizing):
+    """Notes what it is told, and never grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[tuple[float, int, int]] = []
+        self.samples: list[Sample] = []
+
+    def begin(self, rest: float, workers: int, starting: int) -> None:
+        self.begun.append((rest, workers, starting))
+
+    def look(self, sample: Sample, limits: Limits) -> int:
+        self.samples.append(sample)
+        return 0
+
+
+class Nobody:
+    """A timekeeper that never comes: the test looks itself."""
+
+    def start(self) -> None:
+        pass
+
+    def watch(self, watched: object) -> None:
+        pass
+
+    def call_soon(self, call: Any) -> None:
+        call()
+
+
+def tick(now: float, cpu: float = 0.0) -> Tick:
+    return Tick(now, cpu, 0.0, 0)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdaptiveExecutor]:
+    monkeypatch.setattr("ebbpool._crew.timekeeper", Nobody())
+    with AdaptiveExecutor(4) as pool:
+        pool._crew._sizing = Recorded()
+        yield pool
+
+
+def told(pool: AdaptiveExecutor) -> Recorded:
+    sizing = pool._crew._sizing
+    assert isinstance(sizing, Recorded)
+    return sizing
+
+
+def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: AdaptiveExecutor) -> None:
+    for _ in range(3):
+        pool.submit(int).result()
+    wait_for_idle(pool)
+    pool._crew.begin(tick(1000.0, cpu=5.0))
+    for _ in range(2):
+        pool.submit(int).result()
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(int)
+        assert pool._crew.look(tick(1000.0 + TICK, cpu=5.5)) == TICK
+        sample = told(pool).samples[-1]
+        assert (sample.taken, sample.workers, sample.queued) == (3, 1, 1)
+        assert (sample.elapsed, sample.cpu) == pytest.approx((TICK, 0.5))
+    assert told(pool).begun == [(float("inf"), 1, 0)]
+
+
+def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor) -> None:
+    pool._crew.begin(tick(1000.0))
+    assert pool._crew.look(tick(1001.0)) is None
+    pool._crew.begin(tick(1001.0 + MEMORY))
+    assert [rest for rest, _, _ in told(pool).begun] == pytest.approx([float("inf"), MEMORY])
+
+
+def test_a_census_is_taken_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(int)
+        pool._crew.begin(tick(1000.0))
+        for number, asks in enumerate((False, True, True, False), 1):
+            told(pool).asks = asks
+            pool._crew.look(tick(1000.0 + 0.03 * number, cpu=0.01 * number))
+    first, second, third, last = (sample.census for sample in told(pool).samples)
+    assert first is second is last is None
+    assert (third is None) == (sys.platform != "linux")
+    if third is not None:
+        own, used = third
+        assert own >= 0.0
+        assert used == pytest.approx(1 / 3)
