@@ -463,3 +463,18 @@ def test_a_cancelled_wait_tells_its_waiters() -> None:
         with pytest.raises(CancelledError):
             told.join()
         gate.open()
+
+
+def test_a_closed_lane_does_not_lift_the_ceiling() -> None:
+    """A task that it refuses leaves behind no claim to a worker, which the next task would cash."""
+    with AdaptiveExecutor(2, max_queue=0, when_full="reject") as pool, Gate() as gate:
+        lane = pool.lane("closed", limit=1)
+        lane.shutdown()
+        pool.submit(gate)
+        gate.await_begun()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            lane.submit(print)
+        pool._crew._start_many(1)
+        pool.submit(gate)
+        gate.await_begun()
+        assert pool.stats().workers == 2

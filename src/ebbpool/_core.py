@@ -1142,7 +1142,7 @@ class Pool:
             refusal = self._refusal() if self.special else None
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
-                if future._since < 0:
+                if refusal is not None or future._since < 0:
                     self.hurry = False
                     return refusal
             if refusal is None:
