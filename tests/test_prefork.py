@@ -114,7 +114,7 @@ def test_hang_up_brings_new_code_in(tmp_path: Path, context: str) -> None:
     import application
 
     def serve(child):
-        print(f"version {application.VERSION}", file=sys.stderr)
+        say(f"version {application.VERSION}")
         child.serve(Server(child.listener))
     """
     with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
@@ -216,7 +216,7 @@ def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path)
         logging.getLogger().addHandler(Shown())
         child.ready()
         if os.path.exists("shown"):
-            print("event=steady", file=sys.stderr)
+            say("event=steady")
             child.stopping.wait()
         else:
             # If it is killed before it has said where it sticks, the next one does the same.
@@ -236,7 +236,7 @@ def test_code_that_gives_no_sign_of_life_is_held_to_its_interpreter(tmp_path: Pa
     def serve(child):
         child.ready()
         child.stopping.wait(1.5)
-        print("lived", file=sys.stderr)
+        say("lived")
         child.stopping.wait()
     """
     with site(tmp_path, "serve, processes=1, heartbeat_timeout=0.6", script) as running:
@@ -343,7 +343,7 @@ def test_children_outlive_the_fork_server(tmp_path: Path) -> None:
     import multiprocessing.forkserver
 
     def serve(child):
-        print(f"event=fork_server pid={os.getppid()}", file=sys.stderr)
+        say(f"event=fork_server pid={os.getppid()}")
         child.serve(Server(child.listener))
     """
     with site(tmp_path, "serve, context='forkserver', heartbeat_timeout=2.0", script) as running:
@@ -369,7 +369,7 @@ def test_children_may_have_processes_of_their_own(tmp_path: Path) -> None:
         process = multiprocessing.get_context("spawn").Process(target=print, args=("a grandchild",))
         process.start()
         process.join()
-        print(f"grandchild ended: {process.exitcode}", file=sys.stderr)
+        say(f"grandchild ended: {process.exitcode}")
         child.serve(Server(child.listener))
     """
     with site(tmp_path, "serve, processes=1", script) as running:
@@ -421,8 +421,8 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
         before = state()
         for _ in range(2):
             status = prefork.run(functools.partial(stopper, os.getpid()), bind=listener, processes=1)
-            print("event=same", f"same={state() == before}", f"status={status}", file=sys.stderr)
-        print("event=kept", f"port={listener.getsockname()[1]}", file=sys.stderr)
+            say(f"event=same same={state() == before} status={status}")
+        say(f"event=kept port={listener.getsockname()[1]}")
     """
     with site(tmp_path, None, script) as running:
         assert running.status() == 0
@@ -435,7 +435,7 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
     def told(what):
         # In one piece: another thread writes at the same time.
         main = threading.current_thread() is threading.main_thread()
-        os.write(2, f"event=told what={what} main={main}\\n".encode())
+        say(f"event=told what={what} main={main}")
 
     def fails():
         raise ValueError("a callback that fails")

@@ -45,15 +45,14 @@ def in_fork(call):
 
 
 def tell(what, **values):
-    # In one piece: print is not.
-    os.write(2, " ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]).encode() + b"\\n")
+    say(" ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]))
 '''
 
 
 def test_a_signal_that_somebody_else_handles_is_none_of_its_business(tmp_path: Path) -> None:
     script = """
     def note(number, frame):
-        os.write(2, b"event=noted\\n")
+        say("event=noted")
 
     # No member of signal.Signals, where there is such a thing.
     REALTIME = signal.SIGRTMIN + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2

@@ -18,7 +18,7 @@ from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
 STOPPABLE = """
 def serve(child):
-    os.write(2, b"event=fork_server pid=%d\\n" % os.getppid())
+    say(f"event=fork_server pid={os.getppid()}")
     child.serve(Server(child.listener))
 """
 
@@ -66,7 +66,7 @@ multiprocessing.set_forkserver_preload(["stuck"])
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGQUIT])
 def test_a_fork_server_that_never_answers_is_killed(tmp_path: Path, number: signal.Signals | None) -> None:
     (tmp_path / "stuck.py").write_text(
-        "import sys, threading\nprint('event=stuck', file=sys.stderr)\nthreading.Event().wait()\n", encoding="utf-8"
+        "import sys, threading\nsys.stderr.write('event=stuck\\n')\nthreading.Event().wait()\n", encoding="utf-8"
     )
     limit = 0.1 if number is None else 3600.0
     with site(tmp_path, f"processes=1, context='forkserver', start_timeout={limit}", STUCK) as running:
