@@ -45,6 +45,16 @@ def test_shares_of_one_processor_since_the_last_count(used: dict[int, float]) ->
     assert census.take(1000.05, 7.05, crew(1, 2, 3, None)) == pytest.approx((0.8, 1.0))
 
 
+def test_one_long_task_is_not_what_many_share(used: dict[int, float]) -> None:
+    census = Census()
+    used |= {1: 0.0, 2: 0.0, 3: 0.0}
+    census.take(1000.0, 0.0, crew(1, 2, 3))
+    used |= {1: 0.07, 2: 0.01, 3: 0.01}
+    assert census.take(1000.1, 0.1, crew(1, 2, 3)) == pytest.approx((0.0, 1.0))
+    used |= {1: 0.13, 2: 0.06, 3: 0.01}
+    assert census.take(1000.2, 0.2, crew(1, 2, 3)) == pytest.approx((1.1, 1.0))
+
+
 def test_between_two_counts_the_last_one_stands(used: dict[int, float]) -> None:
     census = Census()
     used[1] = 1.0
@@ -75,11 +85,11 @@ def test_an_old_count_says_nothing_about_now(used: dict[int, float]) -> None:
 
 def test_threads_that_have_ended_are_left_out(used: dict[int, float]) -> None:
     census = Census()
-    used |= {1: 1.0, 2: 1.0}
-    census.take(1000.0, 2.0, crew(1, 2))
+    used |= {1: 1.0, 2: 1.0, 3: 1.0}
+    census.take(1000.0, 3.0, crew(1, 2, 3))
     del used[2]
-    used[1] = 1.05
-    assert census.take(1000.1, 2.1, crew(1, 2)) == pytest.approx((0.5, 1.0))
+    used |= {1: 1.02, 3: 1.03}
+    assert census.take(1000.1, 3.1, crew(1, 2, 3)) == pytest.approx((0.5, 1.0))
 
 
 def test_a_platform_that_cannot_tell(used: dict[int, float]) -> None:

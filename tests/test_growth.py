@@ -10,6 +10,7 @@ import pytest
 from support import Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._crew import CEILING_TICK
 from ebbpool._sizing import MEMORY, TICK, Limits, Sample, Sizing
 from ebbpool._timekeeper import Tick
 
@@ -84,6 +85,19 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
     assert pool._crew.look(tick(1001.0)) is None
     pool._crew.begin(tick(1001.0 + MEMORY))
     assert [rest for rest, _, _ in told(pool).begun] == pytest.approx([float("inf"), MEMORY])
+
+
+def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor) -> None:
+    pool.resize(max_workers=1)
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(int)
+        pool._crew.begin(tick(1000.0))
+        assert pool._crew.look(tick(1001.0)) == CEILING_TICK
+        pool.resize(max_workers=4)
+        pool._crew.begin(tick(1001.0 + TICK))
+    assert told(pool).begun[-1][0] == pytest.approx(TICK)
 
 
 def test_a_census_is_taken_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:

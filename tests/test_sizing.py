@@ -15,6 +15,7 @@ from ebbpool._sizing import (
     BUSY_PAUSE,
     BUSY_PAUSES,
     MEMORY,
+    OVERTAKEN,
     QUICK_TICK,
     START_COST,
     TARGET_DELAY,
@@ -362,8 +363,9 @@ def test_tasks_that_keep_the_gil_hardly_get_more_workers() -> None:
         ({"census": (1.8, 1.9), "workers": 3}, SWITCH),
         ({"starting": 3, "idle": 3, "blocked": 3}, SWITCH),
         ({"cpu": 0.0}, SWITCH),
+        ({"oldest_wait": 1.1 * OVERTAKEN}, SWITCH),
     ],
-    ids=["unknown", "no GIL", "others keep it", "nobody keeps it", "without the GIL", "one at work", "blocking"],
+    ids=["unknown", "no GIL", "others keep it", "idle GIL", "without the GIL", "one at work", "blocking", "overtaken"],
 )
 def test_others_get_them_as_they_wait(changes: dict[str, Any], switch_interval: float) -> None:
     sample = FLOOD._replace(**changes)

@@ -35,8 +35,9 @@ class Census:
             threads: The crew's.
 
         Returns:
-            The shares of one processor that the threads, and that the process, used between the last two counts; None
-            if there were none of late, or the platform cannot tell.
+            The shares of one processor that the threads, and that the process, used between the last two counts; the
+            first is 0 if one of the threads used most of it. None if there were none of late, or the platform cannot
+            tell.
         """
         elapsed = now - self._now
         pause = INTERVAL + COST * len(self._seconds)
@@ -46,7 +47,10 @@ class Census:
         if not seconds or elapsed > pause + STALE:
             self._shares = None
         else:
-            own = sum(used - self._seconds.get(tid, 0.0) for tid, used in seconds.items())
+            each = [used - self._seconds.get(tid, 0.0) for tid, used in seconds.items()]
+            own = sum(each)
+            # One long task is nothing that the others pass on, and may well do without the GIL.
+            own = 0.0 if 3 * max(each) > 2 * own else own
             self._shares = own / elapsed, (cpu - self._cpu) / elapsed
         self._now, self._cpu, self._seconds = now, cpu, seconds
         return self._shares

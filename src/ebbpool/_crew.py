@@ -202,6 +202,8 @@ class Crew:
             return None
         may_grow, queued, taken, workers, starting, idle, blocked, oldest = seen
         if not may_grow:
+            # The spell may go on with a new beginning.
+            self._ended = tick.now
             return CEILING_TICK
         self._previous = _Look(tick.now, tick.cpu, taken, tick.preempted)
         if previous is None:

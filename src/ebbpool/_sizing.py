@@ -36,6 +36,9 @@ LATE_SHARE: Final = 0.5
 GIL_SHARE: Final = 0.9
 """A process that uses this share of one processor, however many of its threads have work, keeps its GIL busy."""
 
+OVERTAKEN: Final = 0.1
+"""Seconds after which a task that waits while others are taken may not be next: it needs a worker, come what may."""
+
 OWN_SHARE: Final = 0.25
 """A process that used less than this share of one processor has not made a look late, and is not busy."""
 
@@ -248,7 +251,7 @@ class Sizing:
 
     def _saturates(self, sample: Sample) -> bool:
         """Tell whether the tasks that are being taken keep the GIL: more workers would only pass it on."""
-        if self._switch_interval == 0 or not self._computing:
+        if self._switch_interval == 0 or not self._computing or sample.oldest_wait > OVERTAKEN:
             return False
         self.asks = self._busy or 2 * sample.oldest_wait > TARGET_DELAY
         if sample.census is None:
