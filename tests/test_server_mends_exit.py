@@ -194,3 +194,25 @@ def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: st
         EXIT,
     )
     assert lines == ["in the child", "0"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+def test_a_forked_child_has_no_loop_whose_thread_stayed_with_the_parent() -> None:
+    lines = output_of(
+        """
+        import os
+        server = AdaptivePoolTCPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        asked(server)
+        child = os.fork()
+        if child == 0:
+            os._exit(40 + server._loop.runs)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), server._loop.runs)
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        """,
+        EXIT,
+    )
+    assert lines == ["40 True"]

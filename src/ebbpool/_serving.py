@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -91,6 +92,10 @@ class Loop:
         # Last of all, for the same reason.
         self._idents.discard(get_ident())
 
+    def leave_behind(self) -> None:
+        """In a forked child: forgets the threads that stayed with the parent."""
+        self._idents.intersection_update({get_ident()})
+
     def _ring(self) -> None:
         bell = self._bell
         if bell is not None:
@@ -175,4 +180,12 @@ def _outlast() -> None:
             loop.tell()
 
 
+def _forked() -> None:
+    # Of all loops' threads, at most the calling one has come along.
+    for loop in _known():
+        loop.leave_behind()
+
+
 _lifecycle.outlast(_outlast)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
