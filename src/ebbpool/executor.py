@@ -425,7 +425,8 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             RuntimeError: A task of this same pool wants to wait.
         """
         limit = waiting_limit("timeout", timeout)
-        self._discarding = self._discarding or cancel_futures
+        if cancel_futures:
+            self._discarding = True
         self.pool.close()
         _timers.close(self._crew)
         if wait and self._is_ours():

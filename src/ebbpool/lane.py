@@ -95,7 +95,8 @@ class Lane(ThreadPoolExecutor):
             RuntimeError: A task of this same pool wants to wait.
         """
         limit = waiting_limit("timeout", timeout)
-        self._cancelling = self._cancelling or cancel_futures
+        if cancel_futures:
+            self._cancelling = True
         self.core.close()
         if cancel_futures:
             for future in self.core.waiting():
