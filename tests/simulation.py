@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ebbpool._sizing import Limits, Sample, Sizing
+from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 
 FOREVER: Final = float("inf")
 
@@ -38,6 +38,7 @@ class Machine:
         look_cost: Processor time of one look.
         slack: How late timers are on an idle machine.
         threads: The most threads the system allows the pool.
+        tells: Whether the kernel tells which threads are asleep.
     """
 
     cpus: int = 2
@@ -49,6 +50,7 @@ class Machine:
     look_cost: float = 20e-6
     slack: float = 80e-6
     threads: int = 1_000_000
+    tells: bool = True
 
 
 GIL: Final = Machine(gil=True, quantum=0.005)
@@ -94,9 +96,8 @@ def _nothing() -> None:
 class _Thread:
     """Something that needs processor time, now and then."""
 
-    def __init__(self, own: bool = True, urgent: bool = False, worker: bool = False) -> None:
+    def __init__(self, own: bool = True, urgent: bool = False) -> None:
         self.own = own
-        self.worker = worker
         self.urgent = urgent
         self.rest = 0.0
         self.then: Callable[[], None] = _nothing
@@ -117,8 +118,7 @@ class Processors:
         self._ready: deque[_Thread] = deque()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._used = self._used_by_workers = 0.0
-        self.preempted = 0
+        self._used = 0.0
         self._going: _Thread | None = None
         for _ in range(machine.hogs):
             self.run(_Thread(own=False), FOREVER, _nothing)
@@ -134,10 +134,6 @@ class Processors:
     def used(self) -> float:
         """Return the processor time of the process so far."""
         return self._used + sum(self.now - thread.since for thread in self._running if thread.own)
-
-    def used_by_workers(self) -> float:
-        """Return the processor time of the pool's workers so far."""
-        return self._used_by_workers + sum(self.now - thread.since for thread in self._running if thread.worker)
 
     def run(self, thread: _Thread, seconds: float, then: Callable[[], None]) -> None:
         """Have `thread` compute for `seconds` of processor time, then call `then`."""
@@ -175,11 +171,9 @@ class Processors:
         thread.slice = max(0.0, thread.slice - max(0.0, self.now - thread.limited))
         thread.limited = FOREVER
         self._used += spent if thread.own else 0.0
-        self._used_by_workers += spent if thread.worker else 0.0
 
     def _preempt(self, thread: _Thread) -> None:
         self._take_off(thread)
-        self.preempted += thread.own
 
     def _expire(self, thread: _Thread, turn: int) -> None:
         if thread.turn == turn:
@@ -201,7 +195,7 @@ class Processors:
 
 class _Worker:
     def __init__(self) -> None:
-        self.thread = _Thread(worker=True)
+        self.thread = _Thread()
         self.parkings = 0
 
 
@@ -234,26 +228,26 @@ class Result:
 class Simulation:
     """One pool, one timekeeper, one machine."""
 
-    def __init__(self, machine: Machine, limits: Limits, keep_alive: float = FOREVER) -> None:
+    def __init__(self, machine: Machine, limits: WorkerBounds, keep_alive: float = FOREVER) -> None:
         self.machine = machine
         self.limits = limits
         self.keep_alive = keep_alive
         self.result = Result()
         self._processors = Processors(machine)
         self._refused = False
-        self._sizing = Sizing(machine.quantum if machine.gil else 0.0)
+        self._sizing = Sizing()
         self._timekeeper = _Thread(urgent=not machine.gil)
         self._main = _Thread()
         self._queue: deque[Task] = deque()
         self._parked: list[_Worker] = []
         self._tasks: list[Task] = []
-        self._workers = self._starting = self._searching = self._blocked = self._taken = 0
+        self._workers = self._starting = self._searching = self._blocked = self._sleeping = self._taken = 0
         self._pending = 0
         self._watching = False
         self._ended = -FOREVER
-        self._seen = (0.0, 0.0, 0, 0)
-        self._counted = (0.0, 0.0, 0.0)
-        self._shares: tuple[float, float] | None = None
+        self._seen = (0.0, 0.0, 0)
+        self._counted = -FOREVER
+        self._asleep: Asleep | None = None
 
     def submit(self, *tasks: Task, at: float = 0.0, every: float = 0.0) -> None:
         """Have `tasks` submitted from `at` on, one `every` so many seconds."""
@@ -364,8 +358,12 @@ class Simulation:
         elif step > 0:
             self._processors.run(worker.thread, step, then)
         else:
-            resume = partial(self._processors.run, worker.thread, 5e-6, then)
-            self._processors.at(self._processors.now - step, resume)
+            self._sleeping += 1
+            self._processors.at(self._processors.now - step, partial(self._resume, worker, then))
+
+    def _resume(self, worker: _Worker, then: Callable[[], None]) -> None:
+        self._sleeping -= 1
+        self._processors.run(worker.thread, 5e-6, then)
 
     def _wait(self, worker: _Worker, tasks: tuple[Task, ...], then: Callable[[], None]) -> None:
         left = len(tasks)
@@ -393,17 +391,12 @@ class Simulation:
     def _watch(self) -> None:
         if not self._watching and (self._queue or self._lacking()):
             self._watching = True
-            self._sizing.begin(self._processors.now - self._ended, self._workers, self._starting)
-            self._seen = (
-                self._processors.now,
-                self._processors.used(),
-                self._taken,
-                self._processors.preempted,
-            )
+            self._sizing.begin(self._processors.now - self._ended)
+            self._seen = (self._processors.now, self._processors.used(), self._taken)
             self._sleep()
 
     def _sleep(self) -> None:
-        asked = max(self._seen[0] + self._sizing.tick, self._processors.now + REST)
+        asked = max(self._seen[0] + TICK, self._processors.now + REST)
         look = partial(self._look, asked)
         wake = partial(self._processors.run, self._timekeeper, self.machine.look_cost, look)
         self._processors.at(asked + self.machine.slack, wake)
@@ -415,9 +408,8 @@ class Simulation:
             return
         self.result.looks += 1
         now, used = self._processors.now, self._processors.used()
-        preempted = self._processors.preempted
-        before, used_before, taken_before, preempted_before = self._seen
-        self._seen = (now, used, self._taken, preempted)
+        before, used_before, taken_before = self._seen
+        self._seen = (now, used, self._taken)
         sample = Sample(
             queued=len(self._queue),
             taken=self._taken - taken_before,
@@ -425,28 +417,24 @@ class Simulation:
             starting=self._starting,
             idle=self._idle(),
             blocked=self._blocked,
-            oldest_wait=now - self._queue[0].submitted if self._queue else 0.0,
             elapsed=now - before,
             late=now - asked,
             cpu=used - used_before,
             cpus=self.machine.cpus,
-            preempted=preempted - preempted_before,
             refused=self._refused,
-            census=self._census() if self._sizing.asks else None,
+            asleep=self._census() if self._sizing.asks else None,
         )
-        count = self._sizing.look(sample, self.limits)
+        count = self._sizing.decide(sample, self.limits)
         if sample.idle + sample.starting + count > sample.queued + self.limits.min_spare_workers:
             self.result.idle_starts += max(0, count - max(0, self.limits.min_workers - sample.workers))
         self._start_many(count)
 
-    def _census(self) -> tuple[float, float] | None:
-        now, own, used = self._processors.now, self._processors.used_by_workers(), self._processors.used()
-        before, own_before, used_before = self._counted
-        elapsed = now - before
-        if elapsed >= 0.005:
-            self._shares = None if elapsed > 0.1 else ((own - own_before) / elapsed, (used - used_before) / elapsed)
-            self._counted = (now, own, used)
-        return self._shares
+    def _census(self) -> Asleep | None:
+        now = self._processors.now
+        if self.machine.tells and now - self._counted >= 200e-6 * self._workers:
+            self._counted = now
+            self._asleep = Asleep(self._workers - self._starting, self._sleeping, len(self._parked) + self._blocked)
+        return self._asleep
 
     def _start_many(self, count: int) -> None:
         if count:
@@ -468,6 +456,6 @@ def simulate(
     every: float = 0.0,
 ) -> Result:
     """Submit `tasks` to a cold pool, one `every` so many seconds, and run until all are done."""
-    simulation = Simulation(machine, Limits(0, max_workers, 0))
+    simulation = Simulation(machine, WorkerBounds(0, max_workers, 0))
     simulation.submit(*tasks, every=every)
     return simulation.run()

@@ -1,19 +1,26 @@
-"""What a pool's threads use of the processors, counted now and then."""
+"""Which of a pool's threads are seen to be asleep."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from typing import Any
 
 import pytest
-from support import TIMEOUT, Gate
+from support import TIMEOUT, Gate, eventually
 
 from ebbpool import _census
-from ebbpool._census import COST, INTERVAL, STALE, Census
+from ebbpool._census import COST, SPELL, STILL, Census, Place
+from ebbpool._sizing import Asleep
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
+needs_places = pytest.mark.skipif(
+    sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"
+)
+
+LONG = 10 * SPELL
 
 
 class Numbered:
@@ -21,80 +28,124 @@ class Numbered:
         self.native_id = native_id
 
 
+class World:
+    """Threads by number: the processor time that they have used, and where they are."""
+
+    def __init__(self) -> None:
+        self.used: dict[int, float] = {}
+        self.places: dict[int, Place] = {}
+        self.looked: list[int] = []
+        self.census = Census()
+        self.now = 1000.0
+        self.cpu = 50.0
+        self.busy = False
+
+    def place_of(self, tid: int) -> Place:
+        self.looked.append(tid)
+        return self.places[tid]
+
+    def thread(self, *numbers: int, place: Place = Place.RUNNING) -> list[Any]:
+        for number in numbers:
+            self.used[number] = 1.0
+            self.places[number] = place
+        return [Numbered(number) for number in numbers]
+
+    def compute(self, seconds: float, *numbers: int) -> None:
+        """Let each of the threads, or one without Python if there are none, use so much processor time."""
+        for number in numbers:
+            self.used[number] += seconds
+        self.cpu += seconds * max(1, len(numbers))
+
+    def measure(self, workers: list[Any], others: list[Any] | None = None, after: float = LONG) -> Asleep | None:
+        self.now += after
+        self.looked.clear()
+        return self.census.measure(self.now, self.cpu, workers, workers + (others or []), self.busy)
+
+
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
-    clocks: dict[int, float] = {}
-    monkeypatch.setattr(_census, "seconds_of", clocks.get)
-    return clocks
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(_census, "seconds_of", world.used.get)
+    monkeypatch.setattr(_census, "place_of", world.place_of)
+    return world
 
 
-def crew(*numbers: int | None) -> Any:
-    return [Numbered(number) for number in numbers]
+def test_counts_those_that_wait_outside_and_those_that_wait_for_locks(world: World) -> None:
+    workers = world.thread(1, 2) + world.thread(3, place=Place.LOCK) + world.thread(4, 5, 6, place=Place.OUTSIDE)
+    assert world.measure(workers) == Asleep(6, outside=3, in_locks=1)
 
 
-def test_the_first_count_says_nothing(used: dict[int, float]) -> None:
-    used[1] = 5.0
-    assert Census().take(1000.0, 7.0, crew(1)) is None
+def test_threads_that_have_not_begun_or_have_ended_are_left_out(world: World) -> None:
+    workers = [*world.thread(1, 2, place=Place.OUTSIDE), Numbered(None)]
+    del world.used[2]
+    assert world.measure(workers) == Asleep(1, outside=1, in_locks=0)
 
 
-def test_shares_of_one_processor_since_the_last_count(used: dict[int, float]) -> None:
-    census = Census()
-    used |= {1: 5.0, 2: 0.0}
-    census.take(1000.0, 7.0, crew(1, 2))
-    used |= {1: 5.01, 2: 0.02, 3: 0.01}
-    assert census.take(1000.05, 7.05, crew(1, 2, 3, None)) == pytest.approx((0.8, 1.0))
+def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_again(world: World) -> None:
+    workers = world.thread(1, 2, place=Place.OUTSIDE) + world.thread(3, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.001, 2)
+    assert world.measure(workers) == Asleep(3, outside=2, in_locks=1)
+    assert world.looked == [2, 3]
 
 
-def test_one_long_task_is_not_what_many_share(used: dict[int, float]) -> None:
-    census = Census()
-    used |= {1: 0.0, 2: 0.0, 3: 0.0}
-    census.take(1000.0, 0.0, crew(1, 2, 3))
-    used |= {1: 0.07, 2: 0.01, 3: 0.01}
-    assert census.take(1000.1, 0.1, crew(1, 2, 3)) == pytest.approx((0.0, 1.0))
-    used |= {1: 0.13, 2: 0.06, 3: 0.01}
-    assert census.take(1000.2, 0.2, crew(1, 2, 3)) == pytest.approx((1.1, 1.0))
+def test_what_the_pools_own_workers_compute_may_keep_the_locks(world: World) -> None:
+    workers = world.thread(1) + world.thread(2, 3, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.3 * LONG, 1)
+    world.compute(0.5 * LONG)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=2)
 
 
-def test_between_two_counts_the_last_one_stands(used: dict[int, float]) -> None:
-    census = Census()
-    used[1] = 1.0
-    census.take(1000.0, 1.0, crew(1))
-    used[1] = 1.01
-    first = census.take(1000.02, 1.02, crew(1))
-    used[1] = 9.0
-    assert census.take(1000.02 + 0.9 * INTERVAL, 9.0, crew(1)) == first
+def test_what_little_the_pool_computes_keeps_no_locks(world: World) -> None:
+    workers = world.thread(1) + world.thread(2, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.09 * LONG, 1)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=1)
+    # Unless that is all there is to be had.
+    world.busy = True
+    world.compute(0.09 * LONG, 1)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0)
 
 
-def test_many_threads_are_counted_less_often(used: dict[int, float]) -> None:
-    census = Census()
-    many = range(1, 201)
-    used |= dict.fromkeys(many, 1.0)
-    census.take(1000.0, 1.0, crew(*many))
-    assert census.take(1000.0 + 2 * INTERVAL, 2.0, crew(*many)) is None
-    assert census.take(1000.1 + INTERVAL + 200 * COST, 2.0, crew(*many)) is not None
+def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> None:
+    workers = world.thread(1, 2, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(LONG)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0)
 
 
-def test_an_old_count_says_nothing_about_now(used: dict[int, float]) -> None:
-    census = Census()
-    used[1] = 1.0
-    census.take(1000.0, 1.0, crew(1))
-    census.take(1000.01, 1.01, crew(1))
-    assert census.take(1001.0 + STALE, 1.5, crew(1)) is None
-    assert census.take(1001.05 + STALE, 1.6, crew(1)) is not None
+def test_what_a_worker_uses_to_come_into_being_is_no_sign_that_it_computes(world: World) -> None:
+    workers = world.thread(1, place=Place.LOCK)
+    world.measure(workers)
+    workers += world.thread(2, place=Place.LOCK)
+    world.cpu += world.used[2]
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=2)
 
 
-def test_threads_that_have_ended_are_left_out(used: dict[int, float]) -> None:
-    census = Census()
-    used |= {1: 1.0, 2: 1.0, 3: 1.0}
-    census.take(1000.0, 3.0, crew(1, 2, 3))
-    del used[2]
-    used |= {1: 1.02, 3: 1.03}
-    assert census.take(1000.1, 3.1, crew(1, 2, 3)) == pytest.approx((0.5, 1.0))
+def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: World) -> None:
+    main = world.thread(9)
+    workers = world.thread(1, 2, place=Place.LOCK)
+    world.measure(workers, main)
+    world.compute(LONG, 9)
+    assert world.measure(workers, main) == Asleep(2, outside=0, in_locks=2)
+    world.compute(1e-5, 2)
+    assert world.measure(workers, main, after=STILL / 2) == Asleep(2, outside=0, in_locks=1)
+    assert world.measure(workers, main, after=1.1 * STILL) == Asleep(2, outside=0, in_locks=2)
 
 
-def test_a_platform_that_cannot_tell(used: dict[int, float]) -> None:
-    census = Census()
-    assert [census.take(1000.0 + number, 1.0, crew(1)) for number in range(3)] == [None] * 3
+def test_many_threads_are_counted_less_often(world: World) -> None:
+    workers = world.thread(*range(100), place=Place.OUTSIDE)
+    world.measure(workers)
+    world.places[5] = Place.RUNNING
+    world.compute(0.001, 5)
+    assert world.measure(workers, after=90 * COST) == Asleep(100, outside=100, in_locks=0)
+    assert world.measure(workers, after=20 * COST) == Asleep(100, outside=99, in_locks=0)
+
+
+def test_a_platform_that_cannot_tell(world: World) -> None:
+    assert [world.measure([Numbered(1)]) for _ in range(3)] == [None] * 3
 
 
 @needs_clocks
@@ -122,3 +173,56 @@ def test_the_clock_of_a_thread() -> None:
 def test_a_number_that_no_thread_has() -> None:
     # Above the most that Linux gives out.
     assert _census.seconds_of(2**22 + 1) is None
+
+
+@needs_places
+@pytest.mark.parametrize("reader", [_census._reader, lambda: _census._read], ids=["keeping the GIL", "plain"])
+def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_census, "_read_at_once", reader())
+    entrance, way_out = os.pipe()
+    lock = threading.Lock()
+    lock.acquire()
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            pass
+
+    waits = threading.Thread(target=os.read, args=(entrance, 1))
+    blocked = threading.Thread(target=lock.acquire)
+    computes = threading.Thread(target=compute)
+    threads = [waits, blocked, computes]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread, place in zip(threads, (Place.OUTSIDE, Place.LOCK, None), strict=True):
+            assert thread.native_id is not None
+            if place is not None:
+                eventually(lambda tid=thread.native_id, place=place: _census.place_of(tid) is place)
+            else:
+                # With a GIL it may be waiting for that.
+                assert _census.place_of(thread.native_id) is not Place.OUTSIDE
+    finally:
+        stop.set()
+        os.write(way_out, b"x")
+        lock.release()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        os.close(entrance)
+        os.close(way_out)
+
+
+@needs_places
+def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
+    monkeypatch.setattr(_census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
+    assert _census.place_of(77) is Place.LOCK
+    states[b"stat"] = b"77 (a (strange) name) R 1 2"
+    assert _census.place_of(77) is Place.RUNNING
+
+
+def test_a_file_that_is_not_there_reads_as_nothing() -> None:
+    for read in _census._reader(), _census._read:
+        assert read(b"/nonexistent/file") == b""

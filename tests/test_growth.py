@@ -11,7 +11,7 @@ from support import Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._crew import CEILING_TICK
-from ebbpool._sizing import MEMORY, TICK, Limits, Sample, Sizing
+from ebbpool._sizing import MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._timekeeper import Tick
 
 
@@ -20,13 +20,13 @@ class Recorded(Sizing):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun: list[tuple[float, int, int]] = []
+        self.begun: list[float] = []
         self.samples: list[Sample] = []
 
-    def begin(self, rest: float, workers: int, starting: int) -> None:
-        self.begun.append((rest, workers, starting))
+    def begin(self, rest: float) -> None:
+        self.begun.append(rest)
 
-    def look(self, sample: Sample, limits: Limits) -> int:
+    def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
         self.samples.append(sample)
         return 0
 
@@ -45,7 +45,7 @@ class Nobody:
 
 
 def tick(now: float, cpu: float = 0.0) -> Tick:
-    return Tick(now, cpu, 0.0, 0)
+    return Tick(now, cpu, 0.0)
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
         sample = told(pool).samples[-1]
         assert (sample.taken, sample.workers, sample.queued) == (3, 1, 1)
         assert (sample.elapsed, sample.cpu) == pytest.approx((TICK, 0.5))
-    assert told(pool).begun == [(float("inf"), 1, 0)]
+    assert told(pool).begun == [float("inf")]
 
 
 def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor) -> None:
     pool._crew.begin(tick(1000.0))
     assert pool._crew.look(tick(1001.0)) is None
     pool._crew.begin(tick(1001.0 + MEMORY))
-    assert [rest for rest, _, _ in told(pool).begun] == pytest.approx([float("inf"), MEMORY])
+    assert told(pool).begun == pytest.approx([float("inf"), MEMORY])
 
 
 def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor) -> None:
@@ -97,22 +97,18 @@ def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveE
         assert pool._crew.look(tick(1001.0)) == CEILING_TICK
         pool.resize(max_workers=4)
         pool._crew.begin(tick(1001.0 + TICK))
-    assert told(pool).begun[-1][0] == pytest.approx(TICK)
+    assert told(pool).begun[-1] == pytest.approx(TICK)
 
 
-def test_a_census_is_taken_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:
+def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
         pool.submit(gate)
         gate.await_begun()
         pool.submit(int)
         pool._crew.begin(tick(1000.0))
-        for number, asks in enumerate((False, True, True, False), 1):
+        for number, asks in enumerate((False, True, False), 1):
             told(pool).asks = asks
             pool._crew.look(tick(1000.0 + 0.03 * number, cpu=0.01 * number))
-    first, second, third, last = (sample.census for sample in told(pool).samples)
-    assert first is second is last is None
-    assert (third is None) == (sys.platform != "linux")
-    if third is not None:
-        own, used = third
-        assert own >= 0.0
-        assert used == pytest.approx(1 / 3)
+    first, second, third = (sample.asleep for sample in told(pool).samples)
+    assert first is third is None
+    assert second == (Asleep(1, 0, 1) if sys.platform == "linux" else None)

@@ -1,8 +1,8 @@
-"""The rules of growth, one by one, and what holds whatever a look sees."""
+"""The rule of growth, sentence by sentence, and what holds whatever a look sees."""
 
 from __future__ import annotations
 
-from itertools import count, cycle
+from itertools import cycle
 from math import inf
 from typing import Any
 
@@ -12,56 +12,58 @@ from hypothesis import strategies as st
 
 from ebbpool._sizing import (
     ARRIVAL,
-    BUSY_PAUSE,
-    BUSY_PAUSES,
+    CREW,
     MEMORY,
-    OVERTAKEN,
-    QUICK_TICK,
+    PAUSE,
+    STALL,
+    STALL_PAUSE,
     START_COST,
-    TARGET_DELAY,
     TICK,
     WINDOW,
-    Limits,
+    Asleep,
     Sample,
     Sizing,
+    WorkerBounds,
     ceiling,
 )
 
-LIMITS = Limits(min_workers=0, max_workers=200, min_spare_workers=0)
-SWITCH = 0.005
+BOUNDS = WorkerBounds(min_workers=0, max_workers=200, min_spare_workers=0)
 
-STALLED = Sample(
-    queued=1000,
-    taken=0,
-    workers=1,
-    starting=0,
-    idle=0,
-    blocked=0,
-    oldest_wait=TICK,
-    elapsed=TICK,
-    late=0.0,
-    cpu=0.0,
-    cpus=2,
-)
-"""On time, no processor in use, tasks wait and none is taken: everything blocks."""
+IDLE = Sample(queued=1000, taken=0, workers=1, starting=0, idle=0, blocked=0, elapsed=TICK, late=0.0, cpu=0.0, cpus=2)
+"""On time, no processor in use, tasks wait."""
 
-FLOWING = STALLED._replace(taken=2, workers=40, oldest_wait=2 * TARGET_DELAY)
-LATE = STALLED._replace(elapsed=TICK + SWITCH, late=SWITCH, cpu=TICK + SWITCH, taken=1)
-SATURATED = STALLED._replace(cpu=2 * TICK)
+FLOWING = IDLE._replace(taken=100, workers=5)
+HALF = IDLE._replace(cpu=TICK)
+"""One of the two processors is in use."""
+FULL = IDLE._replace(cpu=2 * TICK)
+LATE = IDLE._replace(elapsed=6 * TICK, late=5 * TICK, cpu=6 * TICK)
+"""A thread keeps the GIL."""
+
+LIMIT = IDLE.cpus + CREW
+
+
+def awake(workers: int) -> Asleep:
+    return Asleep(workers, 0, 0)
 
 
 class Spell:
     """Looks at one pool, whose workers arrive before the next look."""
 
-    def __init__(self, limits: Limits = LIMITS, switch_interval: float = 0.0) -> None:
-        self.sizing = Sizing(switch_interval)
-        self.limits = limits
+    def __init__(self, bounds: WorkerBounds = BOUNDS) -> None:
+        self.sizing = Sizing()
+        self.bounds = bounds
         self.time = 0.0
 
     def look(self, sample: Sample, **changes: Any) -> int:
         sample = sample._replace(**changes)
         self.time += sample.elapsed
-        return self.sizing.look(sample, self.limits)
+        return self.sizing.decide(sample, self.bounds)
+
+    def settle(self, sample: Sample) -> Spell:
+        """Look for so long that nothing else is remembered; tasks are taken, and none waits."""
+        for _ in range(10 + round(4 * WINDOW / sample.elapsed)):
+            assert not self.look(sample, queued=0, taken=1)
+        return self
 
     def until_growth(self, sample: Sample, **changes: Any) -> float:
         """Look until workers are started. Returns how long that took."""
@@ -71,8 +73,8 @@ class Spell:
                 return self.time - began
         raise AssertionError("growth stopped")
 
-    def grow(self, looks: int, sample: Sample = STALLED) -> list[int]:
-        """Look again and again; whoever is started has taken a task by the next look."""
+    def grow(self, looks: int, sample: Sample = IDLE) -> list[int]:
+        """Look again and again; each worker that is started has taken a task by the next look."""
         started: list[int] = []
         for _ in range(looks):
             came = started[-1] if started else 0
@@ -81,390 +83,238 @@ class Spell:
         return started
 
 
-def test_doubles_while_nothing_is_taken() -> None:
+# An idle processor while tasks wait is reason enough to grow, at once.
+
+
+def test_doubles_from_look_to_look() -> None:
     assert Spell().grow(6) == [1, 2, 4, 8, 16, 32]
 
 
+@pytest.mark.parametrize("sample", [IDLE, FLOWING], ids=["stalled", "flowing"])
+def test_tasks_that_are_taken_make_no_difference(sample: Sample) -> None:
+    spell = Spell()
+    assert [spell.look(sample, taken=100 * n, workers=5 * 2**n) for n in range(5)] == [1, 2, 4, 8, 16]
+
+
 def test_never_starts_more_than_are_queued() -> None:
-    assert Spell().grow(6, STALLED._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
+    assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
 
 
 def test_never_lifts_the_pool_above_its_ceiling() -> None:
-    assert sum(Spell(Limits(0, 20, 0)).grow(10)) == 19
-    assert Spell(Limits(0, 20, 0)).look(STALLED, workers=25) == 0
+    assert sum(Spell(WorkerBounds(0, 20, 0)).grow(10)) == 19
+    assert Spell(WorkerBounds(0, 20, 0)).look(IDLE, workers=25) == 0
 
 
 def test_a_worker_blocked_on_its_own_pool_makes_room_for_another() -> None:
-    assert ceiling(Limits(0, 2, 0), 3) == 5
-    assert Spell(Limits(0, 2, 0)).look(STALLED, workers=2) == 0
-    assert Spell(Limits(0, 2, 0)).look(STALLED, workers=2, blocked=1) == 1
+    assert ceiling(WorkerBounds(0, 2, 0), 3) == 5
+    assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2) == 0
+    assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2, blocked=1) == 1
 
 
 def test_does_not_grow_while_enough_workers_are_idle_or_on_their_way() -> None:
-    assert Spell().look(STALLED, queued=2, workers=3, idle=2) == 0
-    assert Spell().look(STALLED, queued=2, workers=2, idle=1, starting=1) == 0
+    assert Spell().look(IDLE, queued=2, workers=3, idle=2) == 0
+    assert Spell().look(IDLE, queued=2, workers=2, idle=1, starting=1) == 0
 
 
-@pytest.mark.parametrize(
-    ("sample", "patience"),
-    [
-        (STALLED, ARRIVAL),
-        (FLOWING._replace(taken=51), ARRIVAL),
-        (LATE._replace(taken=51), BUSY_PAUSES * BUSY_PAUSE),
-    ],
-    ids=["stalled", "flowing", "busy"],
-)
-def test_waits_for_idle_workers_to_take_their_part_but_not_for_ever(sample: Sample, patience: float) -> None:
-    pause = Spell().until_growth(sample, workers=50, idle=1)
-    assert pause == pytest.approx(patience, abs=2 * sample.elapsed)
-
-
-def test_does_not_double_again_until_half_of_the_last_have_arrived() -> None:
+def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
     spell = Spell()
-    spell.grow(3)
-    assert spell.look(STALLED, workers=8, starting=4) == 0
-    assert spell.look(STALLED, workers=8, starting=2) == 0
-    assert spell.look(STALLED, workers=8, starting=1) == 8
+    spell.grow(4)
+    assert spell.look(IDLE, workers=16, starting=8) == 0
+    assert spell.look(IDLE, workers=16, starting=4) == 0
+    assert spell.look(IDLE, workers=16, starting=3) == 16
 
 
 def test_does_not_wait_for_ever_for_workers_to_arrive() -> None:
     spell = Spell()
     spell.grow(3)
-    assert spell.until_growth(STALLED, workers=8, starting=4) == pytest.approx(ARRIVAL, abs=2 * TICK)
-
-
-def test_the_first_tasks_of_new_workers_are_no_flow() -> None:
-    spell = Spell()
-    assert spell.look(STALLED, taken=1) == 1
-    assert spell.look(STALLED, workers=2, taken=1) == 2
-    assert spell.look(STALLED, workers=4, taken=3) == 0
-
-
-def test_a_pool_that_takes_tasks_grows_when_they_wait_too_long() -> None:
-    spell = Spell()
-    assert spell.look(FLOWING, taken=50, oldest_wait=TARGET_DELAY) == 0
-    for _ in range(50):
-        assert spell.look(FLOWING, oldest_wait=TARGET_DELAY) == 0
-    assert spell.until_growth(FLOWING) == pytest.approx(TICK)
-    assert spell.until_growth(FLOWING, workers=46, taken=9) == pytest.approx(TARGET_DELAY, abs=TICK)
-    assert spell.until_growth(FLOWING, workers=52, taken=9, starting=1) == pytest.approx(ARRIVAL, abs=TICK)
-
-
-def test_a_pool_that_takes_tasks_grows_by_a_part_of_its_size_while_nothing_computes() -> None:
-    for workers, cpu, started in (4, 0.0, 1), (40, 0.0, 6), (40, 0.5 * TICK, 1):
-        spell = Spell()
-        grown = [spell.look(FLOWING, workers=workers, taken=workers + 1, cpu=cpu) for _ in range(6)]
-        assert max(grown) == started
-
-
-def test_flow_halves_the_step_and_stalling_doubles_it_again() -> None:
-    spell = Spell()
-    spell.grow(4)
-    assert spell.look(FLOWING, workers=16, taken=9, oldest_wait=TICK) == 0
-    assert spell.look(STALLED, workers=16) == 8
-    assert spell.look(STALLED, workers=24, taken=8) == 16
+    assert spell.until_growth(IDLE, workers=8, starting=4) == pytest.approx(ARRIVAL, abs=2 * TICK)
+    spell = Spell().settle(HALF)
+    assert spell.look(HALF, workers=5, asleep=Asleep(5, outside=5, in_locks=0)) == 1
+    pause = spell.until_growth(HALF, workers=6, asleep=Asleep(5, outside=5, in_locks=0))
+    assert pause == pytest.approx(MEMORY, abs=2 * TICK)
 
 
 @pytest.mark.parametrize("rest", [TICK, inf])
 def test_doubling_begins_anew_in_each_spell(rest: float) -> None:
     spell = Spell()
     spell.grow(5)
-    spell.sizing.begin(rest, 32, 0)
-    assert spell.look(STALLED, workers=32) == 1
+    spell.sizing.begin(rest)
+    assert spell.look(IDLE, workers=32) == 1
 
 
-@pytest.mark.parametrize(("rest", "pauses"), [(0.5 * MEMORY, 4), (1.5 * MEMORY, 1)])
-def test_a_spell_soon_after_another_goes_on_with_its_pauses(rest: float, pauses: int) -> None:
-    spell = Spell()
-    for workers in range(1, 4):
-        spell.until_growth(LATE, workers=workers)
-    spell.sizing.begin(rest, 4, 0)
-    assert spell.until_growth(LATE, workers=4) == pytest.approx(pauses * BUSY_PAUSE, abs=LATE.elapsed)
-
-
-def test_a_pool_that_was_flowing_and_computes_is_not_stalled_at_once() -> None:
-    spell = Spell()
-    spell.sizing.begin(inf, 40, 0)
-    spell.look(FLOWING, oldest_wait=TICK, cpu=TICK)
-    assert spell.look(STALLED, workers=40, cpu=TICK, oldest_wait=TARGET_DELAY) == 0
-    assert spell.look(STALLED, workers=40, cpu=TICK, oldest_wait=TARGET_DELAY + TICK) == 1
-
-
-def test_a_pool_that_was_flowing_and_blocks_is_stalled_at_once() -> None:
-    spell = Spell()
-    spell.sizing.begin(inf, 40, 0)
-    assert spell.look(FLOWING, oldest_wait=TICK) == 0
-    assert spell.look(STALLED, workers=40) == 1
-
-
-def test_what_workers_take_that_were_there_before_is_flow() -> None:
-    for workers, grown in ((40, 0), (0, 1)):
-        spell = Spell()
-        spell.sizing.begin(inf, workers, 0)
-        assert spell.look(FLOWING, taken=40, oldest_wait=TICK) == grown
-
-
-@pytest.mark.parametrize("sample", [LATE, SATURATED], ids=["late", "saturated"])
-def test_a_busy_processor_slows_growth_step_by_step_but_never_stops_it(sample: Sample) -> None:
-    spell = Spell()
-    pauses = []
-    for workers in range(4, 24):
-        pauses.append(spell.until_growth(sample, workers=workers) / BUSY_PAUSE)
-    longest = BUSY_PAUSES
-    expected = [min(number, longest) for number in range(1, 21)]
-    assert pauses == pytest.approx(expected, abs=2 * sample.elapsed / BUSY_PAUSE)
-
-
-def test_growth_behind_a_busy_processor_starts_one_worker_at_a_time() -> None:
-    spell = Spell()
-    spell.grow(5)
-    workers, most = 32, 0
-    for _ in range(200):
-        started = spell.look(LATE, workers=workers)
-        workers += started
-        most = max(most, started)
-    assert most == 1
-    assert 32 < workers < 50
-
-
-def test_a_first_look_that_is_late_starts_nothing() -> None:
-    assert Spell().look(LATE) == 0
-
-
-def test_a_look_made_late_by_another_process_counts_for_nothing() -> None:
-    assert Spell().look(LATE, cpu=0.1 * TICK, taken=0) == 1
-
-
-def test_a_late_look_counts_where_the_clock_shows_no_processor_time() -> None:
-    assert Spell().look(LATE, cpu=0.0, taken=0) == 0
-    assert Spell().look(STALLED, cpu=0.0) == 1
-
-
-def test_looks_come_quicker_while_workers_start_under_a_gil_that_nobody_keeps() -> None:
-    computing = STALLED._replace(cpu=0.5 * TICK)
-    samples = [STALLED, LATE, STALLED, SATURATED, STALLED, computing]
-    ticks = [QUICK_TICK, TICK, QUICK_TICK, TICK, QUICK_TICK, TICK]
-    for switch_interval in SWITCH, 0.0:
-        spell = Spell(switch_interval=switch_interval)
-        assert spell.sizing.tick == TICK
-        for workers, sample, tick in zip(count(1), samples, ticks, strict=False):
-            spell.look(sample, workers=workers)
-            assert spell.sizing.tick == (tick if switch_interval else TICK)
-        spell.look(STALLED, queued=0)
-        assert spell.sizing.tick == TICK
-
-
-def test_blocked_workers_on_an_unused_processor_outweigh_a_late_look_before() -> None:
-    spell = Spell()
-    spell.look(LATE)
-    assert spell.look(STALLED) == 1
-    assert spell.look(STALLED, workers=2, taken=1) == 2
-
-
-def test_late_looks_are_remembered_while_the_processor_is_in_use() -> None:
-    spell = Spell()
-    spell.look(LATE)
-    assert spell.look(STALLED, cpu=TICK) == 0
-
-
-def test_a_saturated_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None:
-    spell = Spell()
-    for _ in range(10):
-        assert spell.look(SATURATED) == 0
-    workers = 4
-    for _ in range(100):
-        workers += spell.look(STALLED, cpu=1.5 * TICK, workers=workers)
-    assert workers <= 6
-    assert spell.until_growth(STALLED, cpu=1.2 * TICK, workers=workers) < WINDOW + TICK
-
-
-def test_a_saturated_processor_stays_busy_while_threads_lose_it_to_others() -> None:
-    contended = STALLED._replace(cpu=TICK, preempted=1)
-    for switch_interval, stays in (0.0, True), (SWITCH, False):
-        spell = Spell(switch_interval=switch_interval)
-        for _ in range(10):
-            assert spell.look(SATURATED) == 0
-        workers = 4
-        for _ in range(100):
-            workers += spell.look(contended, workers=workers)
-        assert (workers <= 6) is stays
-        assert spell.look(STALLED, workers=min(workers, 100)) > 0
-
-
-def test_threads_that_lose_their_processors_do_not_make_a_pool_busy() -> None:
-    contended = STALLED._replace(cpu=TICK, preempted=1)
-    spell = Spell()
-    workers = 1
-    for _ in range(30):
-        workers += spell.look(contended, workers=workers)
-    assert workers > 100
-
-
-def test_pauses_grow_shorter_again_while_the_processor_is_not_busy() -> None:
-    spell = Spell()
-    for workers in range(4, 8):
-        pause = spell.until_growth(LATE, workers=workers)
-    assert pause > 3 * BUSY_PAUSE
-    spell.look(FLOWING, oldest_wait=TICK, taken=50)
-    for _ in range(200):
-        assert spell.look(FLOWING, oldest_wait=TICK) == 0
-    assert spell.look(STALLED, workers=40) == 1
-    assert spell.until_growth(SATURATED, workers=41) == pytest.approx(BUSY_PAUSE, abs=TICK)
-
-
-def test_starting_threads_is_not_mistaken_for_a_busy_processor() -> None:
+def test_starting_threads_is_not_mistaken_for_a_processor_in_use() -> None:
     spell = Spell()
     spell.grow(7)
     cost = 64 * START_COST
-    assert spell.look(STALLED, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
+    assert spell.look(IDLE, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
 
 
-def test_a_timekeeper_starved_while_it_started_threads_sees_a_busy_processor() -> None:
+def test_at_most_half_of_what_is_used_is_taken_for_the_cost_of_starting_threads() -> None:
     spell = Spell()
-    spell.grow(3)
-    assert spell.look(STALLED, workers=8, taken=4, elapsed=0.02, cpu=0.02) == 0
+    spell.grow(7)
+    assert spell.look(IDLE, workers=128, taken=64, elapsed=0.02, cpu=0.04) == 1
 
 
-def test_computing_workers_are_given_time_to_show_before_the_next_doubling() -> None:
+# A processor in use is left to those who use it: processors + CREW workers that are not blocked.
+
+
+@pytest.mark.parametrize("sample", [HALF, FULL, LATE], ids=["half", "full", "late"])
+def test_workers_that_run_get_company_one_by_one_up_to_the_limit(sample: Sample) -> None:
+    spell = Spell().settle(sample)
+    for workers in range(1, LIMIT):
+        pause = spell.until_growth(sample, workers=workers, asleep=awake(workers), taken=1)
+        assert pause < PAUSE + sample.elapsed + TICK or workers == 1
+    for _ in range(1000):
+        assert not spell.look(sample, workers=LIMIT, asleep=awake(LIMIT), taken=1)
+
+
+@pytest.mark.parametrize("sample", [HALF, FULL, LATE], ids=["half", "full", "late"])
+def test_the_places_of_blocked_workers_are_filled_at_once(sample: Sample) -> None:
+    spell = Spell().settle(sample)
+    workers = 20
+    asleep = Asleep(workers, outside=workers - 2, in_locks=0)
+    assert spell.look(sample, workers=workers, asleep=asleep) == LIMIT - 2
+    assert spell.look(sample, workers=workers, asleep=asleep) == 0 or sample is LATE
+
+
+@pytest.mark.parametrize("sample", [HALF, FULL, LATE], ids=["half", "full", "late"])
+def test_a_pool_whose_workers_are_all_blocked_doubles_whoever_computes(sample: Sample) -> None:
+    spell = Spell().settle(sample)
+    grown = [spell.look(sample, workers=5 + n, asleep=Asleep(5 + n, outside=5, in_locks=n)) for n in range(4)]
+    assert grown == [1, 2, 4, 8]
+
+
+def test_a_pool_whose_workers_were_all_blocked_waits_for_a_count_of_those_that_came() -> None:
+    spell = Spell().settle(HALF)
+    assert spell.look(HALF, workers=5, asleep=Asleep(5, outside=5, in_locks=0)) == 1
+    for _ in range(8):
+        assert spell.look(HALF, workers=6, asleep=Asleep(5, outside=5, in_locks=0)) == 0
+    assert spell.look(HALF, workers=6, asleep=Asleep(6, outside=6, in_locks=0)) == 2
+
+
+def test_idle_workers_and_those_that_wait_for_this_pool_are_not_counted_twice() -> None:
+    spell = Spell().settle(FULL)
+    workers = LIMIT + 5
+    for _ in range(100):
+        assert not spell.look(FULL, workers=workers, idle=2, blocked=3, asleep=Asleep(workers, 0, 5), taken=1) or (
+            workers - 3 < LIMIT
+        )
+
+
+def test_who_is_asleep_is_asked_for_where_it_decides() -> None:
+    for sample, workers, asks in ((IDLE, 1, False), (IDLE, LIMIT, True), (HALF, 1, True), (LATE, 1, True)):
+        spell = Spell().settle(sample)
+        spell.look(sample, workers=workers, taken=1)
+        assert spell.sizing.asks is asks, (sample, workers)
+
+
+def test_the_limit_holds_beside_idle_processors_that_others_may_use() -> None:
     spell = Spell()
-    computing = STALLED._replace(cpu=TICK)
-    began = spell.time
-    for workers, started in (1, 1), (2, 2), (4, 4):
-        while not (grown := spell.look(computing, workers=workers)):
-            assert spell.time < began + 0.1
-        assert grown == started
-    assert spell.time - began >= 2 * 0.0025
-    assert Spell().grow(3) == [1, 2, 4]
+    assert spell.look(IDLE, workers=LIMIT, asleep=awake(LIMIT), taken=1) == 0
+    assert spell.look(IDLE, workers=LIMIT, asleep=Asleep(LIMIT, 1, 0), taken=1) == 1
+    assert spell.look(IDLE, workers=LIMIT + 1, asleep=Asleep(LIMIT, 1, 0), taken=1) == 2
 
 
-def test_a_pool_that_takes_tasks_faster_than_anything_can_block_hardly_grows() -> None:
-    brisk = FLOWING._replace(taken=500, workers=2)
+def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken() -> None:
+    for sample in FULL, LATE:
+        spell = Spell().settle(sample)
+        workers = LIMIT + 3
+        gaps = [spell.until_growth(sample, workers=workers + n, asleep=awake(workers + n)) for n in range(4)]
+        assert gaps[0] > STALL - TICK
+        assert gaps[1:] == pytest.approx([STALL_PAUSE] * 3, abs=2 * sample.elapsed)
+        for _ in range(1000):
+            assert not spell.look(sample, workers=workers, asleep=awake(workers), taken=1)
+
+
+def test_a_crowd_at_which_nothing_is_taken_beside_idle_processors_gets_workers_sooner() -> None:
     spell = Spell()
-    assert spell.until_growth(brisk) == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=TICK)
+    gaps = [spell.until_growth(IDLE, workers=LIMIT + n, asleep=awake(LIMIT + n)) for n in range(4)]
+    assert gaps[0] == pytest.approx(STALL, abs=2 * TICK)
+    assert gaps[1:] == pytest.approx([PAUSE] * 3, abs=TICK)
 
 
-FLOOD = FLOWING._replace(cpu=0.5 * TICK, workers=10, census=(0.7, 0.95))
-"""Ten workers take tasks, and keep the GIL between them."""
+# Where the platform does not tell who is blocked.
 
 
-def test_tasks_that_keep_the_gil_hardly_get_more_workers() -> None:
-    spell = Spell(switch_interval=SWITCH)
-    for _ in range(3):
-        assert spell.until_growth(FLOOD) == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=2 * TICK)
+def test_where_nobody_can_tell_a_half_idle_processor_gets_one_worker_a_pause() -> None:
+    spell = Spell().settle(HALF)
+    pauses = [spell.until_growth(HALF, workers=n, taken=1) for n in range(5, 30)]
+    assert pauses[1:] == pytest.approx([PAUSE] * 24, abs=TICK)
 
 
-@pytest.mark.parametrize(
-    ("changes", "switch_interval"),
-    [
-        ({"census": None}, SWITCH),
-        ({"census": (0.7, 0.95)}, 0.0),
-        ({"census": (0.4, 0.95)}, SWITCH),
-        ({"census": (0.7, 0.85)}, SWITCH),
-        ({"census": (1.8, 1.9), "workers": 3}, SWITCH),
-        ({"starting": 3, "idle": 3, "blocked": 3}, SWITCH),
-        ({"cpu": 0.0}, SWITCH),
-        ({"oldest_wait": 1.1 * OVERTAKEN}, SWITCH),
-    ],
-    ids=["unknown", "no GIL", "others keep it", "idle GIL", "without the GIL", "one at work", "blocking", "overtaken"],
-)
-def test_others_get_them_as_they_wait(changes: dict[str, Any], switch_interval: float) -> None:
-    sample = FLOOD._replace(**changes)
-    assert Spell(switch_interval=switch_interval).until_growth(sample) <= 2 * ARRIVAL
+@pytest.mark.parametrize("sample", [FULL, LATE], ids=["full", "late"])
+def test_where_nobody_can_tell_every_worker_of_a_busy_processor_runs(sample: Sample) -> None:
+    spell = Spell().settle(sample)
+    assert spell.until_growth(sample, workers=LIMIT - 1, taken=1) <= PAUSE + sample.elapsed
+    for _ in range(1000):
+        assert not spell.look(sample, workers=LIMIT, taken=1)
+    assert spell.until_growth(sample, workers=LIMIT) == pytest.approx(STALL, abs=sample.elapsed)
 
 
-def test_a_census_is_asked_for_where_workers_may_be_wanted_and_could_be_too_many() -> None:
-    spell = Spell(switch_interval=SWITCH)
-    spell.sizing.begin(inf, 10, 0)
-    assert not spell.sizing.asks
-    for changes, asks in (
-        ({}, True),
-        ({"oldest_wait": TARGET_DELAY / 2}, False),
-        ({"cpu": 0.0}, False),
-        ({"taken": 0}, False),
-        ({"queued": 0}, False),
-    ):
-        spell.look(FLOOD, **changes)
-        assert spell.sizing.asks == asks, changes
-    spell.look(FLOOD)
-    spell.sizing.begin(TICK, 10, 0)
-    assert not spell.sizing.asks
+# How it is told that a processor is busy.
 
 
-def test_workers_on_their_way_to_a_busy_processor_are_waited_for() -> None:
+def test_a_busy_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None:
+    spell = Spell().settle(FULL)
+    for _ in range(100):
+        assert not spell.look(HALF, workers=LIMIT, cpu=1.3 * TICK, taken=1)
+    assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * WINDOW
+
+
+def test_one_look_at_full_processors_will_do() -> None:
+    assert Spell().look(FULL, workers=LIMIT, taken=1) == 0
+
+
+def test_a_look_made_late_by_another_process_counts_for_nothing() -> None:
+    assert Spell().look(LATE, cpu=0.05 * TICK) == 1
+
+
+def test_a_first_look_that_is_late_starts_one_worker_at_most() -> None:
+    assert Spell().look(LATE) <= 1
+
+
+@pytest.mark.parametrize(("rest", "grown"), [(0.5 * MEMORY, 0), (1.5 * MEMORY, 1)])
+def test_a_spell_soon_after_another_goes_on_with_what_was_learnt(rest: float, grown: int) -> None:
+    spell = Spell().settle(FULL)
+    spell.sizing.begin(rest)
+    assert spell.look(IDLE, workers=LIMIT, taken=1) == grown
+
+
+# Bounds, spare workers, refused threads.
+
+
+def test_a_refused_thread_is_tried_again_now_and_then() -> None:
     spell = Spell()
-    assert spell.until_growth(LATE, starting=1, workers=4) == pytest.approx(
-        BUSY_PAUSES * BUSY_PAUSE, abs=2 * LATE.elapsed
-    )
-
-
-def test_many_blocked_workers_behind_one_computing_thread_do_not_lengthen_the_pauses() -> None:
-    for switch_interval, longest in (SWITCH, 1), (0.0, BUSY_PAUSES):
-        spell = Spell(switch_interval=switch_interval)
-        workers = 100
-        for _ in range(20):
-            pause = spell.until_growth(LATE, workers=workers)
-            workers += 1
-        assert pause == pytest.approx(longest * BUSY_PAUSE, abs=LATE.elapsed)
-
-
-def test_whose_threads_compute_is_found_out_anew_in_each_spell() -> None:
-    spell = Spell(switch_interval=SWITCH)
-    for workers in range(100, 120):
-        spell.until_growth(LATE, workers=workers)
-    spell.sizing.begin(inf, 120, 0)
-    pauses = [spell.until_growth(LATE, workers=workers) for workers in (120, 121)]
-    assert pauses == pytest.approx([BUSY_PAUSE, 2 * BUSY_PAUSE], abs=LATE.elapsed)
-
-
-def test_computing_workers_lengthen_the_pauses_with_the_gil_too() -> None:
-    late = 8 * SWITCH
-    crowded = LATE._replace(late=late, elapsed=late + TICK, cpu=late + TICK)
-    spell = Spell(switch_interval=SWITCH)
-    for workers in range(16, 36):
-        pause = spell.until_growth(crowded, workers=workers)
-    assert pause == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=crowded.elapsed)
-
-
-def test_threads_that_release_the_gil_are_not_counted_as_one() -> None:
-    released = LATE._replace(cpu=1.5 * LATE.elapsed)
-    spell = Spell(switch_interval=SWITCH)
-    for workers in range(100, 120):
-        pause = spell.until_growth(released, workers=workers)
-    assert pause == pytest.approx(BUSY_PAUSES * BUSY_PAUSE, abs=released.elapsed)
-
-
-def test_a_refused_thread_slows_growth_until_one_starts() -> None:
-    spell = Spell()
-    assert spell.look(STALLED) == 1
-    pauses = [spell.until_growth(STALLED, refused=True) for _ in range(3)]
-    assert pauses == pytest.approx([BUSY_PAUSE, 2 * BUSY_PAUSE, 3 * BUSY_PAUSE], abs=2 * TICK)
-    assert spell.look(STALLED, workers=2, taken=1) == 1
-    assert spell.look(STALLED, workers=3, taken=1) == 2
+    assert spell.look(IDLE) == 1
+    pauses = [spell.until_growth(IDLE, refused=True) for _ in range(3)]
+    assert pauses == pytest.approx([STALL] * 3, abs=2 * TICK)
 
 
 def test_keeps_the_floor_whatever_keeps_the_processor_busy() -> None:
-    for sample in STALLED, LATE, SATURATED:
-        assert Spell(Limits(8, 200, 0)).look(sample, workers=3) == 5
-    assert Spell(Limits(8, 200, 0)).look(STALLED, queued=0, workers=3, idle=3) == 5
+    for sample in IDLE, LATE, FULL:
+        assert Spell(WorkerBounds(8, 200, 0)).look(sample, workers=3) == 5
+    assert Spell(WorkerBounds(8, 200, 0)).look(IDLE, queued=0, workers=3, idle=3) == 5
 
 
 def test_a_task_without_any_worker_gets_one_at_once() -> None:
-    for sample in STALLED, LATE, SATURATED:
+    for sample in IDLE, LATE, FULL:
         assert Spell().look(sample, workers=0, taken=0) == 1
 
 
 def test_keeps_spare_workers_ahead_of_demand() -> None:
-    spell = Spell(Limits(0, 200, 10))
-    assert spell.look(STALLED, queued=0, workers=5, idle=2) == 8
-    assert spell.look(STALLED, queued=0, workers=13, idle=2, starting=8) == 0
-    assert spell.look(STALLED, queued=0, workers=13, idle=10) == 0
-    assert Spell(Limits(0, 200, 10)).look(STALLED) == 10
-    assert Spell(Limits(0, 12, 10)).look(STALLED, queued=0, workers=8, idle=0) == 4
+    spell = Spell(WorkerBounds(0, 200, 10))
+    assert spell.look(IDLE, queued=0, workers=5, idle=2) == 8
+    assert spell.look(IDLE, queued=0, workers=13, idle=2, starting=8) == 0
+    assert spell.look(IDLE, queued=0, workers=13, idle=10) == 0
+    assert Spell(WorkerBounds(0, 200, 10)).look(IDLE) == 10
+    assert Spell(WorkerBounds(0, 12, 10)).look(IDLE, queued=0, workers=8, idle=0) == 4
 
 
 def test_starts_no_spare_workers_for_tasks_that_wait_for_a_processor() -> None:
-    assert Spell(Limits(0, 200, 10)).look(LATE, workers=8) == 0
+    assert Spell(WorkerBounds(0, 200, 10)).look(LATE, workers=LIMIT) == 0
 
+
+# Whatever a look sees.
 
 counts = st.integers(0, 300)
 seconds = st.floats(0, 1, allow_subnormal=False)
@@ -476,16 +326,14 @@ samples = st.builds(
     starting=counts,
     idle=counts,
     blocked=counts,
-    oldest_wait=seconds,
     elapsed=st.one_of(st.sampled_from([0.0, TICK]), seconds),
     late=st.one_of(st.just(0.0), seconds),
     cpu=st.one_of(st.just(0.0), seconds),
     cpus=st.integers(1, 64),
     refused=st.booleans(),
-    preempted=st.integers(0, 3),
+    asleep=st.one_of(st.none(), st.builds(Asleep, counts, counts, counts)),
 )
-all_limits = st.tuples(counts, counts, counts).map(lambda n: Limits(min(n[0], n[1]), max(n[0], n[1], 1), n[2]))
-switches = st.sampled_from([0.0, SWITCH, 1e-6])
+all_bounds = st.tuples(counts, counts, counts).map(lambda n: WorkerBounds(min(n[0], n[1]), max(n[0], n[1], 1), n[2]))
 
 
 def crowds(sample: Sample, workers: int, growing: bool, looks: int) -> list[Sample]:
@@ -497,7 +345,7 @@ spells = st.lists(
         samples.map(lambda sample: [sample]),
         st.builds(
             crowds,
-            st.sampled_from([STALLED, FLOWING, LATE, SATURATED]),
+            st.sampled_from([IDLE, FLOWING, HALF, LATE, FULL]),
             st.integers(1, 100),
             st.booleans(),
             st.integers(1, 50),
@@ -508,64 +356,59 @@ spells = st.lists(
 """What looks may see: anything, and now and then the same for a while."""
 
 
-@given(spells, st.lists(all_limits, min_size=1), switches)
-def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[Limits], switch: float) -> None:
-    sizing = Sizing(switch)
-    for sample, limits in zip(looks, cycle(resized), strict=False):
-        started = sizing.look(sample, limits)
+@given(spells, st.lists(all_bounds, min_size=1))
+def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[WorkerBounds]) -> None:
+    sizing = Sizing()
+    for sample, bounds in zip(looks, cycle(resized), strict=False):
+        started = sizing.decide(sample, bounds)
         assert started >= 0
-        assert sample.workers + started <= max(sample.workers, ceiling(limits, sample.blocked))
+        assert sample.workers + started <= max(sample.workers, ceiling(bounds, sample.blocked))
         waiting = sample.queued - sample.idle - sample.starting
-        spare = limits.min_spare_workers - sample.idle - sample.starting
-        floor = max(limits.min_workers, 1 if sample.queued else 0) - sample.workers
+        spare = bounds.min_spare_workers - sample.idle - sample.starting
+        floor = max(bounds.min_workers, 1 if sample.queued else 0) - sample.workers
         assert started <= max(waiting, spare, floor, 0)
 
 
-@given(spells, all_limits, switches)
-def test_the_same_looks_give_the_same_answers(looks: list[Sample], limits: Limits, switch: float) -> None:
-    one, other = Sizing(switch), Sizing(switch)
-    assert [one.look(sample, limits) for sample in looks] == [other.look(sample, limits) for sample in looks]
+@given(spells, all_bounds)
+def test_the_same_looks_give_the_same_answers(looks: list[Sample], bounds: WorkerBounds) -> None:
+    one, other = Sizing(), Sizing()
+    assert [one.decide(sample, bounds) for sample in looks] == [other.decide(sample, bounds) for sample in looks]
 
 
-@given(spells, spells, all_limits, switches)
-def test_nothing_survives_the_end_of_waiting(
-    before: list[Sample], after: list[Sample], limits: Limits, switch: float
-) -> None:
-    used, fresh = Sizing(switch), Sizing(switch)
+@given(spells, spells, all_bounds)
+def test_nothing_survives_the_end_of_waiting(before: list[Sample], after: list[Sample], bounds: WorkerBounds) -> None:
+    used, fresh = Sizing(), Sizing()
     for sample in before:
-        used.look(sample, limits)
+        used.decide(sample, bounds)
     for sizing in (used, fresh):
-        sizing.begin(inf, 5, 1)
-    assert [used.look(sample, limits) for sample in after] == [fresh.look(sample, limits) for sample in after]
+        sizing.begin(inf)
+    assert [used.decide(sample, bounds) for sample in after] == [fresh.decide(sample, bounds) for sample in after]
 
 
-@given(spells, samples, st.integers(1, 100), switches)
-def test_growth_never_stops_while_tasks_wait_below_the_ceiling(
-    before: list[Sample], sample: Sample, waiting: int, switch: float
+@given(spells, samples, st.integers(1, 100))
+def test_growth_never_stops_while_nothing_is_taken_below_the_ceiling(
+    before: list[Sample], sample: Sample, waiting: int
 ) -> None:
-    sizing = Sizing(switch)
+    sizing = Sizing()
     for past in before:
-        sizing.look(past, LIMITS)
+        sizing.decide(past, BOUNDS)
+    workers = min(sample.workers, BOUNDS.max_workers - 1)
     stuck = sample._replace(
         queued=sample.idle + sample.starting + waiting,
-        workers=min(sample.workers, LIMITS.max_workers - 1),
-        oldest_wait=2 * TARGET_DELAY,
+        taken=0,
+        workers=workers,
         elapsed=max(sample.elapsed, TICK),
+        # The next count comes, and counts everybody.
+        asleep=sample.asleep and sample.asleep._replace(counted=workers),
     )
-    looks = 2 + round(BUSY_PAUSES * BUSY_PAUSE / stuck.elapsed)
-    assert any(sizing.look(stuck, LIMITS) for _ in range(looks))
+    looks = 2 + round((STALL + STALL_PAUSE) / stuck.elapsed)
+    assert any(sizing.decide(stuck, BOUNDS) for _ in range(looks))
 
 
-@given(st.lists(st.tuples(st.floats(0.004, 0.1), st.integers(0, 50), st.integers(1, 199)), max_size=60), switches)
-def test_growth_behind_a_busy_processor_is_at_most_one_worker_a_pause(
-    looks: list[tuple[float, int, int]], switch: float
-) -> None:
-    sizing = Sizing(switch)
-    time, started = 0.0, 0
+@given(st.lists(st.tuples(st.floats(0.004, 0.1), st.integers(1, 50), st.integers(LIMIT, 199)), max_size=60))
+def test_tasks_that_compute_never_get_more_than_the_limit(looks: list[tuple[float, int, int]]) -> None:
+    sizing = Sizing()
     for late, taken, workers in looks:
         elapsed = late + TICK
-        time += elapsed
-        started += sizing.look(
-            LATE._replace(late=late, elapsed=elapsed, cpu=elapsed, taken=taken, workers=workers), LIMITS
-        )
-    assert started <= time / BUSY_PAUSE
+        sample = LATE._replace(late=late, elapsed=elapsed, cpu=elapsed, taken=taken, workers=workers)
+        assert sizing.decide(sample._replace(asleep=awake(workers)), BOUNDS) == 0

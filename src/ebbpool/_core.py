@@ -1748,16 +1748,14 @@ class Pool:
         head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
         return head._since
 
-    def look(self, now: float) -> tuple[bool, int, int, int, int, int, int, float] | None:
+    def look(self, now: float) -> tuple[bool, int, int, int, int, int, int] | None:
         """What the timekeeper wants to know at `now` (monotonic seconds), or None when it need not come back.
 
         Returns:
-            (whether another worker may be started, waiting, taken so far, workers, starting, idle, blocked, seconds
-            for which the oldest has waited)
+            (whether another worker may be started, waiting, taken so far, workers, starting, idle, blocked)
         """
         trash: list[FutureCore] = []
         errand = None
-        oldest = 0.0
         with self.mutex:
             self.clock = now
             self._trim(trash)
@@ -1767,10 +1765,8 @@ class Pool:
             self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
             self.covered = needed
             may_grow = not self.at_ceiling
-            if self._waiting() > 0:
-                oldest = now - self._oldest()
-                if self.parked and not self.searching:
-                    errand = self._rouse()
+            if self._waiting() > 0 and self.parked and not self.searching:
+                errand = self._rouse()
             taken = self.taken
             headcount = self.headcount
             starting = self.starting
@@ -1780,7 +1776,7 @@ class Pool:
             self._run(errand, None)
         if not needed:
             return None
-        return may_grow, waiting, taken, headcount, starting, idle, blocked, oldest
+        return may_grow, waiting, taken, headcount, starting, idle, blocked
 
     @cython.locals(worker=Worker)
     def counts(self) -> dict[str, float]:

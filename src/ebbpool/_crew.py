@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from ebbpool import _lifecycle, _stack
 from ebbpool._accel import Pool, Worker
 from ebbpool._census import Census
-from ebbpool._compat import GIL_ENABLED, available_cpus
-from ebbpool._sizing import TICK, Limits, Sample, Sizing
+from ebbpool._compat import available_cpus
+from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._timekeeper import Tick, timekeeper
 from ebbpool._timers import Timers
 
@@ -36,7 +36,6 @@ class _Look(NamedTuple):
     now: float
     cpu: float
     taken: int
-    preempted: int
 
 
 def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
@@ -121,7 +120,7 @@ class Crew:
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
-        self._sizing = Sizing(0.0 if not GIL_ENABLED else sys.getswitchinterval())
+        self._sizing = Sizing()
         self._cpus = available_cpus()
         self._previous: _Look | None = None
         self._ended = -inf
@@ -189,25 +188,25 @@ class Crew:
 
     def begin(self, tick: Tick) -> None:
         """Notes where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
-        self._sizing.begin(tick.now - self._ended, self.pool.headcount, self.pool.starting)
-        self._previous = _Look(tick.now, tick.cpu, self.pool.taken, tick.preempted)
+        self._sizing.begin(tick.now - self._ended)
+        self._previous = _Look(tick.now, tick.cpu, self.pool.taken)
 
     def look(self, tick: Tick) -> float | None:
-        """Starts as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
+        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
         seen = self.pool.look(tick.now)
         previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refused = False
             return None
-        may_grow, queued, taken, workers, starting, idle, blocked, oldest = seen
+        may_grow, queued, taken, workers, starting, idle, blocked = seen
         if not may_grow:
             # The spell may go on with a new beginning.
             self._ended = tick.now
             return CEILING_TICK
-        self._previous = _Look(tick.now, tick.cpu, taken, tick.preempted)
+        self._previous = _Look(tick.now, tick.cpu, taken)
         if previous is None:
-            previous = _Look(tick.now - TICK - tick.late, tick.cpu, taken, tick.preempted)
+            previous = _Look(tick.now - TICK - tick.late, tick.cpu, taken)
         sample = Sample(
             queued=queued,
             taken=taken - previous.taken,
@@ -215,20 +214,23 @@ class Crew:
             starting=starting,
             idle=idle,
             blocked=blocked,
-            oldest_wait=oldest,
             elapsed=tick.now - previous.now,
             late=tick.late,
             cpu=tick.cpu - previous.cpu,
             cpus=self._cpus,
             refused=self._refused,
-            preempted=tick.preempted - previous.preempted,
-            census=self._census.take(tick.now, tick.cpu, self.threads) if self._sizing.asks else None,
+            asleep=self._asleep(tick.now, tick.cpu),
         )
         pool = self.pool
-        count = self._sizing.look(sample, Limits(pool.min_workers, pool.max_workers, pool.min_spare_workers))
+        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, pool.max_workers, pool.min_spare_workers))
         if count > 0:
             self._start_many(count)
-        return self._sizing.tick
+        return TICK
+
+    def _asleep(self, now: float, cpu: float) -> Asleep | None:
+        if not self._sizing.asks:
+            return None
+        return self._census.measure(now, cpu, self.threads, threading.enumerate(), self._sizing.busy)
 
     def _start_many(self, count: int) -> None:
         self._refused = False

@@ -1,7 +1,14 @@
 """When a pool grows: pure decisions over numbers, without a thread and without a clock of their own.
 
-The timekeeper looks at a pool every `TICK` seconds while its tasks wait, hands what it saw to `Sizing.look`
-and starts as many workers as it is told. docs/design.md has the reasons and figures behind every constant.
+The rule, after Linux's concurrency-managed work queues, which keep just enough workers that run:
+
+* An idle processor while tasks wait is reason enough to grow, at once: by 1, 2, 4, ... from look to look.
+* A processor in use is left to those who use it. The pool keeps up to processors + `CREW` workers that are not
+  blocked, and fills the places of blocked ones.
+* Beyond that it grows only if no task at all was taken for a while, and then hardly.
+
+The timekeeper looks at a pool every `TICK` seconds while its tasks wait, hands what it saw to `Sizing.decide`
+and starts as many workers as it is told. docs/design.md has the reasons and figures behind the constants.
 """
 
 from __future__ import annotations
@@ -11,65 +18,69 @@ from typing import Final, NamedTuple
 TICK: Final = 0.001
 """Seconds between two looks at a pool whose tasks wait."""
 
-QUICK_TICK: Final = 0.0005
-"""The same while workers are started under a GIL that nobody keeps: there a computing task shows at once."""
+WINDOW: Final = 0.012
+"""Seconds over which looks are judged together: the clock of a process may move in steps of 4 ms."""
 
-TARGET_DELAY: Final = 0.005
-"""Seconds a task may wait in a pool that takes tasks before more workers are started."""
+IDLE: Final = 0.35
+"""A process that uses less than this share of its processors leaves one idle ..."""
 
-BUSY_PAUSE: Final = 0.025
-"""Seconds until the first worker is started while the processor, or the GIL, is the bottleneck; the second
-waits for twice as long after the first, and so on."""
+BUSY: Final = 0.8
+"""... one that uses this share has none to spare ..."""
 
-BUSY_PAUSES: Final = 8
-"""The longest such pause, in multiples of `BUSY_PAUSE`: growth never stops altogether."""
+SPARE: Final = 0.6
+"""... until it uses less than this share of them."""
 
-BUSY_SHARE: Final = 0.8
-"""A process that uses this share of its processors has none to spare ..."""
+LATE: Final = 0.5
+"""Looks that spend this share of the time waiting for their turn show that the GIL, or a processor, is short ..."""
 
-SPARE_SHARE: Final = 0.7
-"""... until it uses less than this share of them; others may take the rest."""
+PUNCTUAL: Final = 0.3
+"""... until it is less than this share."""
 
-LATE_SHARE: Final = 0.5
-"""Looks that spend this share of the time waiting for a processor, or for the GIL, show that it is short."""
+OWN: Final = 0.1
+"""A process that used less than this share of one processor has not made a look late itself."""
 
-GIL_SHARE: Final = 0.9
-"""A process that uses this share of one processor, however many of its threads have work, keeps its GIL busy."""
+CREW: Final = 4
+"""Workers beyond the number of processors that may run at a time: they bridge what blocks for a moment."""
 
-OVERTAKEN: Final = 0.1
-"""Seconds after which a task that waits while others are taken may not be next: it needs a worker, come what may."""
+PAUSE: Final = 0.004
+"""Seconds between two starts while a processor is in use."""
 
-OWN_SHARE: Final = 0.25
-"""A process that used less than this share of one processor has not made a look late, and is not busy."""
+ARRIVAL: Final = 0.010
+"""Seconds a worker that was started may take to arrive before it is no longer waited for."""
 
-WINDOW: Final = 0.016
-"""Seconds over which looks are judged together; kernels may account for processor time in steps of 4 ms."""
+STALL: Final = 0.2
+"""Seconds without any task being taken until a crowd of workers gets another one, or a refused thread another try."""
 
-CROWD: Final = 8
-"""Looks over which the threads ahead of a look are averaged; with this many workers to each, most block."""
-
-BRISK: Final = 50e-6
-"""Seconds; a worker that takes tasks more often than this cannot have blocked in them."""
+STALL_PAUSE: Final = 0.5
+"""Seconds between two starts in such a crowd."""
 
 START_COST: Final = 150e-6
 """Seconds of processor time that starting one worker may take; not to be mistaken for a busy processor."""
 
-SLICE: Final = 0.0025
-"""Seconds until started workers that compute, rather than block, show as late looks or as processor time."""
-
 MEMORY: Final = 0.1
 """Seconds after which a spell of waiting has nothing to do with the one before."""
 
-ARRIVAL: Final = 0.010
-"""Seconds a worker that was started or woken may take to arrive before it is no longer waited for."""
 
-
-class Limits(NamedTuple):
+class WorkerBounds(NamedTuple):
     """The bounds a pool was given."""
 
     min_workers: int
     max_workers: int
     min_spare_workers: int
+
+
+class Asleep(NamedTuple):
+    """How many of a pool's threads want no processor.
+
+    Attributes:
+        counted: How many threads were looked at.
+        outside: Those that wait for something outside of the process: a timer, a socket, a disk.
+        in_locks: Those that have waited for a lock for a while, one that none of the pool's threads keeps computing.
+    """
+
+    counted: int
+    outside: int
+    in_locks: int
 
 
 class Sample(NamedTuple):
@@ -82,15 +93,13 @@ class Sample(NamedTuple):
         starting: Of these, the ones started but not yet seen to take work.
         idle: Of these, the ones parked, or woken and searching.
         blocked: Of these, the ones that wait for a future of this same pool.
-        oldest_wait: Age of the oldest waiting task.
         elapsed: Time since the previous look.
         late: How much later than asked this look came.
         cpu: Processor time the whole process used since the previous look.
         cpus: Processors available to the process.
         refused: Whether the system would not start the last worker that was asked for.
-        preempted: How often meanwhile a thread of the process had to leave its processor to another thread.
-        census: What the pool's own workers, and what the whole process, used of one processor of late; None if that was
-            not asked for (`Sizing.asks`), or is unknown.
+        asleep: How many of the pool's threads want no processor; None if that was not asked for (`Sizing.asks`), or is
+            unknown.
     """
 
     queued: int
@@ -99,217 +108,138 @@ class Sample(NamedTuple):
     starting: int
     idle: int
     blocked: int
-    oldest_wait: float
     elapsed: float
     late: float
     cpu: float
     cpus: int
     refused: bool = False
-    preempted: int = 0
-    census: tuple[float, float] | None = None
+    asleep: Asleep | None = None
 
 
-def ceiling(limits: Limits, blocked: int) -> int:
+def ceiling(bounds: WorkerBounds, blocked: int) -> int:
     """Return the most workers a pool may have while `blocked` of them wait for its own futures."""
-    return limits.max_workers + blocked
+    return bounds.max_workers + blocked
 
 
 class Sizing:
     """What one pool remembers from look to look. Used by one thread at a time.
 
     Attributes:
-        tick: Seconds from the last look until the next.
-        asks: Whether the next looks should have a census.
-
-    Args:
-        switch_interval: With a GIL, how long in seconds a computing thread keeps it when others want it
-            (`sys.getswitchinterval()`); zero without a GIL.
+        asks: Whether the next look should count who is asleep.
+        busy: Whether processors, or the GIL, are hard to come by.
     """
 
     __slots__ = (
-        "_busy",
-        "_computing",
         "_cpu",
-        "_crowd",
         "_elapsed",
-        "_flowed",
         "_granted",
         "_late",
-        "_paced",
         "_pause",
-        "_preempted",
-        "_starting",
+        "_stalled",
         "_step",
-        "_switch_interval",
-        "_workers",
+        "_used",
         "asks",
-        "tick",
+        "busy",
     )
 
-    def __init__(self, switch_interval: float = 0.0) -> None:
-        self._switch_interval = switch_interval
+    def __init__(self) -> None:
         self._forget()
 
-    def begin(self, rest: float, workers: int, starting: int) -> None:
-        """A spell of waiting begins, `rest` seconds after the last one ended, with so many workers; see `Sample`."""
+    def begin(self, rest: float) -> None:
+        """Begin a spell of waiting, `rest` seconds after the last one ended."""
         if rest > MEMORY:
             self._forget()
-        self.tick = TICK
-        self.asks = False
         self._step = 1
         self._granted = 0
-        self._workers = workers
-        self._starting = starting
 
     def _forget(self) -> None:
-        self.tick = TICK
-        self.asks = False
-        self._busy = False
-        self._computing = False
-        self._flowed = False
         self._step = 1
         self._granted = 0
-        self._pause = 0.0
-        self._paced = 0.0
-        self._workers = 0
-        self._starting = 0
-        self._cpu = 0.0
-        self._late = 0.0
-        self._elapsed = 0.0
-        self._preempted = 0.0
-        self._crowd = 0.0
+        self._pause = self._stalled = 0.0
+        self._cpu = self._late = self._elapsed = 0.0
+        self._used = 0.0
+        self.busy = False
+        self.asks = False
 
-    def look(self, sample: Sample, limits: Limits) -> int:
+    def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
         """Return how many workers to start now, given what was seen.
 
         The answer never lifts the pool above its ceiling and never exceeds what waiting tasks, spare workers
         and `min_workers` ask for.
         """
-        flow = self._flow(sample)
-        self._flowed = self._flowed or flow > 0
-        busy = self._is_busy(sample)
-        brisk = flow * BRISK > sample.elapsed * sample.workers
-        self._pause += sample.elapsed
-        self._granted = 0
-        self.tick = TICK
-        self.asks = False
-
+        self._weigh(sample)
         waiting = max(0, sample.queued - sample.idle - sample.starting)
-        spare = limits.min_spare_workers - sample.idle - sample.starting
-        short = max(limits.min_workers, min(1, sample.queued)) - sample.workers
-        wanted = min(max(waiting, spare, short), ceiling(limits, sample.blocked) - sample.workers)
+        spare = bounds.min_spare_workers - sample.idle - sample.starting
+        short = max(bounds.min_workers, min(1, sample.queued)) - sample.workers
+        wanted = min(max(waiting, spare, short), ceiling(bounds, sample.blocked) - sample.workers)
         if wanted <= 0:
             return 0
         if sample.refused:
-            grow = self._paced_growth(1.0 + self._paced)
+            grow = 1 if self._pause >= STALL else 0
         elif not waiting:
             grow = wanted
-        elif brisk or (flow and self._saturates(sample)):
-            grow = max(short, self._paced_growth(BUSY_PAUSES))
-        elif busy:
-            grow = max(short, self._grow_busy(sample))
         else:
-            self._paced = max(0.0, self._paced - sample.elapsed / BUSY_PAUSE)
-            grow = self._grow_flowing(sample) if flow else self._grow_stalled(sample)
-            grow = max(min(grow, waiting), spare, short)
+            # Spare workers are no help to tasks that wait for a processor.
+            grow = max(min(self._growth(sample), waiting), short, 0 if self.busy else spare)
         grow = min(grow, wanted)
-        if grow:
+        if grow > 0:
             self._pause = 0.0
             self._granted = grow
         return grow
 
-    def _flow(self, sample: Sample) -> int:
-        """Return how many tasks were taken by workers that had finished one, not by those that just came."""
-        came = self._starting + max(0, sample.workers - self._workers) - sample.starting
-        self._workers = sample.workers
-        self._starting = sample.starting
-        return max(0, sample.taken - max(0, came))
-
-    def _is_busy(self, sample: Sample) -> bool:
-        """Tell whether the processor or the GIL, rather than blocking, keeps tasks waiting."""
+    def _weigh(self, sample: Sample) -> None:
+        """Find out which share of the processors is in use, and which share of the time looks come late."""
+        elapsed = max(sample.elapsed, 1e-6)
         starts = self._granted * START_COST
-        cpu = max(0.0, sample.cpu - starts)
-        late = max(sample.late, sample.elapsed - TICK - 2 * starts)
-        keep = max(0.0, 1.0 - sample.elapsed / WINDOW)
+        self._granted = 0
+        # What the looks before have started is no sign of a busy processor; but not all of it need be that.
+        cpu = max(0.5 * sample.cpu, sample.cpu - starts)
+        late = max(sample.late, elapsed - TICK - 2 * starts)
+        keep = max(0.0, 1.0 - elapsed / WINDOW)
         self._cpu = self._cpu * keep + cpu
         self._late = self._late * keep + late
-        self._elapsed = self._elapsed * keep + sample.elapsed
-        self._preempted = self._preempted * keep + (sample.elapsed if sample.preempted else 0.0)
-        if self._switch_interval > 0:
-            if not self._crowd:
-                self._crowd = float(sample.workers)
-            self._crowd += (late / self._switch_interval - self._crowd) / CROWD
-        # A clock of processor time may be too coarse to show any.
-        self._computing = cpu > OWN_SHARE * sample.elapsed or (sample.cpu == 0 and late > TICK)
-        if not self._computing:
-            self._busy = self._busy and late > TICK
-        elif self._late > LATE_SHARE * self._elapsed or self._uses(BUSY_SHARE, cpu, sample):
-            self._busy = True
-        elif not self._contended() and not self._uses(SPARE_SHARE, cpu, sample):
-            self._busy = False
-        return self._busy
+        self._elapsed = self._elapsed * keep + elapsed
+        self._pause += elapsed
+        self._stalled = 0.0 if sample.taken else self._stalled + elapsed
+        self._used = self._cpu / (self._elapsed * sample.cpus)
+        lateness = self._late / self._elapsed
+        # One look will do to become busy: the next would start workers.
+        full = max(self._used, cpu / (elapsed * sample.cpus)) > BUSY
+        if full or (lateness > LATE and self._used * sample.cpus > OWN):
+            self.busy = True
+        elif self._used < SPARE and lateness < PUNCTUAL:
+            self.busy = False
 
-    def _saturates(self, sample: Sample) -> bool:
-        """Tell whether the tasks that are being taken keep the GIL: more workers would only pass it on."""
-        if self._switch_interval == 0 or not self._computing or sample.oldest_wait > OVERTAKEN:
-            return False
-        self.asks = self._busy or 2 * sample.oldest_wait > TARGET_DELAY
-        if sample.census is None:
-            return False
-        own, used = sample.census
-        # Tasks that compute without the GIL use a processor each.
-        at_work = sample.workers - sample.starting - sample.idle - sample.blocked
-        return used >= GIL_SHARE and 2 * own >= used and 2 * used <= at_work
-
-    def _contended(self) -> bool:
-        """Tell whether threads go on losing their processors, to each other or to other processes.
-
-        The look itself takes one away where none is free. Under a GIL that says nothing about this process.
-        """
-        return self._switch_interval == 0 and self._preempted > LATE_SHARE * self._elapsed
-
-    def _uses(self, share: float, cpu: float, sample: Sample) -> bool:
-        """Tell whether `share` of the processors was used, in this look or over the last few."""
-        share *= sample.cpus
-        return cpu > share * sample.elapsed or self._cpu > share * self._elapsed
-
-    def _paced_growth(self, pauses: float) -> int:
-        self._step = 1
-        if self._pause < BUSY_PAUSE * min(pauses, BUSY_PAUSES):
+    def _growth(self, sample: Sample) -> int:
+        """Return how many workers the waiting tasks should get."""
+        present = sample.workers - sample.blocked
+        in_use = self.busy or self._used >= IDLE
+        self.asks = in_use or present >= sample.cpus + CREW
+        if sample.asleep is not None:
+            counted, outside, in_locks = sample.asleep
+            # Idle workers wait for a lock, and so do those that wait for this pool.
+            running = present - outside - max(0, in_locks - sample.idle - sample.blocked)
+            came = max(0, present - counted)
+            if not in_use:
+                running -= came
+            elif 0 < running <= came and self._pause < MEMORY:
+                # Nobody runs but those that have come since: wait for the next count.
+                return 0
+        elif self.busy:
+            running = present
+        else:
+            # Where nobody can tell, there is room for one more beside a half idle processor.
+            running = min(present, sample.cpus + CREW - 1) if in_use else 0
+        if running >= sample.cpus + CREW:
+            self._step = 1
+            return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
+        if in_use and running > 0:
+            self._step = 1
+            if self._pause < PAUSE:
+                return 0
+            return sample.cpus + CREW - running if 2 * running < present else 1
+        # None of the pool's workers uses the processors. Those on their way will show what they do with them.
+        if sample.starting >= max(1, self._step // 4) and self._pause < ARRIVAL:
             return 0
-        self._paced += 1.0
-        return 1
-
-    def _grow_busy(self, sample: Sample) -> int:
-        """Grow slowly, a little less so while hardly any of the workers is seen to compute.
-
-        A look is late by one switch interval for every thread that computes under the GIL. Where that is one
-        thread or two and the workers are many, the others are blocked: what keeps the GIL is not this pool.
-        """
-        if sample.starting or sample.idle:
-            return self._paced_growth(BUSY_PAUSES)
-        under_gil = self._crowd >= 0.75 and sample.cpu < 1.2 * sample.elapsed
-        if under_gil and CROWD * self._crowd <= sample.workers:
-            return self._paced_growth(1.0)
-        return self._paced_growth(1.0 + self._paced)
-
-    def _grow_flowing(self, sample: Sample) -> int:
-        self._step = max(1, self._step // 2)
-        if sample.oldest_wait <= TARGET_DELAY or self._pause < (
-            ARRIVAL if sample.starting or sample.idle else TARGET_DELAY
-        ):
-            return 0
-        return 1 if self._computing else 1 + sample.workers // 8
-
-    def _grow_stalled(self, sample: Sample) -> int:
-        if self._switch_interval > 0 and not self._computing:
-            self.tick = QUICK_TICK
-        if self._flowed and self._computing and sample.oldest_wait <= TARGET_DELAY:
-            return 0
-        self._flowed = False
-        coming = sample.idle > 0 or (sample.starting > 0 and 4 * sample.starting >= self._step)
-        if self._pause < (ARRIVAL if coming else SLICE if self._computing else 0.0):
-            return 0
-        grow = self._step
-        self._step = min(2 * grow, sample.queued + 1)
+        grow, self._step = self._step, min(2 * self._step, sample.queued + 1)
         return grow

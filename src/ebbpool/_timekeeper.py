@@ -15,20 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from ebbpool._alarms import Alarms, Book
 from ebbpool._sizing import TICK
 
-try:
-    from resource import RUSAGE_SELF, getrusage
-except ImportError:
-
-    def preemptions() -> int:
-        """How often a thread of this process has been driven from its processor; unknown on this platform."""
-        return 0
-else:
-
-    def preemptions() -> int:
-        """How often a thread of this process has been driven from its processor so far."""
-        return getrusage(RUSAGE_SELF).ru_nivcsw
-
-
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
 RETRY = 0.05
@@ -44,13 +30,11 @@ class Tick(NamedTuple):
         now: `time.monotonic()`.
         cpu: Processor time of the whole process so far.
         late: How much later than asked this turn came.
-        preempted: How often a thread of the process has been driven from its processor so far; 0 where unknown.
     """
 
     now: float
     cpu: float
     late: float
-    preempted: int
 
 
 class Watched(Protocol):
@@ -172,12 +156,12 @@ class Timekeeper:
             watched = self._arrivals.popleft()
             now = self.clock()
             self._watched[watched] = now + TICK
-            self._safely(partial(watched.begin, Tick(now, process_time(), 0.0, preemptions())))
+            self._safely(partial(watched.begin, Tick(now, process_time(), 0.0)))
         more = self._alarms.settle()
         asked = min(self._watched.values(), default=inf)
         now = self.clock()
         if now >= asked:
-            self._look(Tick(now, process_time(), now - asked, preemptions()))
+            self._look(Tick(now, process_time(), now - asked))
         self._fire(now)
         wake = min(self._alarms.next_due(), min(self._watched.values(), default=inf))
         # Whoever adds an entry reads `_wake` after that, and rings if the entry is due before it. Here it is the other
