@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import _plot, _report
+from benchmarks._loads import LOADS
 from benchmarks._model import GC_POLICY, QUESTIONS, ROOT, Settings, load_question
 from benchmarks._peers import BY_NAME
 from benchmarks._runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
@@ -38,6 +39,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all peers (3)")
     parser.add_argument("--peers", type=_names, default=(), help=f"some of {','.join(BY_NAME)}")
     parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
+    parser.add_argument(
+        "--loads", nargs="+", choices=LOADS, default=(), metavar="LOAD",
+        help=f"loads of sizing: some of {', '.join(LOADS)}; all if none",
+    )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds a cell may take (120)")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
     parser.add_argument("--plot", action="store_true", help="bar charts beside the JSON (needs matplotlib)")
@@ -85,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pin=processors()[-1] if asked.pin and pinning_available() else None,
         workers=asked.workers,
         peers=asked.peers,
+        loads=tuple(asked.loads),
     )
     facts, pin = _report.machine(), _report.pinned(settings, asked.pin)
     gil = "with" if facts["gil"] else "without"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ POOL_QUESTIONS = (
     "map_items",
     "cold_burst",
     "computing",
+    "sizing",
     "memory",
     "idle_cost",
 )
@@ -66,6 +68,7 @@ class Settings:
     Attributes:
         pin: the processor every cell is held to, or None.
         workers: the thread ceilings that submit_collect, round_trip and offload are asked at.
+        loads: the loads of sizing; none means the usual ones.
     """
 
     quick: bool = False
@@ -73,6 +76,7 @@ class Settings:
     pin: int | None = None
     workers: tuple[int, ...] = (1, 4, 32)
     peers: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,10 @@ class Question:
         baseline: the variant of the rival that ratios refer to; None means the row's own, or the one most
             like it.
         rounds_factor: cells that cost little and vary much are asked more often, and the reverse.
+        order: by what the cells of a round are sorted before they are asked in turn.
+        skip: given the outcomes so far, why a cell need not be asked (again), or "".
+        findings: given the `_report.Answers`, the headers and rows of a table of the question's own.
+        found_targets: given the `_report.Answers`, targets that are known only when all is measured.
     """
 
     module: str
@@ -145,6 +153,10 @@ class Question:
     rival: tuple[str, str] = ("stdlib", "x TPE")
     baseline: Variant | None = None
     rounds_factor: float = 1.0
+    order: Callable[[Variant], Any] = json.dumps
+    skip: Callable[[Sequence[Any], Peer, Variant], str] = field(default=lambda outcomes, peer, variant: "")
+    findings: Callable[[Any], tuple[list[str], list[list[str]]]] | None = None
+    found_targets: Callable[[Any], tuple[Target, ...]] = field(default=lambda answers: ())
 
     @property
     def name(self) -> str:

@@ -78,4 +78,7 @@ class Peer:
         except ImportError as error:
             raise Unavailable(f"not installed: {error}") from error
         self.check()
+        if self.distribution == "ebbpool":
+            # A checkout that is not installed has no metadata.
+            return str(package("ebbpool").__version__)
         return importlib.metadata.version(self.distribution) if self.distribution else platform.python_version()

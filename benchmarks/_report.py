@@ -150,12 +150,13 @@ class Answers:
         asked = {peer.name for peer, _ in self.plan.cells}
         return [
             Verdict(self.question.name, target, *self._judge(target))
-            for target in self.question.targets(self.settings)
+            for target in (*self.question.targets(self.settings), *self.question.found_targets(self))
             if target.peer in asked
         ]
 
 
-def _show(figure: Figure | None, column: Column) -> str:
+def shown(figure: Figure | None, column: Column) -> str:
+    """The figure as text, with the least and the most of its rounds."""
     if figure is None:
         return column.empty
     text = f"{figure.value:.{column.digits}f}"
@@ -166,6 +167,8 @@ def _show(figure: Figure | None, column: Column) -> str:
 def table(answers: Answers) -> Table:
     """The figures of a question; a row or a note says why a peer has none."""
     question = answers.question
+    if question.findings is not None:
+        return Table(question.title, *question.findings(answers), _notes(answers))
     headers = ["variant", "peer"]
     for column in question.columns:
         headers += [column.label, question.rival[1]] if column.ratio else [column.label]
@@ -177,10 +180,10 @@ def table(answers: Answers) -> Table:
                 continue
             row = [variant[0], peer.label]
             if not any(outcome.status == "ok" for outcome in outcomes):
-                rows.append([*row, _reason(outcomes[0])])
+                rows.append([*row, reason_of(outcomes[0])])
                 continue
             for column in question.columns:
-                row.append(_show(answers.figure(peer.name, variant[1], column), column))
+                row.append(shown(answers.figure(peer.name, variant[1], column), column))
                 if column.ratio:
                     ratio = answers.ratio(peer.name, variant[1], column)
                     row.append("-" if ratio is None else f"{ratio:.2f}")
@@ -192,7 +195,8 @@ def _natural(named: tuple[str, Variant]) -> list[tuple[int, float, str]]:
     return [(0, value, "") if isinstance(value, (int, float)) else (1, 0, value) for value in named[1].values()]
 
 
-def _reason(outcome: Outcome) -> str:
+def reason_of(outcome: Outcome) -> str:
+    """Why there are no samples, in one line."""
     first = outcome.reason.splitlines()
     text = first[0] if outcome.status != "failed" or len(first) < 2 else first[-1]
     return text if outcome.status == "missing" else f"{outcome.status}: {text}"
@@ -200,7 +204,7 @@ def _reason(outcome: Outcome) -> str:
 
 def _notes(answers: Answers) -> list[str]:
     notes = [answers.question.method]
-    for reason, group in itertools.groupby(sorted(answers.plan.inapplicable, key=_reason), key=_reason):
+    for reason, group in itertools.groupby(sorted(answers.plan.inapplicable, key=reason_of), key=reason_of):
         labels = [BY_NAME[found.peer].label for found in group]
         notes.append(f"{reason} ({', '.join(labels) if len(labels) <= _NAMED_AT_MOST else f'{len(labels)} peers'})")
     switched = {found.peer for found in answers.outcomes if found.gil and not gil_enabled()}

@@ -23,7 +23,8 @@ class Outcome:
     """What became of one cell.
 
     Attributes:
-        status: "ok", "missing" (not installed), "n/a" (makes no sense), "failed" or "timeout".
+        status: "ok", "missing" (not installed), "n/a" (makes no sense), "skipped" (cannot change the answer any more),
+            "failed" or "timeout".
         reason: why there are no samples; of a failure, the end of what it wrote to stderr.
     """
 
@@ -105,7 +106,7 @@ class Plan:
     def order(self, number: int) -> list[tuple[Peer, Variant]]:
         """The cells of round `number`; who comes first moves on with the rounds."""
         start = number * max(1, len(self.cells) // max(1, self.rounds)) % max(1, len(self.cells))
-        by_variant = sorted(self.cells, key=lambda cell: json.dumps(cell[1]))
+        by_variant = sorted(self.cells, key=lambda cell: self.question.order(cell[1]))
         return by_variant[start:] + by_variant[:start]
 
 
@@ -118,6 +119,7 @@ def run(
     """Yields an outcome for every cell and round; one missing, or out of time, is not asked again."""
     yield from plan.inapplicable
     given_up: set[tuple[str, str]] = set()
+    outcomes: list[Outcome] = []
     for number in range(plan.rounds):
         for peer, variant in plan.order(number):
             shown = " ".join(f"{name}={value}" for name, value in variant.items())
@@ -125,7 +127,11 @@ def run(
             cell = (peer.name, json.dumps(variant))
             if cell in given_up:
                 continue
-            answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
+            if reason := plan.question.skip(outcomes, peer, variant):
+                answer = {"status": "skipped", "reason": reason}
+            else:
+                answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
             if answer["status"] in ("missing", "timeout"):
                 given_up.add(cell)
-            yield Outcome(peer=peer.name, variant=variant, round=number + 1, **answer)
+            outcomes.append(Outcome(peer=peer.name, variant=variant, round=number + 1, **answer))
+            yield outcomes[-1]

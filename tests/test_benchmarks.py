@@ -62,6 +62,7 @@ TINY: dict[str, dict[str, Any]] = {
     "map_items": {"trivial": 20, "computing": 20, "turns": 10, "repeats": 2},
     "cold_burst": {"tasks": 4, "sleep": 0.0},
     "computing": {"tasks": 4, "turns": 10},
+    "sizing": {"turns": 10, "share": 0.001, "repeats": 2},
     "offload": {"gathered": 10, "single": 5, "repeats": 2},
     "anyio_tasks": {"tasks": 10, "repeats": 2},
     "loop_lag": {"calls": 150, "period": 0.001, "repeats": 1},

@@ -1,0 +1,130 @@
+"""Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after another."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+from benchmarks import _regret
+from benchmarks._loads import LOADS, Lives, Load, Scale, lived, most_at_once
+from benchmarks._model import Params, Question, Samples, Settings, Target, Variant
+from benchmarks._peer import TIMEKEEPER, Peer
+from benchmarks._pools import package
+from benchmarks._regret import UNTUNED, cell
+from benchmarks.computing import turns_in
+
+_OURS = ("ebbpool", "ebbpool-pure")
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_QUICK_SIZES = (2, 8, 32, 128)
+_COMPUTING_SPARE = 6
+_ENOUGH_SECONDS = 0.5
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def build(peer: Peer, threads: int | str) -> Executor:
+    """Returns a new pool that finds its own size, or has so many threads from as many tasks on."""
+    if peer.name == "stdlib":
+        return ThreadPoolExecutor() if threads == UNTUNED else ThreadPoolExecutor(int(threads))
+    adaptive = package("ebbpool").AdaptiveExecutor
+    pool: Executor = adaptive() if threads == UNTUNED else adaptive(threads, min_workers=threads)
+    return pool
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    run = LOADS[params["load"]].prepare(Scale(params["share"], params["turns"]))
+    samples: Samples = {"ms": [], "threads": [], "thread_seconds": []}
+    spent = 0.0
+    while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
+        gc.collect()
+        with Lives(TIMEKEEPER) as lives:
+            start = time.perf_counter()
+            with build(peer, params["threads"]) as pool:
+                figure = run(pool)
+                end = time.perf_counter()
+                spans = lives.spans()
+        spent += end - start
+        samples["ms"].append((end - start if figure is None else figure) * 1e3)
+        samples["threads"].append(most_at_once(spans, end))
+        samples["thread_seconds"].append(lived(spans, end))
+    return samples
+
+
+def _fixed(load: Load, settings: Settings) -> list[int]:
+    sizes = _QUICK_SIZES if settings.quick else sorted({*_SIZES, processors()})
+    return [size for size in sizes if size <= load.most]
+
+
+def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
+    if peer.name == "ebbpool-pure" and peer.name not in settings.peers:
+        return "takes as long again: only if --peers names it"
+    if peer.name not in ("stdlib", *_OURS):
+        return "sizing is asked of the standard library's pool and of ours"
+    found = []
+    for name in settings.loads or LOADS:
+        load, least = LOADS[name], LOADS[name].stock_least if peer.name == "stdlib" else 0
+        found += [] if least else [cell(name, UNTUNED)]
+        found += [cell(name, size) for size in _fixed(load, settings) if size >= least]
+    return found
+
+
+def order(variant: Variant) -> tuple[int, float]:
+    """The loads one after another; of each the untuned pools first, then the sizes from the largest down."""
+    threads = variant["threads"]
+    return list(LOADS).index(variant["load"]), -math.inf if threads == UNTUNED else -threads
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    """What holds whatever the best size is; `_regret.targets` has the rest."""
+    most = processors() + _COMPUTING_SPARE
+    found = []
+    for peer in _OURS:
+        if peer == "ebbpool-pure" and peer not in settings.peers:
+            continue
+        for name in settings.loads or LOADS:
+            where = cell(name, UNTUNED)
+            if LOADS[name].computes:
+                text = f"at most {most} threads, processors + {_COMPUTING_SPARE}"
+                found.append(Target(text, peer, "threads", most, where))
+            if name == "200 x 50 ms":
+                found.append(Target("at most 95 ms", peer, "ms", 95.0, where))
+            if name == "tiny":
+                found.append(Target("at most 4 threads", peer, "threads", 4, where))
+    return tuple(found)
+
+
+def sizes(quick: bool) -> dict[str, Any]:
+    """Counts the turns once and in the parent: every cell computes the same."""
+    return {"turns": turns_in(0.005), "share": 1.0, "repeats": 3}
+
+
+QUESTION = Question(
+    module="benchmarks.sizing",
+    title="Regret: the untuned pool beside the best fixed size",
+    method="the untuned pool is AdaptiveExecutor(), or ThreadPoolExecutor(), without arguments; a fixed size n is "
+    "AdaptiveExecutor(n, min_workers=n), or ThreadPoolExecutor(n); every pool is new when the clock starts, before "
+    "the pool is made; best fixed: the smallest of 1, 2, 4 ... 256 and the number of processors whose time is within "
+    "3% of the least; x: times the best fixed size of the same pool, the least of many medians and so a little better "
+    "by luck; x best TPE: times that of ThreadPoolExecutor; thread-seconds: the lives of all workers added up, from "
+    "the start of each to its end, or the end of the load; sizes are asked from the largest down: smaller ones no "
+    "more once one takes 3 times as long as the best, and those 1.5 times as slow not in later rounds; numpy: at most "
+    "32 fixed threads, as OpenBLAS serves 64 callers and may abort the process when more call it; nested: "
+    "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
+    "mean latency of a call",
+    columns=(_regret.MS, _regret.THREADS, _regret.THREAD_SECONDS),
+    variants=variants,
+    sizes=sizes,
+    measure=measure,
+    targets=targets,
+    order=order,
+    skip=_regret.skip,
+    findings=_regret.findings,
+    found_targets=_regret.targets,
+)
