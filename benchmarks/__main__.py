@@ -16,6 +16,8 @@ from benchmarks._model import GC_POLICY, QUESTIONS, ROOT, Settings, load_questio
 from benchmarks._peers import BY_NAME
 from benchmarks._runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
 
+_BESIDE = Path()
+
 
 def _names(text: str) -> tuple[str, ...]:
     unknown = sorted(set(text.split(",")) - set(BY_NAME))
@@ -41,17 +43,25 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
     parser.add_argument(
         "--loads", nargs="+", choices=LOADS, default=(), metavar="LOAD",
-        help=f"loads of sizing: some of {', '.join(LOADS)}; all if none",
+        help=f"loads of sizing: some of {', '.join(LOADS)}; those with FastAPI only if named",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds a cell may take (120)")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
-    parser.add_argument("--plot", action="store_true", help="bar charts beside the JSON (needs matplotlib)")
+    parser.add_argument(
+        "--plot", nargs="?", type=Path, const=_BESIDE, metavar="PATH",
+        help="charts beside the JSON, or that of a single question at PATH, .svg or .png (needs matplotlib)",
+    )  # fmt: skip
     asked = parser.parse_args(argv)
     modules = [name if "." in name else f"benchmarks.{name}" for name in asked.questions or QUESTIONS]
     asked.modules = modules
     for module in modules:
         if module.startswith("benchmarks.") and module.partition(".")[2] not in QUESTIONS:
             parser.error(f"unknown question {module.partition('.')[2]}; known: {', '.join(QUESTIONS)}")
+    if asked.plot not in (None, _BESIDE):
+        if asked.plot.suffix not in (".svg", ".png"):
+            parser.error(f"--plot: a picture's name ends in .svg or .png, not {asked.plot}")
+        if len(modules) > 1:
+            parser.error(f"--plot: {asked.plot} has room for one question, not {len(modules)}")
     if asked.rounds < 1:
         parser.error(f"--rounds: at least 1, not {asked.rounds}")
     return asked
@@ -115,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verdicts:
         _report.show(tables[-1])
     print(f"core: {_report.core(answers)}; raw samples: {path}")
-    if asked.plot:
-        print(*_plot.draw_all(path), sep="\n")
+    if asked.plot is not None:
+        print(*_plot.draw_all(path, target=None if asked.plot == _BESIDE else asked.plot), sep="\n")
     broken = [outcome for found in answers for outcome in found.broken]
     if broken:
         print(f"{len(broken)} cells failed or ran out of time", file=sys.stderr)

@@ -42,17 +42,21 @@ class Load:
     """One load.
 
     Attributes:
+        text: what it is, in a few words.
         prepare: makes what the load needs, before the clock starts, and returns what runs it.
         computes: whether its tasks do nothing but compute.
         most: the largest fixed size it is tried with.
         stock_least: the stock pool deadlocks with fewer threads; 0 if it never does.
+        clients: how many clients ask a FastAPI server whose endpoint sleeps 5 ms; 0 for a load without a server.
     """
 
     name: str
+    text: str
     prepare: Callable[[Scale], Run]
     computes: bool = False
     most: int = 256
     stock_least: int = 0
+    clients: int = 0
 
 
 def _burst(pool: Executor, task: Callable[[int], object], count: int) -> None:
@@ -141,46 +145,53 @@ def _nested(scale: Scale) -> Run:
     return run
 
 
+async def mean_latency(pool: Executor, calls: int) -> float:
+    """A call of 2 ms falls due every millisecond, whatever became of those before; returns their mean latency."""
+    loop = asyncio.get_running_loop()
+    latencies: list[float] = []
+
+    async def call(due: float) -> None:
+        await loop.run_in_executor(pool, sleep, 0.002)
+        latencies.append(loop.time() - due)
+
+    begin, tasks = loop.time(), []
+    for number in range(calls):
+        due = begin + number * 0.001
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        tasks.append(loop.create_task(call(due)))
+    await asyncio.gather(*tasks)
+    return math.fsum(latencies) / len(latencies)
+
+
 def _trickle(scale: Scale) -> Run:
-    """A call of 2 ms falls due every millisecond, whatever became of those before; returns the mean latency."""
+    return lambda pool: asyncio.run(mean_latency(pool, scale.tasks(1000)))
 
-    async def arrive(pool: Executor) -> float:
-        loop = asyncio.get_running_loop()
-        latencies: list[float] = []
 
-        async def call(due: float) -> None:
-            await loop.run_in_executor(pool, sleep, 0.002)
-            latencies.append(loop.time() - due)
-
-        begin, calls = loop.time(), []
-        for number in range(scale.tasks(1000)):
-            due = begin + number * 0.001
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            calls.append(loop.create_task(call(due)))
-        await asyncio.gather(*calls)
-        return math.fsum(latencies) / len(latencies)
-
-    return lambda pool: asyncio.run(arrive(pool))
+def _served(scale: Scale) -> Run:
+    raise NotImplementedError("a server runs this load, not a pool")
 
 
 _STEADY = ((0.5, 8), (1, 8), (1, 32), (2, 16), (5, 64), (20, 64))
 
 _ALL = (
-    Load("tiny", _burst_of(20_000, lambda scale: abs)),
-    Load("200 x 50 ms", _burst_of(200, _sleeping(0.05))),
-    *(Load(f"{ms:g} ms x {count}", _steady(ms / 1e3, count)) for ms, count in _STEADY),
-    Load("bimodal", _burst_of(1000, _bimodal)),
-    Load("nested", _nested, stock_least=PARENTS + 1),
-    Load("trickle", _trickle),
-    Load("python", _burst_of(200, _computing), computes=True),
-    Load("zlib", _burst_of(150, _compressing), computes=True),
-    Load("numpy", _burst_of(400, _multiplying), computes=True, most=32),
-    Load("half python", _burst_of(200, _half(_computing))),
-    Load("half zlib", _burst_of(200, _half(_compressing))),
-    Load("late computing", _burst_of(120, _late_computing)),
+    Load("tiny", "20,000 trivial tasks", _burst_of(20_000, lambda scale: abs)),
+    Load("200 x 50 ms", "200 sleeps of 50 ms", _burst_of(200, _sleeping(0.05))),
+    *(Load(f"{ms:g} ms x {n}", f"sleeps of {ms:g} ms, {n} in flight", _steady(ms / 1e3, n)) for ms, n in _STEADY),
+    Load("bimodal", "1,000 sleeps: 100 ms, 9 times 1 ms", _burst_of(1000, _bimodal)),
+    Load("nested", "tasks that wait for tasks", _nested, stock_least=PARENTS + 1),
+    Load("trickle", "asyncio: 2 ms sleeps, 1,000 a second", _trickle),
+    Load("python", "computing in Python", _burst_of(200, _computing), computes=True),
+    Load("zlib", "compressing (zlib)", _burst_of(150, _compressing), computes=True),
+    Load("numpy", "matrix products (numpy)", _burst_of(400, _multiplying), computes=True, most=32),
+    Load("half python", "half sleeping, half Python", _burst_of(200, _half(_computing))),
+    Load("half zlib", "half sleeping, half zlib", _burst_of(200, _half(_compressing))),
+    Load("late computing", "computing behind 20 sleeps of 200 ms", _burst_of(120, _late_computing)),
+    *(Load(f"FastAPI x {n}", f"FastAPI: 5 ms sleeps, {n} clients", _served, clients=n) for n in (64, 128)),
 )
 
 LOADS: dict[str, Load] = {load.name: load for load in _ALL}
+USUAL = tuple(load.name for load in _ALL if not load.clients)
+"""The loads that are run when none is named."""
 
 
 class Lives:
@@ -201,7 +212,11 @@ class Lives:
         def start(thread: threading.Thread) -> None:
             if thread.name not in but:
                 noted[thread] = [perf_counter()]
-            kept[0](thread)
+            try:
+                kept[0](thread)
+            except RuntimeError:
+                noted.pop(thread, None)
+                raise
 
         def run(thread: threading.Thread) -> None:
             try:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _regret_plot
+
 _OURS, _OTHERS, _FLOOR = "#0072B2", "#BBBBBB", "#E69F00"
 
 
@@ -27,10 +29,15 @@ def _color(peer: str) -> str:
 
 
 def draw(found: dict[str, Any], question: str, path: Path) -> bool:
-    """Writes a bar chart of the question's first column, one panel for each variant; False if it has no figures."""
+    """Writes a bar chart of the question's first column, one panel for each variant; False if it has no figures.
+
+    sizing has a picture of its own.
+    """
     from matplotlib.figure import Figure
 
     table = found["questions"][question]["table"]
+    if question == "sizing":
+        return _regret_plot.draw(table, found["machine"], path)
     panels = {variant: bars(table, variant) for variant in dict.fromkeys(row[0] for row in table["rows"])}
     panels = {variant: shown for variant, shown in panels.items() if shown}
     if not panels:
@@ -54,12 +61,19 @@ def draw(found: dict[str, Any], question: str, path: Path) -> bool:
     return True
 
 
-def draw_all(path: Path, questions: Sequence[str] = ()) -> list[Path]:
-    """Draws the questions of the run at `path`, all if none is named, beside it; returns what was written."""
+def draw_all(path: Path, questions: Sequence[str] = (), target: Path | None = None) -> list[Path]:
+    """Draws questions of a run; returns what was written.
+
+    Args:
+        path: the JSON of the run.
+        questions: all if none is named.
+        target: where to, if there is only one; None: beside the JSON.
+    """
     found = json.loads(path.read_text(encoding="utf-8"))
     names = questions or list(found["questions"])
-    wanted = {name: path.with_name(f"{path.stem}-{name}.png") for name in names}
-    return [target for name, target in wanted.items() if draw(found, name, target)]
+    kinds = dict.fromkeys(names, "png") | {"sizing": "svg"}
+    wanted = {name: target or path.with_name(f"{path.stem}-{name}.{kinds[name]}") for name in names}
+    return [picture for name, picture in wanted.items() if draw(found, name, picture)]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -160,6 +161,7 @@ class Watch:
 
     Attributes:
         threads: the most there were.
+        mean_threads: how many there were on average.
         memory: the most resident memory, in kB.
     """
 
@@ -170,6 +172,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch")
         self.threads = self.memory = 0
+        self.mean_threads = 0.0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -180,8 +183,10 @@ class Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        while True:
-            self.threads = max(self.threads, self._server.threads(family=self._family))
+        for looks in itertools.count():
+            threads = self._server.threads(family=self._family)
+            self.threads = max(self.threads, threads)
+            self.mean_threads += (threads - self.mean_threads) / (looks + 1)
             self.memory = max(self.memory, self._server.memory(family=self._family))
             if self._over.wait(self._period):
                 return

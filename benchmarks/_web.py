@@ -54,11 +54,13 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--own-loop", action="store_true")
+    parser.add_argument("--threads", type=int, help="a fixed size of the pool, in place of the usual one")
     asked = parser.parse_args(argv)
     die_with_parent()
     uvicorn = package("uvicorn")
     if asked.install:
-        package("ebbpool.anyio").install()
+        fixed = package("ebbpool").AdaptiveExecutor(asked.threads, min_workers=asked.threads) if asked.threads else None
+        package("ebbpool.anyio").install(fixed)
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
     config = uvicorn.Config(build_app(), http="httptools", log_level="warning", access_log=False)
     with socket.socket() as listener:
@@ -66,7 +68,13 @@ def serve(argv: Sequence[str]) -> None:
         listener.listen(_BACKLOG)
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(uvicorn.Server(config).serve(sockets=[listener]))
+            runner.run(_run(uvicorn.Server(config), listener, 0 if asked.install else asked.threads))
+
+
+async def _run(server: Any, listener: socket.socket, tokens: int | None) -> None:
+    if tokens:
+        package("anyio.to_thread").current_default_thread_limiter().total_tokens = tokens
+    await server.serve(sockets=[listener])
 
 
 def _answers(port: int) -> None:
@@ -76,14 +84,18 @@ def _answers(port: int) -> None:
 
 
 @contextmanager
-def server(peer: Peer) -> Iterator[Server]:
+def server(peer: Peer, *args: str) -> Iterator[Server]:
     """Yields a server in a fresh process that answers; it is gone afterwards, whatever happens.
+
+    Args:
+        peer: whose server it is.
+        args: what the program is given after the arguments in `serves`.
 
     Raises:
         RuntimeError: it does not answer; its last words are on stderr.
     """
     assert peer.serves is not None
-    with running(["-m", __name__, *peer.serves], ready=_answers) as found:
+    with running(["-m", __name__, *peer.serves, *args], ready=_answers) as found:
         yield found
 
 

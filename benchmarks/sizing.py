@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from benchmarks import _regret
-from benchmarks._loads import LOADS, Lives, Load, Scale, lived, most_at_once
+from benchmarks._http import Clients
+from benchmarks._loads import LOADS, USUAL, Lives, Load, Scale, lived, most_at_once
 from benchmarks._model import Params, Question, Samples, Settings, Target, Variant
 from benchmarks._peer import TIMEKEEPER, Peer
+from benchmarks._peers import BY_NAME
 from benchmarks._pools import package
 from benchmarks._regret import UNTUNED, cell
+from benchmarks._runner import processors
+from benchmarks._serving import Watch
+from benchmarks._web import BODY, server, target
 from benchmarks.computing import turns_in
 
 _OURS = ("ebbpool", "ebbpool-pure")
+_SERVING = {"stdlib": "fastapi", "ebbpool": "fastapi-installed", "ebbpool-pure": "fastapi-installed-pure"}
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _QUICK_SIZES = (2, 8, 32, 128)
 _COMPUTING_SPARE = 6
 _ENOUGH_SECONDS = 0.5
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def build(peer: Peer, threads: int | str) -> Executor:
@@ -38,7 +38,31 @@ def build(peer: Peer, threads: int | str) -> Executor:
     return pool
 
 
+def _measure_server(peer: Peer, params: Params) -> Samples:
+    """The time and thread-seconds of 1,000 requests to a server that starts without workers."""
+    serving = BY_NAME[_SERVING[peer.name]]
+    serving.load()
+    threads = params["threads"]
+    args = () if threads == UNTUNED else ("--threads", str(threads))
+    with (
+        server(serving, *args) as found,
+        Clients(found.port, LOADS[params["load"]].clients, target("5 ms"), BODY) as it,
+    ):
+        # The timekeeper comes with the first worker.
+        others = found.threads() + (peer.name != "stdlib")
+        with Watch(found, period=0.02) as watch:
+            answered = it.load(0.0, params["seconds"])
+    if answered.errors or not answered.latencies:
+        raise RuntimeError(f"{len(answered.latencies)} right responses, {answered.errors} wrong ones")
+    seconds = answered.seconds / len(answered.latencies) * 1000
+    workers = max(0.0, watch.mean_threads - others)
+    return {"ms": [seconds * 1e3], "threads": [max(0, watch.threads - others)], "thread_seconds": [workers * seconds]}
+
+
 def measure(peer: Peer, params: Params) -> Samples:
+    """Runs a load on new pools, up to so many times, while that takes half a second at most."""
+    if LOADS[params["load"]].clients:
+        return _measure_server(peer, params)
     run = LOADS[params["load"]].prepare(Scale(params["share"], params["turns"]))
     samples: Samples = {"ms": [], "threads": [], "thread_seconds": []}
     spent = 0.0
@@ -58,7 +82,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 def _fixed(load: Load, settings: Settings) -> list[int]:
-    sizes = _QUICK_SIZES if settings.quick else sorted({*_SIZES, processors()})
+    sizes = _QUICK_SIZES if settings.quick else sorted({*_SIZES, len(processors())})
     return [size for size in sizes if size <= load.most]
 
 
@@ -68,7 +92,7 @@ def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
     if peer.name not in ("stdlib", *_OURS):
         return "sizing is asked of the standard library's pool and of ours"
     found = []
-    for name in settings.loads or LOADS:
+    for name in settings.loads or USUAL:
         load, least = LOADS[name], LOADS[name].stock_least if peer.name == "stdlib" else 0
         found += [] if least else [cell(name, UNTUNED)]
         found += [cell(name, size) for size in _fixed(load, settings) if size >= least]
@@ -83,12 +107,12 @@ def order(variant: Variant) -> tuple[int, float]:
 
 def targets(settings: Settings) -> tuple[Target, ...]:
     """What holds whatever the best size is; `_regret.targets` has the rest."""
-    most = processors() + _COMPUTING_SPARE
+    most = len(processors()) + _COMPUTING_SPARE
     found = []
     for peer in _OURS:
         if peer == "ebbpool-pure" and peer not in settings.peers:
             continue
-        for name in settings.loads or LOADS:
+        for name in settings.loads or USUAL:
             where = cell(name, UNTUNED)
             if LOADS[name].computes:
                 text = f"at most {most} threads, processors + {_COMPUTING_SPARE}"
@@ -102,7 +126,7 @@ def targets(settings: Settings) -> tuple[Target, ...]:
 
 def sizes(quick: bool) -> dict[str, Any]:
     """Counts the turns once and in the parent: every cell computes the same."""
-    return {"turns": turns_in(0.005), "share": 1.0, "repeats": 3}
+    return {"turns": turns_in(0.005), "share": 1.0, "repeats": 3, "seconds": 2.0}
 
 
 QUESTION = Question(
@@ -117,7 +141,8 @@ QUESTION = Question(
     "more once one takes 3 times as long as the best, and those 1.5 times as slow not in later rounds; numpy: at most "
     "32 fixed threads, as OpenBLAS serves 64 callers and may abort the process when more call it; nested: "
     "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
-    "mean latency of a call",
+    "mean latency of a call; FastAPI: ms and thread-seconds are those of 1,000 requests, over the first 2 s, with "
+    "anyio's own threads, or ebbpool.anyio.install; threads are counted every 20 ms there",
     columns=(_regret.MS, _regret.THREADS, _regret.THREAD_SECONDS),
     variants=variants,
     sizes=sizes,

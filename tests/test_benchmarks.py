@@ -425,7 +425,15 @@ def test_plot(tmp_path: Path, modules: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     "arguments",
-    [("no_such_question",), ("--peers", "stdlib,nobody"), ("--workers", "0"), ("--rounds", "0")],
+    [
+        ("no_such_question",),
+        ("--peers", "stdlib,nobody"),
+        ("--workers", "0"),
+        ("--rounds", "0"),
+        ("sizing", "--loads", "tiny", "gzip"),
+        ("sizing", "--plot", "sizing.pdf"),
+        ("sizing", "computing", "--plot", "two.svg"),
+    ],
 )
 def test_bad_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

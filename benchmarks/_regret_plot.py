@@ -1,0 +1,81 @@
+"""The picture of a run of `sizing`: a row for each load, how far the untuned pool is from the best fixed size."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from benchmarks._loads import LOADS
+from benchmarks._regret import HEADERS, TIMES_BEST
+
+# Okabe and Ito's colours: told apart with every kind of colour vision.
+_TIME, _THREADS, _LINE = "#0072B2", "#D55E00", "#777777"
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+
+def ratios(table: dict[str, Any]) -> list[tuple[str, float, float, str]]:
+    """Returns load, times the best time, times its thread-seconds, and the best size, of our rows that have all."""
+    at = [HEADERS.index(name) for name in ("x time", "x thread-seconds", "best fixed")]
+    found = []
+    for row in table["rows"]:
+        if row[1].startswith("ebbpool") and len(row) == len(HEADERS):
+            time, threads, best = (row[index] for index in at)
+            if "-" not in (time, threads):
+                found.append((LOADS[row[0]].text, float(time), float(threads), best))
+    return found
+
+
+def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
+    """Writes the picture; False if the table has nothing to show."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    rows = ratios(table)
+    if not rows:
+        return False
+    figure = Figure(figsize=(9, 1.9 + 0.3 * len(rows)), dpi=110, layout="constrained")
+    figure.set_facecolor("white")
+    axes = figure.subplots()
+    figure.suptitle(
+        "The pool without arguments beside the best fixed size of the same pool: 1 is as good, less is better",
+        x=0.01, ha="left", fontsize=11,
+    )  # fmt: skip
+    places = range(len(rows))
+    times, threads = [row[1] for row in rows], [row[2] for row in rows]
+    for place, time, spent in zip(places, times, threads, strict=True):
+        axes.plot([time, spent], [place, place], color="#DDDDDD", linewidth=2, zorder=1)
+    axes.scatter(threads, places, marker="D", s=38, facecolors="white", edgecolors=_THREADS, linewidths=1.6, zorder=2,
+                 label="thread-seconds")  # fmt: skip
+    axes.scatter(times, places, marker="o", s=46, color=_TIME, zorder=3, label="time")
+    axes.axvline(1.0, color=_LINE, linewidth=1, zorder=0)
+    axes.axvline(
+        TIMES_BEST, color=_TIME, linewidth=1.2, linestyle="--", zorder=0, label=f"{TIMES_BEST:g}: time to hold"
+    )
+    axes.set_xscale("log")
+    low, high = min([*times, *threads, 0.9]) / 1.15, max([*times, *threads, 1.3]) * 1.15
+    axes.set_xlim(low, high)
+    axes.set_xticks([tick for tick in _TICKS if low <= tick <= high])
+    axes.set_xticklabels([f"{tick:g}x" for tick in _TICKS if low <= tick <= high])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yticks(list(places), [row[0] for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for place, (_, time, spent, best) in enumerate(rows):
+        missed = math.floor(time * 100 + 0.5) > TIMES_BEST * 100
+        for column, text in ((1.05, f"{time:.2f}"), (1.13, f"{spent:.2f}"), (1.21, best)):
+            axes.text(
+                column, place, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9,
+                fontweight="bold" if missed and column == 1.05 else "normal",
+            )  # fmt: skip
+    for column, text in ((1.05, "time"), (1.13, "thread-\nseconds"), (1.21, "best\nsize")):
+        axes.text(column, -0.7, text, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+    axes.set_xlabel(f"times the best fixed size's (Python {facts['python'].split()[0]}, "
+                    f"{len(facts['processors'])} processors)", fontsize=9)  # fmt: skip
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=3, frameon=False, fontsize=9)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    figure.savefig(path)
+    return True
