@@ -1,8 +1,14 @@
-"""The picture of a run of `sizing`: a row for each load, how far the untuned pool is from the best fixed size."""
+"""The picture of `sizing`: a row for each load, how far the untuned pool is from the best fixed size.
+
+Of several runs, each with some of the loads: `python -m benchmarks._regret_plot PICTURE reports/bench/NAME.json ...`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +17,32 @@ from benchmarks._regret import HEADERS, TIMES_BEST
 
 # Okabe and Ito's colours: told apart with every kind of colour vision.
 _TIME, _THREADS, _LINE = "#0072B2", "#D55E00", "#777777"
-_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+_LEAST = 0.01
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 def ratios(table: dict[str, Any]) -> list[tuple[str, float, float, str]]:
     """Returns load, times the best time, times its thread-seconds, and the best size, of our rows that have all."""
     at = [HEADERS.index(name) for name in ("x time", "x thread-seconds", "best fixed")]
     found = []
-    for row in table["rows"]:
+    for row in sorted(table["rows"], key=lambda row: list(LOADS).index(row[0])):
         if row[1].startswith("ebbpool") and len(row) == len(HEADERS):
             time, threads, best = (row[index] for index in at)
             if "-" not in (time, threads):
-                found.append((LOADS[row[0]].text, float(time), float(threads), best))
+                name = LOADS[row[0]].text + (", plain core" if "plain" in row[1] else "")
+                found.append((name, float(time), float(threads), best))
     return found
+
+
+def together(runs: Sequence[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns one table of the rows of several runs, and what is known of the machine of the last."""
+    rows: list[list[str]] = []
+    facts: dict[str, Any] = {}
+    for run in runs:
+        found = json.loads(run.read_text(encoding="utf-8"))
+        rows += found["questions"]["sizing"]["table"]["rows"]
+        facts = found["machine"]
+    return {"headers": HEADERS, "rows": rows}, facts
 
 
 def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
@@ -42,7 +61,7 @@ def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
         x=0.01, ha="left", fontsize=11,
     )  # fmt: skip
     places = range(len(rows))
-    times, threads = [row[1] for row in rows], [row[2] for row in rows]
+    times, threads = ([max(_LEAST, row[column]) for row in rows] for column in (1, 2))
     for place, time, spent in zip(places, times, threads, strict=True):
         axes.plot([time, spent], [place, place], color="#DDDDDD", linewidth=2, zorder=1)
     axes.scatter(threads, places, marker="D", s=38, facecolors="white", edgecolors=_THREADS, linewidths=1.6, zorder=2,
@@ -79,3 +98,8 @@ def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
     axes.tick_params(axis="y", length=0)
     figure.savefig(path)
     return True
+
+
+if __name__ == "__main__":
+    picture, *named = map(Path, sys.argv[1:])
+    draw(*together(named), picture)

@@ -126,7 +126,7 @@ def targets(settings: Settings) -> tuple[Target, ...]:
 
 def sizes(quick: bool) -> dict[str, Any]:
     """Counts the turns once and in the parent: every cell computes the same."""
-    return {"turns": turns_in(0.005), "share": 1.0, "repeats": 3, "seconds": 2.0}
+    return {"turns": turns_in(0.005), "share": 1.0, "repeats": 7, "seconds": 2.0}
 
 
 QUESTION = Question(

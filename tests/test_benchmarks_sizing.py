@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import selectors
 import threading
@@ -419,6 +420,20 @@ def test_what_the_picture_shows() -> None:
     headers, rows = _regret.findings(answers_of(outcomes))
     table = {"headers": headers, "rows": [*rows, ["tiny", "ebbpool (compiled)", "failed: MemoryError"]]}
     assert _regret_plot.ratios(table) == [("compressing (zlib)", 1.25, 3.12, "8")]
+
+
+def test_runs_of_some_loads_each_make_one_picture(tmp_path: Path) -> None:
+    def written(name: str, load: str, peer: str) -> Path:
+        row = [load, peer, "2.0", "1", "1.00", "4", "1.0", "0.50", "2.00", "2.00", "-"]
+        run = {"machine": {"python": name}, "questions": {"sizing": {"table": {"rows": [row]}}}}
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(run), encoding="utf-8")
+        return path
+
+    runs = [written("first", "zlib", "ebbpool (plain)"), written("second", "tiny", "ebbpool (compiled)")]
+    table, facts = _regret_plot.together(runs)
+    assert [row[0] for row in _regret_plot.ratios(table)] == ["20,000 trivial tasks", "compressing (zlib), plain core"]
+    assert facts == {"python": "second"}
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
