@@ -6,7 +6,6 @@ Of several runs, each with some of the loads: `python -m benchmarks._regret_plot
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
     rows = ratios(table)
     if not rows:
         return False
-    figure = Figure(figsize=(9, 1.9 + 0.3 * len(rows)), dpi=110, layout="constrained")
+    figure = Figure(figsize=(10, 1.9 + 0.3 * len(rows)), dpi=110, layout="constrained")
     figure.set_facecolor("white")
     axes = figure.subplots()
     figure.suptitle(
@@ -81,15 +80,18 @@ def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
     axes.set_axisbelow(True)
-    for place, (_, time, spent, best) in enumerate(rows):
-        missed = math.floor(time * 100 + 0.5) > TIMES_BEST * 100
-        for column, text in ((1.05, f"{time:.2f}"), (1.13, f"{spent:.2f}"), (1.21, best)):
-            axes.text(
-                column, place, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9,
-                fontweight="bold" if missed and column == 1.05 else "normal",
+
+    def beside(place: float, texts: Sequence[str], bold: bool = False) -> None:
+        for points, text in zip((48, 104, 148), texts, strict=True):
+            axes.annotate(
+                text, (1.0, place), xytext=(points, 0), xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points", ha="right", va="center", fontsize=9, annotation_clip=False,
+                fontweight="bold" if bold and points == 48 else "normal",
             )  # fmt: skip
-    for column, text in ((1.05, "time"), (1.13, "thread-\nseconds"), (1.21, "best\nsize")):
-        axes.text(column, -0.7, text, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+
+    beside(-1.0, ("time", "thread-\nseconds", "best\nsize"))
+    for place, (_, time, spent, best) in enumerate(rows):
+        beside(place, (f"{time:.2f}", f"{spent:.2f}", best), bold=time > TIMES_BEST)
     axes.set_xlabel(f"times the best fixed size's (Python {facts['python'].split()[0]}, "
                     f"{len(facts['processors'])} processors)", fontsize=9)  # fmt: skip
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=3, frameon=False, fontsize=9)
