@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._sizing import Asleep, Sample, Sizing, WorkerBounds
 
 FOREVER: Final = float("inf")
 
@@ -396,7 +396,7 @@ class Simulation:
             self._sleep()
 
     def _sleep(self) -> None:
-        asked = max(self._seen[0] + TICK, self._processors.now + REST)
+        asked = max(self._seen[0] + self._sizing.tick, self._processors.now + REST)
         look = partial(self._look, asked)
         wake = partial(self._processors.run, self._timekeeper, self.machine.look_cost, look)
         self._processors.at(asked + self.machine.slack, wake)
@@ -431,7 +431,7 @@ class Simulation:
 
     def _census(self) -> Asleep | None:
         now = self._processors.now
-        if self.machine.tells and now - self._counted >= 200e-6 * self._workers:
+        if self.machine.tells and now - self._counted >= 300e-6 * self._workers:
             self._counted = now
             self._asleep = Asleep(self._workers - self._starting, self._sleeping, len(self._parked) + self._blocked)
         return self._asleep

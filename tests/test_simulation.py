@@ -152,7 +152,7 @@ def test_blocked_tasks_run_at_once_while_the_main_thread_has_a_processor_of_its_
     simulation = Simulation(FREE, WorkerBounds(0, 200, 0))
     simulation.compute(30.0)
     simulation.submit(*sleeps(200, 0.05))
-    assert simulation.run().seconds < 0.12
+    assert simulation.run().seconds < 0.15
 
 
 def offered(machine: Machine, tasks: Callable[[], Task], rates: list[int]) -> tuple[Result, list[int]]:

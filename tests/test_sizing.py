@@ -15,6 +15,7 @@ from ebbpool._sizing import (
     CREW,
     MEMORY,
     PAUSE,
+    QUICK_TICK,
     STALL,
     STALL_PAUSE,
     START_COST,
@@ -153,6 +154,16 @@ def test_at_most_half_of_what_is_used_is_taken_for_the_cost_of_starting_threads(
     spell = Spell()
     spell.grow(7)
     assert spell.look(IDLE, workers=128, taken=64, elapsed=0.02, cpu=0.04) == 1
+
+
+def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:
+    spell = Spell()
+    assert spell.sizing.tick == TICK
+    for changes, tick in (({}, QUICK_TICK), ({"cpu": 16 * TICK, "cpus": 64}, TICK), ({"queued": 0}, TICK)):
+        for _ in range(20):
+            spell.look(IDLE, workers=5, **changes)
+        assert spell.sizing.tick == tick, changes
+    assert Spell().settle(HALF).sizing.tick == TICK
 
 
 # A processor in use is left to those who use it: processors + CREW workers that are not blocked.

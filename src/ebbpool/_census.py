@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from ebbpool._sizing import Asleep
 
-COST: Final = 200e-6
-"""Seconds between two counts for every thread counted: ten times what that takes."""
+COST: Final = 300e-6
+"""Seconds between two counts for every thread counted: twenty times what that takes."""
 
 STILL: Final = 0.006
 """Seconds for which a thread that waits for a lock has not run at all: those that wait for the GIL do so every 5 ms."""

@@ -225,7 +225,7 @@ class Crew:
         count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, pool.max_workers, pool.min_spare_workers))
         if count > 0:
             self._start_many(count)
-        return TICK
+        return self._sizing.tick
 
     def _asleep(self, now: float, cpu: float) -> Asleep | None:
         if not self._sizing.asks:

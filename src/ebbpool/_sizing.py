@@ -18,6 +18,9 @@ from typing import Final, NamedTuple
 TICK: Final = 0.001
 """Seconds between two looks at a pool whose tasks wait."""
 
+QUICK_TICK: Final = 0.0005
+"""The same while workers are started beside idle processors."""
+
 WINDOW: Final = 0.012
 """Seconds over which looks are judged together: the clock of a process may move in steps of 4 ms."""
 
@@ -125,6 +128,7 @@ class Sizing:
     """What one pool remembers from look to look. Used by one thread at a time.
 
     Attributes:
+        tick: Seconds from the last look until the next.
         asks: Whether the next look should count who is asleep.
         busy: Whether processors, or the GIL, are hard to come by.
     """
@@ -140,6 +144,7 @@ class Sizing:
         "_used",
         "asks",
         "busy",
+        "tick",
     )
 
     def __init__(self) -> None:
@@ -149,10 +154,12 @@ class Sizing:
         """Begin a spell of waiting, `rest` seconds after the last one ended."""
         if rest > MEMORY:
             self._forget()
+        self.tick = TICK
         self._step = 1
         self._granted = 0
 
     def _forget(self) -> None:
+        self.tick = TICK
         self._step = 1
         self._granted = 0
         self._pause = self._stalled = 0.0
@@ -194,7 +201,8 @@ class Sizing:
         self._granted = 0
         # What the looks before have started is no sign of a busy processor; but not all of it need be that.
         cpu = max(0.5 * sample.cpu, sample.cpu - starts)
-        late = max(sample.late, elapsed - TICK - 2 * starts)
+        late = max(sample.late, elapsed - self.tick - 2 * starts)
+        self.tick = TICK
         keep = max(0.0, 1.0 - elapsed / WINDOW)
         self._cpu = self._cpu * keep + cpu
         self._late = self._late * keep + late
@@ -238,6 +246,8 @@ class Sizing:
             if self._pause < PAUSE:
                 return 0
             return sample.cpus + CREW - running if 2 * running < present else 1
+        # Where nothing much computes, the next doubling need not wait for it to show.
+        self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK
         # None of the pool's workers uses the processors. Those on their way will show what they do with them.
         if sample.starting >= max(1, self._step // 4) and self._pause < ARRIVAL:
             return 0
