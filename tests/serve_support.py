@@ -97,6 +97,17 @@ def members(session: int) -> list[str]:
     return found
 
 
+def fill(pipe: Path) -> None:
+    """Write into a named pipe, which somebody has open, until it takes no more."""
+    # Opened anew, so that nobody else's end becomes non-blocking.
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    for size in (4096, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"." * size)
+    os.close(writer)
+
+
 def environment() -> dict[str, str]:
     result = dict(os.environ)
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [HOME, result.get("PYTHONPATH", "")]))

@@ -81,7 +81,7 @@ ALLOWED: dict[str, set[str]] = {
         "_streams",
         "_watchdog",
     },
-    "prefork": {"_compat", "_prefork_bind", "_prefork_child", "_prefork_parent", "_settings", "_watchdog"},
+    "prefork": {"_compat", "_prefork_bind", "_prefork_child", "_prefork_parent", "_settings", "_streams", "_watchdog"},
     "_serve": {"_httpserver", "_streams", "prefork"},
     "__main__": {"__init__", "_compat", "_serve", "_settings", "executor"},
     "testing": {"__init__", "_compat", "executor"},

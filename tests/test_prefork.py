@@ -477,6 +477,33 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
         running.await_text("in handle")
 
 
+def test_that_nobody_reads_what_it_logs_does_not_stop_it(tmp_path: Path) -> None:
+    script = """
+        import socket
+
+        def main():
+            listener = socket.create_server(("127.0.0.1", 0))
+            say(f"event=listening address=127.0.0.1:{listener.getsockname()[1]}")
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            try:
+                while True:
+                    os.write(writer, b".")
+            except BlockingIOError:
+                os.set_blocking(writer, True)
+            os.dup2(writer, 2)
+            go(bind=listener, processes=1)
+
+        if __name__ == "__main__":
+            main()
+    """
+    with site(tmp_path, None, script) as running:
+        child = running.ask()
+        os.kill(child, signal.SIGKILL)
+        assert running.ask() != child
+        assert running.stop() == 0
+
+
 def test_the_main_module_has_to_be_guarded(tmp_path: Path) -> None:
     with site(tmp_path, None, "go()") as running:
         assert running.status() == NEVER_STARTED

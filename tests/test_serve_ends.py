@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from serve_support import PATIENCE, Served, read_all, run, serving, started
+from serve_support import PATIENCE, Served, fill, read_all, run, serving, started
 from support import A_MOMENT, eventually
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
@@ -214,3 +214,25 @@ def test_that_nobody_reads_what_it_writes_changes_nothing(
             assert read_all(client) == b"done"
         assert served.process.wait(PATIENCE) == 0, served.log
         assert "Traceback" not in served.log and "Error" not in served.log, served.log
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, processes: tuple[str, ...]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    shell = ["sh", "-c", f'exec "$@" 2>{pipe}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
+    try:
+        with started([*shell, *processes], site, tmp_path / "log") as served:
+            fill(pipe)
+            with served.connect() as client:
+                for _ in range(300):
+                    client.sendall(GET % b"hello.txt")
+                    reply = b""
+                    while not reply.endswith(b"\r\n\r\nhello\n"):
+                        piece = client.recv(65536)
+                        assert piece, reply
+                        reply += piece
+            assert served.stop()[0] == 0
+    finally:
+        os.close(reader)

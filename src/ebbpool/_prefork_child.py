@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
 from ebbpool._prefork_forks import OwnSignals
-from ebbpool._streams import settle
+from ebbpool._streams import last_words, settle, unhindered
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
@@ -239,8 +239,7 @@ class Child:
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             pause.wait(min(left, threading.TIMEOUT_MAX))
         self._log(logging.ERROR, "child_overdue", seconds=self._terms.graceful_timeout)
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
+        last_words()
         os._exit(1)
 
     def _call_back(self) -> None:
@@ -305,17 +304,19 @@ def main(
     terms: Terms,
 ) -> None:
     """Runs one child, in its main thread, from its start to its end."""
-    child = Child(listener, number, line, terms)
-    child._begin()
-    try:
-        if not child.stopping.is_set():
-            serve(child)
-    finally:
-        child._leave()
-    if os.name == "posix":
-        # The thread that listens ends this process if a callback takes too long.
-        child._called_back.wait()
-    if child._signals is not None:
-        # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes late.
-        child._signals.ignore()
+    with unhindered():
+        child = Child(listener, number, line, terms)
+        child._begin()
+        try:
+            if not child.stopping.is_set():
+                serve(child)
+        finally:
+            child._leave()
+        if os.name == "posix":
+            # The thread that listens ends this process if a callback takes too long.
+            child._called_back.wait()
+        if child._signals is not None:
+            # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes
+            # late.
+            child._signals.ignore()
     settle(sys.stdout, sys.stderr)

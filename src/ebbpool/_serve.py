@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ebbpool._httpserver import AdaptivePoolHTTPServer
-from ebbpool._streams import settle
+from ebbpool._streams import settle, unhindered
 
 if TYPE_CHECKING:
     from ebbpool.prefork import Child
@@ -123,6 +123,14 @@ def serve(options: Options) -> int:
         The exit status: 0 if all that ran was done, 1 if it could not begin or could not end.
     """
     try:
+        with unhindered():
+            return _serve(options)
+    finally:
+        settle(sys.stdout, sys.stderr)
+
+
+def _serve(options: Options) -> int:
+    try:
         listener = listen(options)
     except OSError as error:
         # `create_server` repeats the address in its own way.
@@ -130,13 +138,10 @@ def serve(options: Options) -> int:
         return _failed(f"cannot listen on {options.bind or 'all interfaces'}, port {options.port}: {reason}")
     except UnicodeError as error:
         return _failed(f"cannot listen on {options.bind}, port {options.port}: the name cannot be encoded: {error}")
-    try:
-        with listener:
-            if options.processes is None:
-                return _serve_here(listener, options)
-            return _serve_in_children(listener, options)
-    finally:
-        settle(sys.stdout, sys.stderr)
+    with listener:
+        if options.processes is None:
+            return _serve_here(listener, options)
+        return _serve_in_children(listener, options)
 
 
 def _serve_in_children(listener: socket.socket, options: Options) -> int:

@@ -1,10 +1,163 @@
-"""Standard output and standard error that cannot be written to: nobody reads them any more, or the disk is full."""
+"""Standard output and standard error that nobody reads: what is written to them must not hold up those who write it."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
-from typing import TextIO
+import queue
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+HELD: Final = 1 << 20
+"""Bytes that wait for a descriptor, beyond which lines are dropped."""
+LAST_WORDS: Final = 2.0
+"""Seconds for which the end of a process waits until what waits for a descriptor has been written."""
+
+
+class Overflow(io.RawIOBase):
+    """Bytes for a descriptor, which a thread of its own writes: that thread may wait, and nobody else does.
+
+    Lines for which there is no room are dropped, until all that waits has been written. Then their number is written
+    in their place. What cannot be written, because nobody has the other end any more, is dropped without a word.
+
+    A process that is forked from this one has no such thread, so it writes for itself.
+
+    Args:
+        number: The descriptor. It stays the caller's.
+        name: What a report of dropped lines calls it, and the thread is named after.
+        held: Bytes that may wait.
+
+    Raises:
+        RuntimeError: The system refuses another thread.
+    """
+
+    def __init__(self, number: int, name: str, held: int = HELD) -> None:
+        self.name = name
+        self._number = number
+        self._room = held
+        self._held = 0
+        self._dropped = 0
+        self._process = os.getpid()
+        # Re-entrant: a signal handler may write in the midst of a write.
+        self._lock = threading.RLock()
+        self._pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_on, name=f"ebbpool-{name}", daemon=True)
+        self._thread.start()
+
+    def writable(self) -> bool:
+        """Tell that it can be written to."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._number
+
+    def isatty(self) -> bool:
+        """Tell whether the descriptor is a terminal's."""
+        return os.isatty(self._number)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Hand `data` to the thread, or drop it; any thread may call this, and does not wait."""
+        piece = bytes(data)
+        if os.getpid() != self._process:
+            self._put_through(piece)
+            return len(piece)
+        with self._lock:
+            if self._dropped or (self._held and self._held + len(piece) > self._room):
+                self._dropped += piece.count(b"\n") or 1
+            else:
+                self._held += len(piece)
+                self._pieces.put(piece)
+        return len(piece)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds until all that was written before has gone; return whether it has."""
+        if os.getpid() != self._process:
+            return True
+        gone = threading.Lock()
+        gone.acquire()
+        self._pieces.put(gone)
+        return gone.acquire(timeout=max(0.0, timeout))
+
+    def end(self) -> None:
+        """End the thread, after `drain`. From now on each thread writes for itself, and waits."""
+        with self._lock:
+            self._process = -1
+            self._pieces.put(None)
+        self._thread.join(LAST_WORDS)
+
+    def _write_on(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):
+            # A signal is to interrupt those that wait for it. Nor is this thread to be stopped by a terminal.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while (item := self._pieces.get()) is not None:
+            if isinstance(item, bytes):
+                self._put_through(item)
+            with self._lock:
+                dropped = 0
+                if self._pieces.empty():
+                    self._held = 0
+                    dropped, self._dropped = self._dropped, 0
+                elif isinstance(item, bytes):
+                    self._held -= len(item)
+            if dropped:
+                lines = "1 line was" if dropped == 1 else f"{dropped} lines were"
+                self._put_through(f"ebbpool: {lines} dropped here, for nobody read {self.name}\n".encode())
+            if not isinstance(item, bytes):
+                item.release()
+
+    def _put_through(self, piece: bytes) -> None:
+        rest = memoryview(piece)
+        while rest:
+            try:
+                rest = rest[os.write(self._number, rest) :]
+            except BlockingIOError:
+                # Another process that has this pipe made it non-blocking.
+                poll = select.poll()
+                poll.register(self._number, select.POLLOUT)
+                poll.poll()
+            except OSError:
+                return
+
+
+@contextlib.contextmanager
+def unhindered() -> Iterator[None]:
+    """Keep those who write to `sys.stdout` or `sys.stderr` from waiting, if it is a pipe, a socket or a terminal.
+
+    Inside the block another stream stands in its place, also in the handlers of `logging` that write there. A file is
+    left alone, and so is a stream that somebody else has put there. At the end everything is as before, with one
+    exception: a stream that still cannot be written to stays replaced, since the next write would wait.
+
+    On Windows the block changes nothing.
+    """
+    pairs: dict[str, tuple[TextIO, TextIO]] = {}
+    try:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            # Where there can be no further thread, things stay as they are.
+            with contextlib.suppress(OSError, RuntimeError):
+                if _may_wait(stream):
+                    stream.flush()
+                    pairs[name] = stream, _overflowing(stream, name)
+                    _replace(name, *pairs[name])
+        yield
+    finally:
+        deadline = monotonic() + LAST_WORDS
+        for name, (stream, ours) in pairs.items():
+            if _drained(ours, deadline):
+                _replace(name, ours, stream)
+                _overflow_of(ours).end()  # type: ignore[union-attr]  # it has been made above
 
 
 def settle(*streams: TextIO | None) -> None:
@@ -20,6 +173,56 @@ def settle(*streams: TextIO | None) -> None:
             except (OSError, ValueError):
                 with contextlib.suppress(OSError, ValueError):
                     _forget(stream)
+
+
+def last_words() -> None:
+    """Write what can be written of `sys.stdout` and `sys.stderr`, before a process ends without further ado."""
+    deadline = monotonic() + LAST_WORDS
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            _drained(stream, deadline)
+
+
+def _may_wait(stream: Any) -> bool:
+    if os.name != "posix" or type(stream) is not io.TextIOWrapper or _overflow_of(stream) is not None:
+        return False
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
+    except (OSError, ValueError):
+        return False
+
+
+def _overflowing(stream: TextIO, name: str) -> TextIO:
+    overflow = Overflow(stream.fileno(), name)
+    # A raw stream will do: a text stream asks nothing more of what it writes to.
+    return io.TextIOWrapper(
+        overflow,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+    )
+
+
+def _overflow_of(stream: Any) -> Overflow | None:
+    buffer = getattr(stream, "buffer", None)
+    return buffer if isinstance(buffer, Overflow) else None
+
+
+def _drained(stream: TextIO, deadline: float) -> bool:
+    stream.flush()
+    overflow = _overflow_of(stream)
+    return overflow is None or overflow.drain(deadline - monotonic())
+
+
+def _replace(name: str, old: TextIO, new: TextIO) -> None:
+    if getattr(sys, name) is old:
+        setattr(sys, name, new)
+    loggers = [logging.getLogger(), *list(logging.root.manager.loggerDict.values())]
+    for logger in loggers:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+                handler.setStream(new)
 
 
 def _forget(stream: TextIO) -> None:

@@ -34,11 +34,13 @@ Children are started by multiprocessing's fork server, or spawned, and never for
 from a child, or from the parent, has the handlers of signals that were there before, and no part in any of this.
 
 What happens is logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
-Whatever is in order has the level INFO, which Python shows only if logging is set up to.
+Whatever is in order has the level INFO, which Python shows only if logging is set up to. While `run` runs, `sys.stdout`
+and `sys.stderr` hold nobody up, in the parent and in the children: if nobody reads them, lines are dropped and counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -53,6 +55,7 @@ from ebbpool._prefork_bind import Bind, Listeners
 from ebbpool._prefork_child import Child, Server, log
 from ebbpool._prefork_parent import Parent, context_of
 from ebbpool._settings import seconds, whole
+from ebbpool._streams import unhindered
 from ebbpool._watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
@@ -120,7 +123,7 @@ def run(
         start_timeout=_above_zero("start_timeout", start_timeout),
     )
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
-    try:
+    with contextlib.closing(listeners), unhindered():
         log(
             logging.INFO,
             {
@@ -132,8 +135,6 @@ def run(
             },
         )
         return Parent(serve, listeners, watchdog, chosen).run()
-    finally:
-        listeners.close()
 
 
 def _above_zero(name: str, value: Any) -> float:

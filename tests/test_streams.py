@@ -1,0 +1,297 @@
+"""Standard streams that nobody reads: nobody waits, what is lost is counted, and a file stays a file."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+import termios
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import TIMEOUT, Background
+
+from ebbpool import _streams
+from ebbpool._streams import Overflow, unhindered
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams are left as they are there")
+
+LINE = b"0123456789abcdef\n"
+
+
+@contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Yield both ends of a pipe that takes no more, and into which the writing end waits."""
+    reader, writer = os.pipe()
+    try:
+        fill(writer)
+        yield reader, writer
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def fill(writer: int) -> None:
+    os.set_blocking(writer, False)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(writer, b"." * size)
+        except BlockingIOError:
+            pass
+    os.set_blocking(writer, True)
+
+
+def read_until(reader: int, end: bytes) -> bytes:
+    def read() -> bytes:
+        received = bytearray()
+        while not received.endswith(end):
+            piece = os.read(reader, 65536)
+            assert piece, received
+            received += piece
+        return bytes(received)
+
+    result: bytes = Background(read).join()
+    return result
+
+
+@contextmanager
+def overflow(writer: int, held: int = 1024) -> Iterator[Overflow]:
+    stream = Overflow(writer, "stderr", held)
+    try:
+        yield stream
+    finally:
+        stream.end()
+
+
+def test_what_is_written_comes_out_in_order() -> None:
+    reader, writer = os.pipe()
+    with overflow(writer) as stream:
+        for number in range(10):
+            assert stream.write(b"%d\n" % number) == 2
+            assert stream.drain(TIMEOUT)
+        assert os.read(reader, 1000) == b"".join(b"%d\n" % number for number in range(10))
+        assert stream.fileno() == writer and stream.writable() and not stream.isatty()
+    os.close(writer)
+    os.close(reader)
+
+
+def test_a_full_pipe_holds_nobody_up_and_what_was_dropped_is_counted() -> None:
+    with full_pipe() as (reader, writer), overflow(writer, 10 * len(LINE)) as stream:
+        for _ in range(100):
+            stream.write(LINE)
+        assert not stream.drain(0)
+        received = read_until(reader, b"stderr\n").lstrip(b".")
+        assert received == LINE * 10 + b"ebbpool: 90 lines were dropped here, for nobody read stderr\n"
+        # From here on it is as if nothing had happened.
+        assert stream.drain(TIMEOUT)
+        stream.write(LINE)
+        assert read_until(reader, LINE) == LINE
+
+
+def test_nothing_is_said_of_lines_that_had_to_wait_only() -> None:
+    with full_pipe() as (reader, writer), overflow(writer, 10 * len(LINE)) as stream:
+        for _ in range(10):
+            stream.write(LINE)
+        stream.drain(0)
+        received = bytearray()
+        while not received.endswith(LINE * 10):
+            received += os.read(reader, 65536)
+        assert stream.drain(TIMEOUT)
+        stream.write(b"the end\n")
+        assert read_until(reader, b"\n") == b"the end\n"
+
+
+def test_one_dropped_line_and_a_piece_larger_than_all_the_room() -> None:
+    with full_pipe() as (reader, writer), overflow(writer, 10) as stream:
+        stream.write(LINE * 3)
+        stream.write(b"half a line")
+        assert read_until(reader, b"stderr\n").endswith(
+            LINE * 3 + b"ebbpool: 1 line was dropped here, for nobody read stderr\n"
+        )
+
+
+def test_a_terminal_that_was_stopped_goes_on() -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        attributes = termios.tcgetattr(terminal)
+        attributes[1] &= ~termios.OPOST
+        termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+        with overflow(terminal, 10 * len(LINE)) as stream:
+            assert stream.isatty()
+            termios.tcflow(terminal, termios.TCOOFF)
+            for _ in range(100):
+                stream.write(LINE)
+            assert not stream.drain(0.01)
+            termios.tcflow(terminal, termios.TCOON)
+            assert read_until(keyboard, b"stderr\n").startswith(LINE * 10)
+            assert stream.drain(TIMEOUT)
+    finally:
+        os.close(terminal)
+        os.close(keyboard)
+
+
+def test_a_pipe_without_a_reader_and_one_that_somebody_made_non_blocking() -> None:
+    with full_pipe() as (reader, writer):
+        os.set_blocking(writer, False)
+        with overflow(writer) as stream:
+            stream.write(LINE)
+            assert not stream.drain(0.01)
+            assert read_until(reader, LINE).endswith(LINE)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with overflow(writer) as stream:
+        stream.write(LINE)
+        assert stream.drain(TIMEOUT)
+    os.close(writer)
+
+
+def test_what_a_signal_handler_writes_in_the_midst_of_a_write_holds_nothing_up() -> None:
+    reader, writer = os.pipe()
+    with overflow(writer) as stream:
+        before = signal.signal(signal.SIGALRM, lambda number, frame: stream.write(b"alarm\n"))
+        try:
+            with stream._lock:
+                signal.raise_signal(signal.SIGALRM)
+            assert stream.drain(TIMEOUT)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    assert os.read(reader, 100) == b"alarm\n"
+    os.close(writer)
+    os.close(reader)
+
+
+@contextmanager
+def standing_in(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[io.TextIOWrapper]:
+    """Have `sys.stderr` write to a descriptor, as the interpreter's own does."""
+    with open(number, "w", buffering=1, closefd=False) as stream:
+        assert type(stream) is io.TextIOWrapper
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "stdout", None)
+        yield stream
+
+
+def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("test_streams.handlers")
+    logger.propagate = False
+    reader, writer = os.pipe()
+    with standing_in(monkeypatch, writer) as stream:
+        handler = logging.StreamHandler()
+        logger.addHandler(handler)
+        try:
+            with unhindered():
+                assert sys.stderr is not stream and handler.stream is sys.stderr
+                assert sys.stderr.fileno() == writer and sys.stderr.encoding == stream.encoding
+                ours = sys.stderr
+                with unhindered():
+                    assert sys.stderr is ours
+                logger.warning("by the logger")
+                print("by hand", file=sys.stderr, end="")
+            assert sys.stderr is stream and handler.stream is stream
+            assert os.read(reader, 100) == b"by the logger\nby hand"
+            ours.write("late\n")
+            assert os.read(reader, 100) == b"late\n"
+        finally:
+            logger.removeHandler(handler)
+    os.close(writer)
+    os.close(reader)
+
+
+def test_a_stream_that_still_cannot_be_written_to_stays_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_streams, "LAST_WORDS", 0.01)
+    with full_pipe() as (reader, writer), standing_in(monkeypatch, writer) as stream:
+        with unhindered():
+            print("lost", file=sys.stderr)
+        assert sys.stderr is not stream
+        print("lost as well", file=sys.stderr)
+        overflow = _streams._overflow_of(sys.stderr)
+        assert overflow is not None
+        assert read_until(reader, b"as well\n").endswith(b"lost\nlost as well\n")
+        assert overflow.drain(TIMEOUT)
+        overflow.end()
+
+
+def test_what_cannot_keep_anybody_waiting_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Special(io.TextIOWrapper):
+        pass
+
+    reader, writer = os.pipe()
+    with (
+        open(os.devnull, "w") as nowhere,
+        (tmp_path / "log").open("w") as file,
+        Special(open(writer, "wb")) as special,
+        io.StringIO() as text,
+    ):
+        closed = (tmp_path / "closed").open("w")
+        closed.close()
+        for stream in (None, nowhere, file, special, text, closed):
+            monkeypatch.setattr(sys, "stderr", stream)
+            with unhindered():
+                assert sys.stderr is stream
+    os.close(reader)
+
+
+def test_a_thread_that_cannot_be_had_leaves_things_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader, writer = os.pipe()
+    with standing_in(monkeypatch, writer) as stream:
+        monkeypatch.setattr("threading.Thread.start", refuse)
+        with unhindered():
+            assert sys.stderr is stream
+    os.close(writer)
+    os.close(reader)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_forked_process_writes_for_itself() -> None:
+    script = """
+        import os, sys
+        from ebbpool._streams import unhindered
+
+        with unhindered():
+            print("parent", file=sys.stderr)
+            pid = os.fork()
+            if not pid:
+                print("child", file=sys.stderr)
+                sys.stderr.buffer.drain(0)
+                os._exit(0)
+            os.waitpid(pid, 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    assert sorted(done.stderr.splitlines()) == [b"child", b"parent"]
+
+
+def test_a_process_that_cannot_say_its_last_words_ends() -> None:
+    """Nor does a thread that waits for the pipe keep the interpreter from its end, nor does it end with an error."""
+    script = """
+        import logging, sys
+        from ebbpool import _streams
+
+        _streams.LAST_WORDS = 0.01
+        logging.basicConfig()
+        with _streams.unhindered():
+            logging.warning("lost")
+            print("lost", file=sys.stderr)
+        logging.warning("lost, too")
+        print("lost, too", file=sys.stderr)
+    """
+    with full_pipe() as (_, writer):
+        command = [sys.executable, "-c", textwrap.dedent(script)]
+        with subprocess.Popen(command, stderr=writer) as process:
+            try:
+                assert process.wait(4 * TIMEOUT) == 0
+            finally:
+                process.kill()
