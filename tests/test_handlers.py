@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support import Background, Gate, Thing, eventually
+from support import TIMEOUT, Background, Gate, Thing, eventually
 
 from ebbpool import AdaptiveExecutor, _handlers
 from ebbpool._handlers import MENTIONED, Handlers
@@ -240,6 +240,22 @@ def test_a_report_on_a_handler_without_a_python_frame() -> None:
         report = handlers.report()
         lock.release()
     assert "(no Python frame)" in report
+
+
+def test_a_report_on_a_handler_that_waits_for_the_others() -> None:
+    def waits_here(handlers: Handlers) -> None:
+        handlers.join(TIMEOUT)
+
+    with made() as handlers, Gate() as gate:
+        handlers.submit("the one", gate)
+        gate.await_begun()
+        handlers.submit("the other", waits_here, handlers)
+        eventually(lambda: handlers._joining)
+        report = handlers.report().partition("the other: ")[2]
+        gate.open()
+    places = [line.rpartition(" in ")[2] for line in report.splitlines() if line.startswith('  File "')]
+    assert places[:2] == ["waits_here", "join"]
+    assert places[-1] == "wait"
 
 
 def test_handlers_that_are_done_are_forgotten_though_nobody_joins() -> None:

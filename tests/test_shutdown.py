@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from support import LONG, TIMEOUT, Background, Boom, Gate, all_end, wait_for_idle
+from support import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 
@@ -211,6 +211,41 @@ def test_a_shutdown_that_times_out_tells_what_still_runs(timeout: float) -> None
         assert [future.result(timeout=0) for future in futures] == [0, 1]
         assert queued.result(timeout=0) == 6
     assert not any(thread.is_alive() for thread in gate.threads)
+
+
+def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
+    def wait_for_it(event: threading.Event) -> None:
+        event.wait()
+
+    event = threading.Event()
+    with AdaptiveExecutor(2, "report") as pool:
+        hanging = [pool.submit(event.wait), pool.submit(wait_for_it, event)]
+        eventually(lambda: all(future.running() for future in hanging))
+        eventually(lambda: len(event._cond._waiters) == 2)  # type: ignore[attr-defined]
+        with pytest.raises(TimeoutError) as caught:
+            pool.shutdown(timeout=0)
+        event.set()
+    first, *rest = str(caught.value).split("\nreport_")
+    assert first.startswith("after 0 s these tasks still run:")
+    assert len(rest) == 2
+    for text, name, lines in zip(sorted(rest), ("wait", "wait_for_it"), (2, 3), strict=True):
+        heading, *stack = text.splitlines()
+        assert f": {name}, running for " in heading
+        places = [line for line in stack if line.startswith('  File "')]
+        assert len(places) == lines and "_crew.py" not in text and "_core" not in text and "_bootstrap" not in text
+        assert [threading.__file__ in place for place in places[-2:]] == [True, True]
+
+
+def test_the_report_shows_which_future_of_the_pool_a_task_waits_for() -> None:
+    with AdaptiveExecutor(2, "report") as pool, Gate() as gate:
+        inner = pool.submit(gate)
+        gate.await_begun()
+        outer = pool.submit(lambda: inner.result())
+        eventually(lambda: pool.stats().blocked == 1)
+        with pytest.raises(TimeoutError, match=r"inner\.result"):
+            pool.shutdown(timeout=0)
+        gate.open()
+        assert outer.result(TIMEOUT) is None
 
 
 def test_the_report_tells_for_how_long_each_task_has_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from ebbpool import _lifecycle, _stack
 from ebbpool._accel import Pool, Worker
 from ebbpool._census import Census
 from ebbpool._compat import available_cpus
+from ebbpool._frames import above
 from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._timekeeper import Tick, timekeeper
 from ebbpool._timers import Timers
@@ -302,9 +303,7 @@ class Crew:
         for thread, seconds in self.pool.crew_list():
             if seconds < 0:
                 continue
-            frame = frames.get(thread.ident) if thread.ident is not None else None
-            stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
-            own = [entry for entry in stack if entry.filename not in _INTERNAL]
+            own = above(frames.get(thread.ident or 0), _BELOW)
             name = own[0].name if own else "a call without a Python frame"
             lines.append(f"{thread.name}: {name}, running for {seconds:.1f} s\n" + "".join(traceback.format_list(own)))
         return "\n".join(lines)
@@ -321,4 +320,6 @@ class Crew:
         self.timers.renew(error)
 
 
-_INTERNAL = frozenset({__file__, threading.__file__, sys.modules[Pool.__module__].__file__})
+# What is compiled has neither code nor frames.
+_BELOW = frozenset(run.__code__ for run in (Crew._work, Crew._serve, Worker.run) if hasattr(run, "__code__"))
+"""What runs below a task in the thread of a worker."""

@@ -6,7 +6,6 @@ import functools
 import logging
 import sys
 import threading
-import traceback
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -14,6 +13,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+from ebbpool._frames import above
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
 
@@ -202,10 +202,7 @@ class Handlers:
 
 
 def _stack(frame: FrameType | None) -> list[str]:
-    stack = [] if frame is None else traceback.extract_stack(frame)
-    # What the executor and this module put below the handler says nothing.
-    start = max((index for index, entry in enumerate(stack, 1) if entry.filename == __file__), default=0)
-    return traceback.format_list(stack[start:]) or ["  (no Python frame)\n"]
+    return above(frame, (Handlers._run.__code__,)).format() or ["  (no Python frame)\n"]
 
 
 def _check_policy(executor: Executor) -> None:
