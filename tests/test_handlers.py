@@ -15,6 +15,7 @@ import pytest
 from support import TIMEOUT, Background, Gate, Thing, eventually
 
 from ebbpool import AdaptiveExecutor, _handlers
+from ebbpool._complaints import Complaint
 from ebbpool._handlers import MENTIONED, Handlers
 
 CLIENT = ("192.0.2.1", 4711)
@@ -88,9 +89,15 @@ def test_an_executor_that_was_shut_down_refuses_and_is_logged_once(
 def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: pytest.LogCaptureFixture) -> None:
     executor = Refusing(RuntimeError("can't start new thread"))
     handlers = Handlers(executor, owned=False)
-    assert not handlers.submit(CLIENT, print)
-    executor.error = None
-    assert handlers.submit(CLIENT, print)
+    now = [1000.0]
+    handlers._refusals = Complaint(logging.ERROR, "refused: %s", lambda: now[0])
+    for _ in range(3):
+        executor.error = RuntimeError("can't start new thread")
+        assert not handlers.submit(CLIENT, print)
+        executor.error = None
+        assert handlers.submit(CLIENT, print)
+    assert len(caplog.records) == 1, "once a second at most"
+    now[0] += 1
     executor.error = RuntimeError("can't start new thread")
     assert not handlers.submit(CLIENT, print) and not handlers.submit(CLIENT, print)
     assert len(caplog.records) == 2

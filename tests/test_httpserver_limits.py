@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -332,6 +333,31 @@ def test_without_descriptors_and_idle_connections_it_backs_off_and_recovers(
                 keeper.until(lambda: len(attempts) == 2)
                 assert keeper.end(client)
                 assert len([record for record in caplog.records if "cannot accept" in record.message]) == 2
+
+
+def test_descriptors_that_run_out_again_and_again_are_told_of_once_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with porter() as keeper:
+        real = keeper.server.get_request
+        fails = [True]
+
+        def every_other() -> Any:
+            fails.append(not fails[-1])
+            if fails[-1]:
+                return real()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(keeper.door, "_shed", lambda: False)
+        monkeypatch.setattr(keeper.server, "get_request", every_other)
+        with ExitStack() as stack:
+            for count in range(10):
+                stack.enter_context(Client(keeper.server)).get()
+                keeper.until(lambda: keeper.door._shortage.pause)
+                keeper.clock.now += 0.02
+                keeper.hold(keeper.door.idle, count + 1)
+    told = [record for record in caplog.records if "cannot accept" in record.getMessage()]
+    assert len(told) == 1
 
 
 def test_real_exhaustion_of_descriptors() -> None:

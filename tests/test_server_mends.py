@@ -393,4 +393,4 @@ def test_an_accept_that_fails_after_others_begins_a_new_spell() -> None:
         for client in clients:
             client.shutdown(socket.SHUT_WR)
             assert read_all(client) == b""
-        eventually(lambda: server._back_off == 0)
+        eventually(lambda: server._shortage.pause == 0)

@@ -31,6 +31,7 @@ from server_support import (
 from support import A_MOMENT, TIMEOUT, Boom, Gate, eventually, output_of
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._complaints import Shortage
 
 LOGGER = "ebbpool.socketserver"
 
@@ -277,28 +278,25 @@ class Exhausted(Server):
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ebbpool._servers.FIRST_BACK_OFF", 0.0001)
+    monkeypatch.setattr("ebbpool._complaints.FIRST_BACK_OFF", 0.0001)
+    now = [1000.0]
     with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
-        for _ in range(2):
+        server._shortage = Shortage(lambda: now[0])
+        for _ in range(4):
             server.error, server.failures = error, 5
             assert ask(server, b"hello") == b"hello"
             assert server.failures == 0
-            eventually(lambda: not server._back_off)
-    # Once per spell.
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+            eventually(lambda: not server._shortage.pause)
+            now[0] += 0.4
+    # Once per spell, and once a second at most.
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == f"cannot accept connections for now, those that come wait: [Errno {error}] out of something"
+    assert second == first + " (3 times since this was last logged)"
     assert not server.errors
 
 
-def test_the_back_off_grows_to_a_second_and_begins_anew_with_each_success() -> None:
-    error = OSError(errno.EMFILE, "too many")
-    with closing_server(made()) as server:
-        pauses = [server._exhausted(error, False) for _ in range(10)]
-        assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
-        assert server._exhausted(error, True) == pytest.approx(0.01)
-
-
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._servers.FIRST_BACK_OFF", 3600.0)
+    monkeypatch.setattr("ebbpool._complaints.FIRST_BACK_OFF", 3600.0)
     with closing_server(Exhausted(LOOPBACK, Echo)) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):

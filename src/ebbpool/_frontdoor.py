@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections import deque
@@ -10,10 +11,11 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from ebbpool._complaints import LAST_BACK_OFF, LOGGER, Complaint, Shortage
 from ebbpool._connections import LEAST_RATE, Connection, Room
 from ebbpool._poller import Poller, make_poller
 from ebbpool._requests import BadRequest, Limits, response
-from ebbpool._servers import ACCEPTS, EXHAUSTED, FIRST_BACK_OFF, LAST_BACK_OFF, LOGGER
+from ebbpool._servers import ACCEPTS, EXHAUSTED
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -85,7 +87,8 @@ class FrontDoor:
         self._now = clock()
         self._next_look = 0.0
         self._listener = -1
-        self._back_off = 0.0
+        self._shortage = Shortage(clock)
+        self._deaf = Complaint(logging.WARNING, "cannot wait for the connection of %s: %s", clock)
         self._resume = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
@@ -114,7 +117,7 @@ class FrontDoor:
             # It was closed while the loop ran.
             pass
         self._listener = -1
-        self._back_off = 0.0
+        self._shortage.pause = 0.0
 
     def run(self, stopped: Callable[[], bool], ear: int, listener: int, poll_interval: float | None) -> None:
         """Serves until `stopped`; `ear` is a descriptor that can be read once that is worth a look."""
@@ -135,7 +138,7 @@ class FrontDoor:
         wait = TICK if self._held else LAST_BACK_OFF
         if timeout is not None and timeout < wait:
             wait = timeout
-        if self._back_off:
+        if self._shortage.pause:
             if now < self._resume:
                 wait = min(wait, self._resume - now)
             else:
@@ -191,7 +194,7 @@ class FrontDoor:
                     self._pause(error)
                     return
             else:
-                self._back_off = 0.0
+                self._shortage.over()
                 self._admit(request, client_address)
 
     def _shed(self) -> bool:
@@ -210,10 +213,7 @@ class FrontDoor:
         return False
 
     def _pause(self, error: OSError) -> None:
-        if not self._back_off:
-            LOGGER.warning("cannot accept connections for now, those that come wait: %s", error)
-        self._back_off = min(2 * self._back_off, LAST_BACK_OFF) or FIRST_BACK_OFF
-        self._resume = self._now + self._back_off
+        self._resume = self._now + self._shortage.met(error, False)
         self._poller.forget(self._listener)
 
     def _admit(self, request: Any, client_address: Any) -> None:
@@ -364,7 +364,7 @@ class FrontDoor:
         try:
             self._poller.arm(connection)
         except (OSError, ValueError) as error:
-            LOGGER.warning("cannot wait for the connection of %s: %s", connection.address, error)
+            self._deaf.make(connection.address, error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:

@@ -13,11 +13,10 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+from ebbpool._complaints import Complaint
 from ebbpool._frames import above
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
-
-LOGGER = logging.getLogger("ebbpool.socketserver")
 
 MENTIONED = 10
 """How many queued handlers a report names by their addresses."""
@@ -70,6 +69,7 @@ class Handlers:
         self._ended = threading.Condition(self._lock)
         self._joining: list[int] = []
         self._refused = False
+        self._refusals = Complaint(logging.ERROR, "the executor takes no handlers, connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
         """Has a worker call `fn(*args)`, which must not raise; any thread.
@@ -81,7 +81,7 @@ class Handlers:
 
         Returns:
             False if the executor refused: its queue is full, it has been shut down, or it can have no thread. All
-            but the first is logged, once until the executor takes a call again.
+            but the first is logged, once until the executor takes a call again, and once a second at most.
         """
         handler = _Handler(address)
         self._live[handler] = None
@@ -91,7 +91,7 @@ class Handlers:
             self._discard(handler)
             if not isinstance(error, QueueFull) and not self._refused:
                 self._refused = True
-                LOGGER.error("the executor takes no handlers, connections are refused: %s", error)
+                self._refusals.make(error)
             return False
         except BaseException:
             self._discard(handler)

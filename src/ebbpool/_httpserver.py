@@ -10,10 +10,11 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 
+from ebbpool._complaints import LOGGER
 from ebbpool._connections import Connection
 from ebbpool._frontdoor import FrontDoor
 from ebbpool._requests import Limits, response
-from ebbpool._servers import ACCEPTS, LOGGER, AdaptivePoolMixIn
+from ebbpool._servers import ACCEPTS, AdaptivePoolMixIn
 from ebbpool._settings import seconds, waiting_limit, whole
 
 SHARED_ACCEPTS: Final = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import logging
 import os
 import selectors
 import socket
@@ -18,6 +17,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._compat import GIL_ENABLED
+from ebbpool._complaints import LOGGER, Shortage
 from ebbpool._handlers import Handlers
 from ebbpool._serving import Loop
 from ebbpool._settings import time_limit, waiting_limit
@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-LOGGER = logging.getLogger("ebbpool.socketserver")
-
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
-FIRST_BACK_OFF = 0.01
-"""Seconds without an attempt to accept once the system has run out of something; doubled while it stays so."""
-LAST_BACK_OFF = 1.0
 ACCEPTS = 64
 """Most connections accepted before any of them is handed over."""
 CROWD = 4
@@ -102,7 +97,6 @@ class AdaptivePoolMixIn(_Base):
     _listener: socket.socket | None = None
     _kind: tuple[int, int, int] | None = None
     _deferred = False
-    _back_off = 0.0
 
     @classmethod
     def from_socket(cls, listener: socket.socket, RequestHandlerClass: Any, **kwargs: Any) -> Self:
@@ -152,6 +146,10 @@ class AdaptivePoolMixIn(_Base):
         if not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
         return Handlers(executor, False, weakref.WeakMethod(self._lost))
+
+    @functools.cached_property
+    def _shortage(self) -> Shortage:
+        return Shortage()
 
     @property
     def _loop(self) -> Loop:
@@ -291,7 +289,7 @@ class AdaptivePoolMixIn(_Base):
                     accepted.append(self.get_request())
                 except OSError as error:
                     if error.errno in EXHAUSTED:
-                        pause = self._exhausted(error, count > 0)
+                        pause = self._shortage.met(error, count > 0)
                     break
                 if one_by_one:
                     self._hand_over(accepted)
@@ -299,9 +297,8 @@ class AdaptivePoolMixIn(_Base):
                         break
         finally:
             self._hand_over(accepted)
-        if not pause and self._back_off:
-            self._back_off = 0.0
-            LOGGER.info("connections are accepted again")
+        if not pause:
+            self._shortage.over()
         if count >= CROWD and GIL_ENABLED:
             # Workers that get the GIL for so long pass it on less often, and the next look finds more at once.
             sleep(NAP)
@@ -318,13 +315,6 @@ class AdaptivePoolMixIn(_Base):
             if accepted:
                 # What ends the loop is not to cost those that were accepted with it.
                 self._hand_over(accepted)
-
-    def _exhausted(self, error: OSError, progress: bool) -> float:
-        if not self._back_off:
-            LOGGER.warning("cannot accept connections for now, those that come wait: %s", error)
-        again = FIRST_BACK_OFF if progress else min(2 * self._back_off, LAST_BACK_OFF)
-        self._back_off = again or FIRST_BACK_OFF
-        return self._back_off
 
     def _dispatch(self, request: Any, client_address: Any) -> None:
         try:
