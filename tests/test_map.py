@@ -6,12 +6,14 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from support import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, _map
 
 
 class Source:
@@ -87,24 +89,54 @@ def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
         assert list(results) == [0, 1, 2]
 
 
+@pytest.fixture(params=[True, False], ids=["until 3.15", "since 3.16"])
+def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the error of a call ends the iterator, as the standard library has it in this or that Python."""
+    monkeypatch.setattr(_map, "ENDS", request.param)
+    return bool(request.param)
+
+
+def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> None:
+    with AdaptiveExecutor(1) as pool, ThreadPoolExecutor(1) as stock:
+        left = []
+        for executor in (pool, stock):
+            results = executor.map(lambda number: 1 // number, [1, 0, 1])
+            assert next(results) == 1
+            with pytest.raises(ZeroDivisionError):
+                next(results)
+            left.append(list(results))
+    assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("error", [Boom, TimeoutError, KeyboardInterrupt])
+@pytest.mark.parametrize("chunksize", [None, 1, 3])
 @pytest.mark.parametrize("buffersize", [None, 4])
-def test_an_error_comes_in_its_place(buffersize: int | None) -> None:
+def test_an_error_comes_in_its_place(
+    buffersize: int | None, chunksize: int | None, error: type[BaseException], ends: bool
+) -> None:
     def work(number: int) -> int:
-        if number == 2:
-            raise Boom("two")
+        if number in (2, 3, 7):
+            raise error(number)
         return number
 
     with AdaptiveExecutor(2) as pool:
-        results = pool.map(work, range(4), buffersize=buffersize)
+        results = pool.map(work, range(9), buffersize=buffersize, chunksize=chunksize, timeout=TIMEOUT)
         assert (next(results), next(results)) == (0, 1)
-        with pytest.raises(Boom, match="two"):
+        with pytest.raises(error, match="2"):
             next(results)
+        if not ends:
+            with pytest.raises(error, match="3"):
+                next(results)
+            assert [next(results) for _ in range(3)] == [4, 5, 6]
+            with pytest.raises(error, match="7"):
+                next(results)
+            assert next(results) == 8
         with pytest.raises(StopIteration):
             next(results)
 
 
 @pytest.mark.parametrize("buffersize", [None, 3])
-def test_an_error_cancels_what_has_not_begun(buffersize: int | None) -> None:
+def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None, ends: bool) -> None:
     gate, begun = Gate(), []
 
     def work(number: int) -> None:
@@ -118,11 +150,11 @@ def test_an_error_cancels_what_has_not_begun(buffersize: int | None) -> None:
         gate.await_begun()
         with pytest.raises(Boom):
             next(results)
-        assert pool._work_queue.qsize() == 0
+        assert (pool._work_queue.qsize() == 0) is ends
         gate.open()
         wait_for_idle(pool)
-        assert begun == [0, 1]
-        assert pool.stats().cancelled == 1
+        assert begun == ([0, 1] if ends else [0, 1, 2])
+        assert pool.stats().cancelled == int(ends)
 
 
 @pytest.mark.parametrize("buffersize", [None, 3])
@@ -140,12 +172,13 @@ def test_closing_the_iterator_cancels_what_has_not_begun(buffersize: int | None)
 
 @pytest.mark.parametrize("timeout", [0, 0.001])
 @pytest.mark.parametrize("buffersize", [None, 2])
-def test_a_map_that_times_out_cancels_the_rest(buffersize: int | None, timeout: float) -> None:
+def test_a_map_that_times_out_cancels_the_rest(buffersize: int | None, timeout: float, ends: bool) -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         results = pool.map(gate, range(2), timeout=timeout, buffersize=buffersize)
         gate.await_begun()
         with pytest.raises(TimeoutError):
             next(results)
+        assert list(results) == []
         assert pool._work_queue.qsize() == 0
         gate.open()
         wait_for_idle(pool)
@@ -224,6 +257,94 @@ def test_shutdown_in_the_middle_of_a_buffered_map() -> None:
         pool.shutdown()
         with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
             list(results)
+
+
+@contextmanager
+def place(kind: str) -> Iterator[Any]:
+    """A pool, or a lane of one."""
+    with AdaptiveExecutor(2) as pool:
+        yield pool if kind == "pool" else pool.lane("narrow", limit=2)
+
+
+def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
+    """Return the results until the error, which is the end."""
+    got = []
+    with pytest.raises(RuntimeError, match=error):
+        while True:
+            got.append(next(results))
+    assert list(results) == []
+    return got
+
+
+@pytest.mark.parametrize("kind", ["pool", "lane"])
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_what_was_read_before_a_shutdown_is_handed_out(
+    kind: str, method: str, chunksize: int | None, count: int, begun: bool, more: bool
+) -> None:
+    with place(kind) as executor:
+        source = Source(count + more)
+        results = getattr(executor, method)(str, source, buffersize=4, chunksize=chunksize)
+        got = [next(results)] if begun else []
+        executor.shutdown()
+        if more:
+            got += read_to_the_end(results, "cannot schedule new futures after shutdown")
+        else:
+            got += results
+    assert sorted(got) == [str(number) for number in range(count)]
+    assert source.taken == count + more
+
+
+@pytest.mark.parametrize("kind", ["pool", "lane"])
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize("chunksize", [None, 1])
+def test_what_runs_or_waits_at_a_shutdown_is_handed_out(kind: str, method: str, chunksize: int | None) -> None:
+    with place(kind) as executor, Gate() as gate:
+        source = Source()
+        results = getattr(executor, method)(gate, source, buffersize=5, chunksize=chunksize)
+        gate.await_begun(2)
+        executor.shutdown(wait=False)
+        waiting = Background(lambda: next(results))
+        assert waiting.still_waits()
+        assert source.taken == 5, "nothing is read for tasks that nobody takes"
+        gate.open()
+        got = [waiting.join(), *read_to_the_end(results, "cannot schedule new futures after shutdown")]
+    assert sorted(got) == [0, 1, 2, 3, 4]
+
+
+class Moody(AdaptiveExecutor):
+    """An executor that takes tasks, or does not."""
+
+    mood: RuntimeError | None = None
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        if self.mood is not None:
+            raise self.mood
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize("chunksize", [None, 1, 2])
+def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chunksize: int | None) -> None:
+    ran: list[int] = []
+    with Moody(2) as pool:
+        results = getattr(pool, method)(ran.append, Source(), buffersize=4, chunksize=chunksize)
+        wait_for_idle(pool)
+        pool.mood = RuntimeError("not in the mood")
+        assert read_to_the_end(results, "not in the mood") == [None] * 4
+        pool.mood = None
+        assert sorted(ran) == [0, 1, 2, 3]
+
+
+def test_a_runtime_error_of_the_input_is_none_of_submit() -> None:
+    def source() -> Iterator[int]:
+        yield from range(4)
+        raise RuntimeError("input")
+
+    with AdaptiveExecutor(2) as pool, pytest.raises(RuntimeError, match="input"):
+        list(pool.map(str, source(), buffersize=4))
 
 
 def test_map_after_shutdown() -> None:

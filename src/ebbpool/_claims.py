@@ -39,6 +39,7 @@ class Claims(Ledger):
         context: A copy of the caller's context, if claims are to run in copies of that.
         futures: Those of the tasks, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that finds itself there runs one claim and nothing more.
+        refusal: What `submit` raised, if that is why nothing more is read.
     """
 
     def __init__(
@@ -61,28 +62,43 @@ class Claims(Ledger):
         self.futures: list[Future[Any]] = []
         self.prune_at = 64
         self.submitter: int | None = None
+        self.refusal: RuntimeError | None = None
 
     # What the consumer does, in its own thread.
 
     def read_all(self, executor: Executor, items: Iterable[Any]) -> None:
-        """Takes the whole input at once."""
+        """Takes the whole input at once.
+
+        Raises:
+            RuntimeError: What `submit` raises.
+        """
         if not isinstance(items, range):
             items = list(items)
             items.reverse()
         self.taken = self.begun = len(items)
         if items:
             self.segments.append((0, items))
-            self.recruit(executor)
+            self.refusal = self.recruit(executor)
+            self.insist()
 
-    def read(self, executor: Executor, source: Iterator[Any], room: int | None) -> None:
+    def read(self, executor: Any, source: Iterator[Any], room: int | None) -> None:
         """Reads up to `room` items, and sees to it that they are run as they come.
 
-        Raises:
-            RuntimeError: What `submit` raises.
+        If the executor refuses to run them, nothing more is read, now and later, and `insist` raises what `submit` did:
+        those that were read before are run, and to be handed out first.
         """
-        if self.fixed is not None:
-            self._read_chunks(executor, source, room, self.fixed)
+        if self.refusal is not None:
             return
+        if executor._shutdown:
+            # Tasks that still run would run what they find. It is only asked whether there is more.
+            for _ in islice(source, 1 if room is None else min(room, 1)):
+                self.refusal = _refusal_of(executor)
+        elif self.fixed is not None:
+            self._read_chunks(executor, source, room, self.fixed)
+        else:
+            self._read_items(executor, source, room)
+
+    def _read_items(self, executor: Executor, source: Iterator[Any], room: int | None) -> None:
         inbox = self.inbox
         count = 0
         try:
@@ -90,11 +106,21 @@ class Claims(Ledger):
                 inbox.append(item)
                 count += 1
                 if self.hungry:
-                    self.recruit(executor)
+                    self.refusal = self.recruit(executor)
+                    if self.refusal is not None:
+                        break
+            else:
+                item = None
+                if inbox:
+                    self.refusal = self.recruit(executor)
+            if self.refusal is not None:
+                item = None
+                with self.lock:
+                    refused = [inbox.pop() for _ in range(min(count, len(inbox)))]
+                count -= len(refused)
+                del refused
         finally:
             self.taken += count
-        if inbox:
-            self.recruit(executor)
 
     def _read_chunks(self, executor: Executor, source: Iterator[Any], room: int | None, size: int) -> None:
         while room is None or room >= size:
@@ -107,14 +133,30 @@ class Claims(Ledger):
             self.taken += len(items)
             with self.lock:
                 self.queued += 1
-            self._submit(executor, 1)
+            self.refusal = self._submit(executor, 1)
+            if self.refusal is not None:
+                with self.lock:
+                    refused = self.chunks and self.chunks[-1][1] is items and self.chunks.pop()
+                if refused:
+                    self.taken -= len(items)
+                return
 
-    def recruit(self, executor: Executor) -> None:
-        """Submits as many tasks as the items that nobody has claimed are worth.
+    def insist(self) -> None:
+        """Raise what `submit` raised, if that is why nothing more is read.
 
         Raises:
-            RuntimeError: What `submit` raises.
+            RuntimeError: What `submit` raised.
         """
+        refusal, self.refusal = self.refusal, None
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            # Its traceback holds this frame.
+            del refusal
+
+    def recruit(self, executor: Executor) -> RuntimeError | None:
+        """Submits as many tasks as the items that nobody has claimed are worth; returns what `submit` raised."""
         short = 1
         while short > 0:
             with self.lock:
@@ -126,21 +168,26 @@ class Claims(Ledger):
                 if short > 0:
                     self.queued += short
                 self._note(executor)
-            if short > 0:
-                self._submit(executor, short)
+            if short > 0 and (refusal := self._submit(executor, short)) is not None:
+                return refusal
+        return None
 
-    def _submit(self, executor: Executor, count: int) -> None:
+    def _submit(self, executor: Executor, count: int) -> RuntimeError | None:
+        """Submits tasks that `queued` counts already, as far as they are needed; returns what `submit` raised."""
         fresh: list[Future[Any]] = []
         try:
             while count:
                 if not (self.segments or self.inbox or self.chunks):
                     # Waiting for room took so long that all is claimed.
-                    return
+                    return None
                 self.submitter = get_ident()
                 future = executor.submit(self.work)
                 self.submitter = None
                 fresh.append(future)
                 count -= 1
+        except RuntimeError as error:
+            # Its traceback would hold this map, which is to hold the error.
+            return error.with_traceback(None)
         finally:
             self.submitter = None
             with self.lock:
@@ -149,6 +196,7 @@ class Claims(Ledger):
             if fresh:
                 # The last to be queued is the last to be cancelled, or to run.
                 fresh[-1].add_done_callback(self._ended)
+        return None
 
     def take(self, position: int, limit: float | None) -> list[Piece]:
         """Waits until there are results at `position` (`ANY`: anywhere), and returns those that are there.
@@ -215,10 +263,7 @@ class Claims(Ledger):
         """What was recalled may want more tasks than there are; those that are there do without."""
         executor = self.executor()
         if executor is not None and self.segments and not self._must_stay(executor):
-            try:
-                self.recruit(executor)
-            except RuntimeError:
-                return
+            self.recruit(executor)
 
     def abandon(self) -> None:
         """The consumer leaves: what has not begun never will. Takes no lock."""
@@ -476,3 +521,12 @@ class Claims(Ledger):
                 self._free_guards()
             self._ring()
         del trash
+
+
+def _refusal_of(executor: Executor) -> RuntimeError:
+    """Return what an executor raises that has been shut down."""
+    try:
+        executor.submit(int)
+    except RuntimeError as error:
+        return error.with_traceback(None)
+    return RuntimeError(f"{executor!r} has been shut down")

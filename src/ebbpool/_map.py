@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from concurrent.futures import Executor
@@ -33,6 +34,10 @@ PORTION: Final = 256
 """Most results that are handed out in one portion."""
 BRISK: Final = 200e-6
 """Seconds in which a brisk consumer takes a portion."""
+
+
+ENDS: Final = sys.version_info < (3, 16)
+"""Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
 class Results(chain[Any]):
@@ -70,7 +75,7 @@ def ordered(
 ) -> Iterator[Any]:
     """See `AdaptiveExecutor.map`. Submits before it returns; the iterator only hands out."""
     claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
-    return Results.of(_in_order(claims, source, keeper, buffersize, limit))
+    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, ENDS))
 
 
 def unordered(
@@ -83,7 +88,7 @@ def unordered(
 ) -> Iterator[Any]:
     """See `AdaptiveExecutor.map_unordered`. Submits before it returns; the iterator only hands out."""
     claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
-    return Results.of(_as_they_come(claims, source, keeper, buffersize, limit))
+    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, False))
 
 
 def _begin(
@@ -116,6 +121,7 @@ def _begin(
             # What is not at hand may take its time for the next item: those before it run meanwhile.
             source = iter(items)
             claims.read(executor, source, buffersize)
+            claims.insist()
     except BaseException:
         claims.abandon()
         raise
@@ -123,56 +129,44 @@ def _begin(
     return claims, source, None if buffersize is None else executor, limit
 
 
-def _in_order(
-    claims: Claims, source: Iterator[Any], executor: Executor | None, buffersize: int | None, limit: float | None
+def _hand_out(
+    claims: Claims,
+    source: Iterator[Any],
+    executor: Executor | None,
+    buffersize: int | None,
+    limit: float | None,
+    ends: bool,
 ) -> Generator[Iterable[Any]]:
+    """Results in pieces; `ends` tells whether the error of a call ends them. What the map itself raises always does."""
     handed = 0
     pace = Pace()
     piece: Any = None
+    pieces: deque[Any] = deque()
     try:
         while True:
             if executor is not None and buffersize is not None:
                 claims.read(executor, source, buffersize - (claims.taken - handed))
             if handed == claims.taken:
-                return
-            for piece in claims.take(handed, limit):
-                if isinstance(piece, BaseException):
-                    # This ends the iterator, as it ends any generator.
-                    raise piece
-                handed += len(piece)
-                yield from pace.portions(piece)
-    finally:
-        claims.abandon()
-        # The traceback of what was raised holds this frame.
-        del claims, piece
-
-
-def _as_they_come(
-    claims: Claims, source: Iterator[Any], executor: Executor | None, buffersize: int | None, limit: float | None
-) -> Generator[Iterable[Any]]:
-    handed = 0
-    pace = Pace()
-    try:
-        while True:
-            if executor is not None and buffersize is not None:
-                claims.read(executor, source, buffersize - (claims.taken - handed))
-            if handed == claims.taken:
+                claims.insist()
                 return
             # Nothing here may hold an error that has been raised: its traceback may hold the iterator.
-            pieces = deque(claims.take(ANY, limit))
+            pieces.extend(claims.take(handed if claims.ordered else ANY, limit))
             while pieces:
                 piece = pieces.popleft()
-                if isinstance(piece, BaseException):
-                    handed += 1
-                    turn = _raising(piece)
-                    del piece
-                    yield turn
-                else:
+                if not isinstance(piece, BaseException):
                     handed += len(piece)
                     yield from pace.portions(piece)
+                elif ends:
+                    # As it ends any generator.
+                    raise piece
+                else:
+                    handed += 1
+                    turn = _raising(piece)
+                    piece = None
+                    yield turn
     finally:
         claims.abandon()
-        del claims
+        del claims, piece, pieces
 
 
 class Pace:

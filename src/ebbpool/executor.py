@@ -218,8 +218,14 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             TypeError: `fn` is not callable, or a size is no integer.
             ValueError: `chunksize` or `buffersize` is below 1.
 
-        Whatever `fn` raises is raised by the iterator at that item's place. What has not started is cancelled when the
-        iterator ends early. `stats` counts tasks, each of which may run many items.
+        Whatever `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator;
+        from 3.16 on it may be asked on, as that of the standard library, and `close` ends it. A time-out, or a pool
+        that breaks or cancels, always ends it. What has not started is cancelled when the iterator ends early.
+
+        Once the pool is shut down, nothing more is read. What was read before is handed out; then, if there is more
+        to read, `RuntimeError` is raised.
+
+        `stats` counts tasks, each of which may run many items.
         """
         return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
 
