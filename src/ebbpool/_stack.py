@@ -1,4 +1,4 @@
-"""The stack that a new thread gets: a setting of the whole interpreter, lent to one start at a time."""
+"""What a new worker starts with: an empty context, and a stack whose size is lent to one start at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Any
 
 # Imported for its fork hooks: those below are installed after them, so that a fork takes this lock before the pools'
@@ -31,18 +32,21 @@ def _lent(size: int) -> Iterator[None]:
 
 
 def start(thread: threading.Thread, size: int | None) -> None:
-    """Starts `thread` with a stack of `size` bytes; None for what `threading.stack_size` says.
+    """Starts `thread` in an empty context, with a stack of `size` bytes; None for what `threading.stack_size` says.
 
     Threads that other code starts in the same instant may get that size, too.
+
+    From Python 3.14 a thread may inherit the context of the thread that starts it, and instrumentations hand theirs on
+    in `Thread.start`. For a worker that is whichever request came first, and its tasks belong to all of them.
 
     Raises:
         RuntimeError: The system refuses another thread.
     """
     if size is None:
-        thread.start()
+        Context().run(thread.start)
         return
     with _lent(size):
-        thread.start()
+        Context().run(thread.start)
 
 
 def stack_size(name: str, value: Any) -> int | None:

@@ -7,6 +7,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from math import inf
 from time import monotonic, process_time
@@ -89,7 +90,8 @@ class Timekeeper:
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=NAME, daemon=True)
-                thread.start()
+                # Not in that of the request that happens to be first: see `_stack.start`.
+                Context().run(thread.start)
                 self._thread = thread
 
     def watch(self, watched: Watched) -> None:

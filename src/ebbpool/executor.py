@@ -10,6 +10,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
+from contextvars import Context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -477,7 +478,8 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell)
 
-        threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=True).start()
+        # In an empty context: it may outlive the request that ends here.
+        Context().run(threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=True).start)
         await ended
 
     def __repr__(self) -> str:
