@@ -36,4 +36,5 @@ Pool = core.Pool
 Worker = core.Worker
 connect = core.connect
 current_worker = core.current_worker
+instrumented = core.instrumented
 orphans = core.orphans

@@ -17,9 +17,11 @@ import threading
 import weakref
 from _thread import LockType, allocate_lock
 from collections import deque
-from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures import CancelledError, InvalidStateError, thread
 from concurrent.futures._base import LOGGER
 from contextvars import copy_context
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if not cython.compiled:
     # Where C is made of this file, _core_c.pxd declares these.
     from time import monotonic
 
-    from ebbpool._uncompiled import breathe, enter, fence, leave
+    from ebbpool._uncompiled import altered, breathe, enter, fence, leave, remember, version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +71,40 @@ SLICE = 256
 """How many results a loop is given before its other callbacks have their turn."""
 
 _here = threading.local()
+
+_Standard = thread.ThreadPoolExecutor
+_own: Any = None
+"""The standard library's `ThreadPoolExecutor.submit`, as it was when `_replaced` found it in its place."""
+_own_code: Any = None
+_kept: list[Any] = []
+"""Every `_own` and `_own_code` that there has been: compiled code looks at them through bare pointers."""
+
+
+def instrumented() -> bool:
+    """Return whether something stands in the place of `ThreadPoolExecutor.submit`, to see what is submitted."""
+    if cython.compiled:
+        return altered() and _replaced()
+    return (_Standard.submit is not _own or _own.__code__ is not _own_code) and _replaced()
+
+
+def _replaced() -> bool:
+    """Look at `ThreadPoolExecutor.submit` again: whether it is another function, or has got another code."""
+    global _own, _own_code
+    # Looked up twice, because a type has a version only once something was looked up in it. A change after this is read
+    # makes it another one.
+    tag = version(_Standard) if cython.compiled and _Standard.submit is not None else 0
+    function = _Standard.submit
+    if type(function) is not FunctionType or function.__globals__ is not thread.__dict__:
+        return True
+    code = function.__code__
+    if "_work_queue" not in code.co_names:
+        return True
+    if function is not _own or code is not _own_code:
+        _kept.append((function, code))
+    _own, _own_code = function, code
+    if cython.compiled:
+        remember(_Standard, tag, function, code)
+    return False
 
 
 class FutureCore:
@@ -1876,7 +1912,7 @@ class ExecutorCore:
 
     pool: Pool
 
-    @cython.locals(pool=Pool, future=FutureCore)
+    @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queues `fn(*args, **kwargs)` and returns its `Future`.
 
@@ -1888,6 +1924,12 @@ class ExecutorCore:
         """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            strange = altered()
+        else:
+            strange = _Standard.submit is not _own or _own.__code__ is not _own_code
+        if strange and _replaced():
+            return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
         pool = self.pool
         future = FutureCore.__new__(Future)
         future._pool = pool
@@ -1925,6 +1967,14 @@ class ExecutorCore:
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Queues a call in `lane`, or at the head of the queue if it is to be `first`; raises what `submit` raises."""
+        if instrumented():
+            return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
+        return self.take_in(lane, first, fn, args, kwargs)
+
+    def take_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Do what `hand_in` does, past whatever instruments `ThreadPoolExecutor.submit`."""
         future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
         future._lane = lane
         future._since = 0.0
@@ -2056,6 +2106,12 @@ class ExecutorCore:
             ticket = _LoopFuture()
         ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
         return ticket
+
+    def _instrumented(
+        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Has `queue` called with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
+        raise NotImplementedError
 
     def _connect(self) -> None:
         """Sees to it that `connect` is called."""

@@ -15,6 +15,38 @@ cdef extern from *:
     """
     void fence "ebbpool_fence"() noexcept nogil
 
+cdef extern from *:
+    """
+    /* Each of the two is another one as soon as somebody replaces ThreadPoolExecutor.submit, or its code. */
+    static volatile unsigned int *ebbpool_tag;
+    static unsigned int ebbpool_known_tag;
+    static PyObject *volatile *ebbpool_code;
+    static PyObject *ebbpool_known_code;
+
+    static unsigned int ebbpool_version(PyObject *type) {
+        return *(volatile unsigned int *)&((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
+        if (tag == 0) {
+            /* A type that has had too many versions. */
+            ebbpool_tag = NULL;
+            return;
+        }
+        ebbpool_known_tag = tag;
+        ebbpool_known_code = code;
+        ebbpool_code = &((PyFunctionObject *)function)->func_code;
+        ebbpool_tag = &((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static CYTHON_INLINE int ebbpool_altered(void) {
+        return ebbpool_tag == NULL || *ebbpool_tag != ebbpool_known_tag || *ebbpool_code != ebbpool_known_code;
+    }
+    """
+    unsigned int version "ebbpool_version"(object type) noexcept
+    void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
+    bint altered "ebbpool_altered"() noexcept nogil
+
 cdef extern from "Python.h":
     int enter "PyContext_Enter"(object context) except -1
     int leave "PyContext_Exit"(object context) except -1
@@ -31,6 +63,11 @@ cdef Py_ssize_t COMPACT, SLICE
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
+cdef object _Standard, _own, _own_code
+cdef list _kept
+
+cpdef bint instrumented() except -1
+cdef bint _replaced() except -1
 
 
 cdef class FutureCore:
@@ -214,6 +251,8 @@ cdef class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    @cython.locals(future=FutureCore)
+    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
     cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
     @cython.locals(call=LoopCall)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)

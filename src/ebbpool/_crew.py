@@ -16,7 +16,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool import _lifecycle, _stack
+from ebbpool import _instruments, _lifecycle, _stack
 from ebbpool._accel import Pool, Worker
 from ebbpool._census import Census
 from ebbpool._compat import available_cpus
@@ -58,6 +58,10 @@ class QueueView:
     def empty(self) -> bool:
         """Whether no task waits for a worker."""
         return self.qsize() == 0
+
+    def put(self, item: Any) -> None:
+        """Takes a work item of the standard library's `submit`; see `_instruments`."""
+        _instruments.note(item)
 
 
 class _LaterEvent(threading.Event):

@@ -9,8 +9,8 @@ from math import inf
 from types import MethodType
 from typing import Any, Protocol
 
-from ebbpool import _lifecycle
-from ebbpool._accel import Pool
+from ebbpool import _instruments, _lifecycle
+from ebbpool._accel import Pool, instrumented
 from ebbpool._schedule import OnError, ScheduledTask, error_policy
 from ebbpool._settings import seconds
 from ebbpool._timekeeper import Timekeeper
@@ -123,7 +123,8 @@ def submit_later(
     if type(delay) is not float or not 0.0 <= delay < inf:
         delay = _ahead("delay", delay)
     timers = _timers_of(executor)
-    future = executor.hold_back(fn, args, kwargs)
+    call = _instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
+    future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
     timers.add(executor, future, timers.keeper.clock() + delay)
     return future
 
@@ -147,6 +148,9 @@ def schedule(
     context = copy_context() if executor.pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
+    if instrumented() and (call := _instruments.delayed(executor, fn, args, kwargs)) is not None:
+        # All runs see what the caller of this does, as they do with `propagate_context`.
+        fn, args, kwargs = call.fn, call.args, call.kwargs
     task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
     timers.schedules[task] = None
     try:

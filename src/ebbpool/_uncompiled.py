@@ -34,3 +34,18 @@ def enter(context: Any) -> None:
 def leave(context: Any) -> None:
     """Leaves a context in compiled code."""
     raise NotImplementedError
+
+
+def altered() -> bool:
+    """Tell compiled code whether a type, or a function's code, is not what `remember` was told."""
+    raise NotImplementedError
+
+
+def remember(kind: Any, tag: int, function: Any, code: Any) -> None:
+    """Note a type's version and a function's code for `altered`."""
+    raise NotImplementedError
+
+
+def version(kind: Any) -> int:
+    """Return the version of a type in compiled code; 0 if it has none."""
+    raise NotImplementedError

@@ -8,6 +8,7 @@ import inspect
 import sys
 from typing import Any
 
+from ebbpool._accel import instrumented
 from ebbpool._loops import LoopFuture, mailbox_of
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
@@ -31,6 +32,9 @@ class _ShortWay:
         given = self._default_pool() if executor is None else executor
         lane, pool = (given.core, given.executor) if type(given) is Lane else (None, given)
         if not isinstance(pool, AdaptiveExecutor) or type(pool).submit is not AdaptiveExecutor.submit:
+            return self._long_way(executor, func, *args)
+        if instrumented():
+            # It sees what is submitted there, as with any loop.
             return self._long_way(executor, func, *args)
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")

@@ -14,7 +14,7 @@ from contextvars import Context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool import _lifecycle, _map, _stack, _stream, _timers
+from ebbpool import _instruments, _lifecycle, _map, _stack, _stream, _timers
 from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker
 from ebbpool._crew import Crew, QueueView
 from ebbpool._schedule import OnError, ScheduledTask
@@ -140,6 +140,11 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
         )
+
+    def _instrumented(
+        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return _instruments.submit(self, queue, fn, args, kwargs)
 
     def _connect(self) -> None:
         # Here, for asyncio is imported only where it is used.
@@ -494,6 +499,15 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
     _threads: Any = property(lambda self: {thread for thread, _ in self.pool.crew_list()})
     _work_queue: Any = property(lambda self: QueueView(self._crew))
     _shutdown: Any = property(lambda self: bool(self.pool.closed))
+    # What the standard library's `submit` needs, where an instrumentation calls that; see `_instruments`.
+    _shutdown_lock: Any = contextlib.nullcontext()
+
+    def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        return fn, args, kwargs
+
+    def _adjust_thread_count(self) -> None:
+        pass
+
     _broken: Any = property(lambda self: self._crew.cause or False)
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
     _initializer: Any = property(lambda self: self._crew.initializer)

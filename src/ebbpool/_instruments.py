@@ -1,0 +1,140 @@
+"""What tracing tools make of a call: they replace `ThreadPoolExecutor.submit`, before which the pool's own comes.
+
+The replacement is called, and with it, at the bottom, the standard library's `submit`. That puts a work item on the
+executor's queue, which is a `QueueView` here and hands it to `note`. The call in it is the one that the tool wants to
+be run. It goes to the pool like any other.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+
+class _Passage(threading.local):
+    items: list[Any] | None = None
+
+
+_here = _Passage()
+
+
+def note(item: Any) -> None:
+    """Keep a work item of the standard library for whoever called its `submit`.
+
+    Raises:
+        RuntimeError: Nobody here did.
+    """
+    if _here.items is None:
+        raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
+    _here.items.append(item)
+
+
+class Call:
+    """A call that an instrumentation wants to be run.
+
+    Attributes:
+        fn: What is called.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        twin: The standard library's future for it. It is still there if the instrumentation keeps it.
+    """
+
+    __slots__ = ("args", "fn", "kwargs", "twin")
+
+    def __init__(self, item: Any) -> None:
+        # From Python 3.14 on an item holds what `_resolve_work_item_task` of its executor returned.
+        task = getattr(item, "task", None)
+        self.fn, self.args, self.kwargs = (item.fn, item.args, item.kwargs) if task is None else task
+        self.twin = weakref.ref(item.future)
+
+    def hand_to(self, queue: Callable[..., Any]) -> Any:
+        """Call `queue(fn, args, kwargs)`, and return the future that this returns; a twin that is kept follows it."""
+        try:
+            future = queue(self.fn, self.args, self.kwargs)
+        except BaseException as error:
+            if (twin := self.twin()) is not None:
+                twin.set_exception(error)
+            raise
+        if (twin := self.twin()) is not None:
+            _tie(twin, future)
+        return future
+
+
+def _tie(twin: Future[Any], future: Any) -> None:
+    def end(future: Any) -> None:
+        if future.cancelled():
+            twin.cancel()
+        if twin.set_running_or_notify_cancel():
+            if (error := future.exception()) is not None:
+                twin.set_exception(error)
+            else:
+                twin.set_result(future.result())
+
+    def cancel(twin: Any) -> None:
+        if twin.cancelled():
+            future.cancel()
+
+    future.add_done_callback(end)
+    twin.add_done_callback(cancel)
+
+
+def _seen(
+    executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[Call], Call | None]:
+    """Show a call to the instrumentation.
+
+    Returns:
+        (what it answered, the calls it wants to be run, the one among them whose future it answered with)
+    """
+    items = _here.items = []
+    try:
+        answer = ThreadPoolExecutor.submit(executor, fn, *args, **kwargs)
+    finally:
+        _here.items = None
+    calls = [Call(item) for item in items]
+    own = next((call for call, item in zip(calls, items, strict=True) if item.future is answer), None)
+    return None if own is not None else answer, calls, own
+
+
+def submit(
+    executor: Any,
+    queue: Callable[..., Any],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Have `queue(fn, args, kwargs)` called, which returns a future, with what the instrumentation makes of a call.
+
+    Returns:
+        The future, or whatever else the instrumentation returned in its place.
+
+    Raises:
+        TypeError: `fn` is not callable.
+        BaseException: What `queue` or the instrumentation raises.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if _here.items is not None:
+        # The instrumentation itself submits, or a finaliser does: the standard library's global lock may be held.
+        return queue(fn, args, kwargs)
+    answer, calls, own = _seen(executor, fn, args, kwargs)
+    for call in calls:
+        future = call.hand_to(queue)
+        if call is own:
+            answer = future
+    return answer
+
+
+def delayed(executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """Return what the instrumentation makes of a call that is not to be queued yet; None if nothing.
+
+    Raises:
+        TypeError: `fn` is not callable.
+        BaseException: What the instrumentation raises.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    return None if _here.items is not None else _seen(executor, fn, args, kwargs)[2]
