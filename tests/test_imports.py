@@ -22,7 +22,8 @@ FEEDERS = {"_census", "_crew", "_lifecycle", "_sizing", "_stack", "_timekeeper",
 """What only `executor` may build on, and each other."""
 
 ALLOWED: dict[str, set[str]] = {
-    "_compat": set(),
+    "_quota": set(),
+    "_compat": {"_quota"},
     "_uncompiled": set(),
     "_core": {"_compat", "_uncompiled"},
     "_accel": {"_compat", "_core", "_core_c"},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic
 from typing import Final
+
+from ebbpool._quota import Processors
 
 PURE: Final[bool] = os.environ.get("EBBPOOL_PURE", "") not in ("", "0")
 """Whether the environment asks for the plain core (``EBBPOOL_PURE=1``)."""
@@ -27,16 +30,24 @@ GIL_ENABLED: Final[bool] = gil_enabled()
 """Whether the GIL was on when this module was first imported."""
 
 
+def _given_cpus() -> int:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if sys.version_info >= (3, 13):
+        count = min(count, os.process_cpu_count() or 1)
+    return count
+
+
+processors: Final = Processors(_given_cpus)
+"""How many processors this process may use at a given time of `time.monotonic`."""
+
+
 def available_cpus() -> int:
     """Return how many processors this process may use, at least 1.
 
-    The affinity of the process counts where the platform has one, and ``PYTHON_CPU_COUNT`` from Python 3.13.
+    The affinity of the process counts where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on Linux
+    the CPU quota of its container, which is read anew every few seconds.
     """
-    if sys.version_info >= (3, 13):
-        return os.process_cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1
+    return processors.count(monotonic())
 
 
 def interpreter() -> str:

@@ -1,0 +1,137 @@
+"""How much of the processors the container leaves to this process: the CPU quota of its control groups, on Linux."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Final
+
+INTERVAL: Final = 5.0
+"""Seconds for which what was read is taken to hold."""
+
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+def cpu_quota(root: str = "") -> int | None:
+    """Return how many processors the process may keep busy by the quotas of its control groups, rounded up.
+
+    The least quota of the process's group and all groups above it that can be seen counts, in version 1 and 2 of
+    control groups.
+
+    Args:
+        root: A directory to be taken for the root of the file system, without a slash at its end.
+
+    Returns:
+        A number of at least 1; None if there is no quota, or none can be read.
+    """
+    try:
+        groups = _read(f"{root}/proc/self/cgroup")
+        mounts = _read(f"{root}/proc/self/mountinfo")
+        quotas = chain(
+            (_quota_2(group) for group in _groups(root, groups, mounts, "")),
+            (_quota_1(group) for group in _groups(root, groups, mounts, "cpu")),
+        )
+        return min((quota for quota in quotas if quota is not None), default=None)
+    except (OSError, ValueError):
+        return None
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as file:
+        return os.fsdecode(file.read())
+
+
+def _groups(root: str, groups: str, mounts: str, controller: str) -> Iterator[str]:
+    """Yield the directories of the process's group and of those above it; no controller stands for version 2."""
+    for line in groups.split("\n"):
+        # 0::/user.slice (version 2), or 4:cpu,cpuacct:/user.slice
+        _, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if separator and controller in controllers.split(","):
+            for mounted, point in _mounts(mounts, controller):
+                yield from _upwards(root + point, _below(path, mounted))
+
+
+def _mounts(mounts: str, controller: str) -> Iterator[tuple[str, str]]:
+    """Yield (which group is mounted, where) for each mount of a controller's groups."""
+    for line in mounts.split("\n"):
+        # 35 24 0:31 /root /mount/point rw,relatime shared:9 - cgroup2 cgroup2 rw
+        place, separator, system = line.partition(" - ")
+        where, what = place.split(" "), system.split(" ")
+        if not separator or len(where) < 5 or len(what) < 3:
+            continue
+        if what[0] == ("cgroup" if controller else "cgroup2") and (not controller or controller in what[2].split(",")):
+            yield _plain(where[3]), _plain(where[4])
+
+
+def _plain(path: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), path)
+
+
+def _below(path: str, mounted: str) -> list[str]:
+    """Return the names that lead from the group that is mounted to the group at `path`."""
+    above = [name for name in mounted.split("/") if name]
+    names = [name for name in path.split("/") if name]
+    below = names[len(above) :]
+    # In a namespace of its own a process may sit where the mount does not reach; what is mounted is its container's.
+    return [] if names[: len(above)] != above or ".." in below else below
+
+
+def _upwards(point: str, names: list[str]) -> Iterator[str]:
+    for depth in range(len(names), -1, -1):
+        yield "/".join([point, *names[:depth]])
+
+
+def _quota_2(group: str) -> int | None:
+    # "max 100000", or "150000 100000": microseconds in each period of so many
+    try:
+        quota, period = _read(f"{group}/cpu.max").split()
+        return None if quota == "max" else _processors(int(quota), int(period))
+    except (OSError, ValueError):
+        return None
+
+
+def _quota_1(group: str) -> int | None:
+    try:
+        return _processors(int(_read(f"{group}/cpu.cfs_quota_us")), int(_read(f"{group}/cpu.cfs_period_us")))
+    except (OSError, ValueError):
+        return None
+
+
+def _processors(quota: int, period: int) -> int | None:
+    return -(-quota // period) if quota > 0 and period > 0 else None
+
+
+def _no_quota() -> None:
+    return None
+
+
+class Processors:
+    """How many processors the process may use: what is given to it, and no more than its container's quota.
+
+    Any thread may use it.
+
+    Args:
+        given: Tells how many are given to it; asked each time.
+        quota: Tells how many the quota comes to, or None; asked at most every `INTERVAL` seconds.
+    """
+
+    def __init__(
+        self,
+        given: Callable[[], int],
+        quota: Callable[[], int | None] = cpu_quota if sys.platform == "linux" else _no_quota,
+    ) -> None:
+        self._given = given
+        self._quota = quota
+        self._read: tuple[float, int] | None = None
+
+    def count(self, now: float) -> int:
+        """Return how many there are at `now`, in seconds of a clock that never goes back; at least 1."""
+        read = self._read
+        if read is None or now >= read[0] + INTERVAL:
+            quota = self._quota()
+            self._read = read = (now, sys.maxsize if quota is None else quota)
+        return max(1, min(self._given(), read[1]))
