@@ -92,22 +92,12 @@ def tool(request: pytest.FixtureRequest) -> str:
     return PRELUDE + source + COLLECT
 
 
-def test_instrumented_before_our_import(tool: str) -> None:
-    script = """
-        instrument()
+@pytest.mark.parametrize(("first", "then"), [("instrument()", "import ebbpool"), ("import ebbpool", "instrument()")])
+def test_instrumented_before_the_pool_is_made(tool: str, first: str, then: str) -> None:
+    script = f"""
+        {first}
+        {then}
         from ebbpool import AdaptiveExecutor
-
-        begun = []
-        with AdaptiveExecutor(1, initializer=lambda: begun.append(seen())) as pool:
-            print(collect(pool.submit), begun)
-    """
-    assert output_of(script, tool) == ["[1, 2, 3] [0]"]
-
-
-def test_instrumented_before_the_pool_is_made(tool: str) -> None:
-    script = """
-        from ebbpool import AdaptiveExecutor
-        instrument()
 
         begun = []
         with AdaptiveExecutor(1, initializer=lambda: begun.append(seen())) as pool:
