@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 import ebbpool
 
 TIMEOUT = 10.0
@@ -25,6 +27,28 @@ A_MOMENT = 0.05
 LONG = 600.0
 """A keep-alive, in seconds, that outlives every test."""
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+FORK = """
+    import os, sys, threading, traceback
+    from concurrent.futures.thread import BrokenThreadPool
+    from ebbpool import AdaptiveExecutor
+
+    def in_child(check):
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                check()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            sys.stdout.flush()
+            os._exit(0)
+        return os.waitpid(pid, 0)[1]
+"""
+"""What a script that forks begins with."""
 
 
 class Boom(Exception):

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "_map": {"_claims", "_compat", "_ledger", "_settings"},
     "_crew": {"_accel", "_compat", "_frames", "_instruments"} | FEEDERS,
     "_lifecycle": {"_accel", "_compat"} | FEEDERS,
-    "_stack": {"_lifecycle", "_settings"},
+    "_stack": {"_settings"},
     "_alarms": set(),
     "_schedule": set(),
     "_timekeeper": {"_accel", "_alarms", "_compat"} | FEEDERS,

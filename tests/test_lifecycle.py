@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 import weakref
 
 import pytest
-from support import LONG, TIMEOUT, Gate, all_end, eventually, output_of
+from support import FORK, LONG, TIMEOUT, Gate, all_end, eventually, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 
 
 def test_exit_joins_what_runs_and_what_is_queued() -> None:
@@ -260,26 +257,6 @@ def test_an_executor_that_is_in_use_by_its_task_alone_is_not_forgotten() -> None
         assert inner.result(TIMEOUT) == 8  # type: ignore[attr-defined]
     eventually(lambda: gc.collect() >= 0 and reference() is None)
     assert all_end(gate.threads)
-
-
-FORK = """
-    import os, sys, threading, traceback
-    from concurrent.futures.thread import BrokenThreadPool
-    from ebbpool import AdaptiveExecutor
-
-    def in_child(check):
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                check()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            sys.stdout.flush()
-            os._exit(0)
-        return os.waitpid(pid, 0)[1]
-"""
 
 
 @needs_fork

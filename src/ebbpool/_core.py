@@ -13,6 +13,7 @@ the stack of parked workers and every state change of the pool's futures. Two ru
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import threading
 import weakref
 from _thread import LockType, allocate_lock
@@ -35,7 +36,7 @@ if not cython.compiled:
     # Where C is made of this file, _core_c.pxd declares these.
     from time import monotonic
 
-    from ebbpool._uncompiled import altered, breathe, enter, fence, leave, remember, version
+    from ebbpool._uncompiled import altered, breathe, enter, fence, free_mutex, leave, remember, version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -944,13 +945,10 @@ class LaneCore:
         if self.beyond:
             self.pool._lend(-1)
 
-    def forget(self, future: FutureCore) -> None:
-        """In a forked child: one of its tasks stayed with the parent."""
-        if future._since < 0:
-            self.backlog = deque()
-            self.dead = 0
-        else:
-            self.leave()
+    def renew(self) -> None:
+        """In a forked child: all its tasks stayed with the parent."""
+        self.backlog = deque()
+        self.admitted = self.dead = 0
 
     def close(self) -> None:
         """Takes no more tasks."""
@@ -1033,7 +1031,8 @@ class Pool:
         ahead: Futures at the head of the queue that have overtaken the others.
         seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
-        max_workers: The ceiling; that of the settings and what is `lent` beyond it.
+        ceiling: The most workers that the settings allow.
+        max_workers: The most there may be: `ceiling`, and what is `lent` beyond it.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
         turned_away: Whether a task found the queue full since the timekeeper last looked.
@@ -1045,6 +1044,7 @@ class Pool:
         "blocked",
         "broken",
         "cancelled",
+        "ceiling",
         "clock",
         "closed",
         "contextual",
@@ -1098,7 +1098,7 @@ class Pool:
         self.seekers: deque[LockType | FutureCore] = deque()
         self.idlers: list[LockType] = []
         self.min_workers = 0
-        self.max_workers = 1
+        self.ceiling = self.max_workers = 1
         self.min_spare_workers = 0
         self.patience = 10.0
         self.max_queue = -1
@@ -1142,6 +1142,7 @@ class Pool:
         """Takes new settings into force; `patience` and `max_queue` below zero mean without limit."""
         with self.mutex:
             self.min_workers = min_workers
+            self.ceiling = max_workers
             self.max_workers = max_workers + self.lent
             self.min_spare_workers = min_spare_workers
             self.patience = patience
@@ -1866,31 +1867,43 @@ class Pool:
                 listed.append((worker.thread, now - worker.since if worker.current is not None else -1.0))
         return listed
 
-    def hold(self) -> None:
-        """Takes the mutex across a fork."""
-        self.mutex.acquire()
+    def reopen(self) -> bool:
+        """In a forked child: frees the mutex if the thread that held it stayed with the parent; True if one did."""
+        if cython.compiled:
+            return free_mutex(self)
+        if self.mutex.acquire(False):
+            # Nobody held it, or this very thread does.
+            self.mutex.release()
+            return False
+        self.mutex = threading.RLock()
+        return True
 
-    def let_go(self) -> None:
-        """Frees the mutex after a fork."""
-        self.mutex.release()
-
-    @cython.locals(future=FutureCore, worker=Worker)
+    @cython.locals(future=FutureCore, mine=FutureCore, lane=LaneCore, worker=Worker)
     def renew(self, error: BaseException) -> None:
         """In a forked child: forgets the threads that did not come along, and fails the futures they left behind.
 
         Their callbacks belong to the parent and do not run here. A worker that itself forked has come along, and
-        stays.
+        stays. No state is trusted that a thread may have been changing when the process forked.
         """
+        caught = self.reopen()
         here = getattr(_here, "worker", None)
         lost = self.waiting()
         lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
+        lanes: set[LaneCore] = set()
         stayed = []
+        mine: Any = None
+        for worker in self.workers:
+            if worker is here:
+                stayed.append(worker)
+                mine = worker.current
+            elif worker.current is not None:
+                lost.append(worker.current)
+        if caught:
+            _search(self, lost, lanes)
+        for future in lost:
+            if future._lane is not None:
+                lanes.add(future._lane)
         with self.mutex:
-            for worker in self.workers:
-                if worker is here:
-                    stayed.append(worker)
-                elif worker.current is not None:
-                    lost.append(worker.current)
             self._replace_queue(deque())
             self.parked = []
             self.workers = stayed
@@ -1899,12 +1912,43 @@ class Pool:
             self.idlers = []
             self.headcount = len(self.workers)
             self.retired = self.started - self.headcount
-            self.searching = self.covered = self.at_ceiling = self.hurry = False
-            self.roused = self.starting = self.blocked = self.surplus = self.dead = self.ahead = 0
+            self.searching = self.covered = self.at_ceiling = self.hurry = self.turned_away = False
+            self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
+            self.lent = 0
+            self.max_workers = self.ceiling
+            if mine is not None and mine._lane is not None:
+                lanes.add(mine._lane)
+            for lane in lanes:
+                lane.renew()
+            if mine is not None and mine._lane is not None:
+                mine._lane.enter()
+            self._special()
+            self._measure()
         for future in lost:
-            if future._lane is not None:
-                future._lane.forget(future)
-            future.disown(error)
+            if future is not mine:
+                future.disown(error)
+
+
+@cython.locals(future=FutureCore, lane=LaneCore)
+def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
+    """Adds all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
+
+    A thread that stayed with the parent may have had some in its hands that are on no queue.
+    """
+    for thing in gc.get_objects():
+        # Not isinstance: that would ask the object, and a proxy answers with code of its own.
+        if issubclass(type(thing), FutureCore):
+            future = thing
+            try:
+                if future._pool is pool and future._code < CANCELLED:
+                    futures.append(future)
+            except AttributeError:
+                # Plain, it has no fields yet: nobody but its maker knows it.
+                continue
+        elif type(thing) is LaneCore:
+            lane = thing
+            if lane.pool is pool:
+                lanes.add(lane)
 
 
 class ExecutorCore:

@@ -2,6 +2,8 @@
 cimport cython
 from cpython.time cimport monotonic
 
+cdef class Pool
+
 cdef extern from *:
     """
     #if !defined(Py_GIL_DISABLED)
@@ -12,8 +14,29 @@ cdef extern from *:
     #else
     #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #endif
+
+    /* Only where there is one thread: frees a mutex, and says whether it was taken. Cython's own is one of these two. */
+    #if PY_VERSION_HEX > 0x030d0000
+    #include <string.h>
+    static int ebbpool_free_mutex(PyMutex *mutex)
+    {
+        static const PyMutex untouched = {0};
+        int taken = memcmp(mutex, &untouched, sizeof untouched) != 0;
+        memcpy(mutex, &untouched, sizeof untouched);
+        return taken;
+    }
+    #else
+    static int ebbpool_free_mutex(PyThread_type_lock *mutex)
+    {
+        int taken = !PyThread_acquire_lock(*mutex, NOWAIT_LOCK);
+        PyThread_release_lock(*mutex);
+        return taken;
+    }
+    #endif
+    #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
     """
     void fence "ebbpool_fence"() noexcept nogil
+    bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef extern from *:
     """
@@ -133,7 +156,7 @@ cdef class LaneCore:
 
     cdef enter(self)
     cdef leave(self)
-    cdef forget(self, FutureCore future)
+    cdef renew(self)
     cdef enlist(self, FutureCore future, object refusal)
     cpdef compact(self)
 
@@ -150,6 +173,7 @@ cdef class Pool:
     cdef object seekers
     cdef list idlers
     cdef readonly Py_ssize_t min_workers
+    cdef readonly Py_ssize_t ceiling
     cdef readonly Py_ssize_t max_workers
     cdef readonly Py_ssize_t min_spare_workers
     cdef readonly double patience

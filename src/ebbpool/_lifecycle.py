@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -31,8 +32,6 @@ _live: dict[int, weakref.ref[Registered]] = {}
 _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
-_fork_lock = threading.Lock()
-_held: list[Registered] = []
 
 
 def register(crew: Registered) -> None:
@@ -88,35 +87,41 @@ def _at_exit() -> None:
     timekeeper.stop()
 
 
-def _before_fork() -> None:
-    # All mutexes are taken, so that the child inherits every pool in a consistent state.
-    _fork_lock.acquire()
-    _held.extend(live())
-    for crew in _held:
-        crew.pool.hold()
-    orphans.hold()
-
-
-def _free() -> list[Registered]:
-    orphans.let_go()
-    crews = _held.copy()
-    for crew in crews:
-        crew.pool.let_go()
-    _held.clear()
-    return crews
-
-
-def _after_in_parent() -> None:
-    _free()
-    _fork_lock.release()
-
-
-def _after_in_child() -> None:
-    crews = _free()
-    _fork_lock.release()
+def _renew() -> None:
+    # Nothing is held over the fork, so that nobody waits for it: other hooks, finalisers and signal handlers may use
+    # pools in the middle of it. Instead nothing is trusted that a thread of the parent may have been changing.
     timekeeper.renew()
-    for crew in crews:
+    orphans.reopen()
+    for crew in live():
         crew.renew(BrokenThreadPool(FORKED))
+
+
+class _Herald(threading.Thread):
+    """Never started: `threading` tells all thread objects of a fork before most hooks in the child are called.
+
+    Without it a hook that was registered before ours would find the parent's pools, and might wait for their threads.
+    """
+
+    told = False
+
+    def _after_fork(self, new_ident: int | None = None) -> None:
+        # What is raised here would leave `threading` half changed; the hook will raise it again.
+        with contextlib.suppress(Exception):
+            _renew()
+            self.told = True
+
+    def _reset_internal_locks(self, is_alive: bool) -> None:
+        # Its name before CPython 3.13.
+        self._after_fork()
+
+
+_herald = _Herald(name="ebbpool-herald", daemon=True)
+
+
+def _after_fork_in_child() -> None:
+    if not _herald.told:
+        _renew()
+    _herald.told = False
 
 
 def _install(at_exit: Callable[[], None]) -> None:
@@ -128,7 +133,7 @@ def _install(at_exit: Callable[[], None]) -> None:
         register_atexit = atexit.register
     register_atexit(at_exit)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 _install(_at_exit)

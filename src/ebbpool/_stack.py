@@ -10,25 +10,30 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
-# Imported for its fork hooks: those below are installed after them, so that a fork takes this lock before the pools'
-# mutexes, as a finaliser does that submits while a thread is being started.
-from ebbpool import _lifecycle  # noqa: F401
 from ebbpool._settings import whole
 
 # Reentrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
+_usual = 0
+"""What the size was when nobody had been lent one; for a forked child."""
+_loans = 0
 
 
 @contextmanager
 def _lent(size: int) -> Iterator[None]:
+    global _usual, _loans
     with _lock:
         # This sets it to 0, the platform's: a signal before the assignment leaves that, and not `size`.
         usual = threading.stack_size()
+        if _loans == 0:
+            _usual = usual
+        _loans += 1
         try:
             threading.stack_size(size)
             yield
         finally:
             threading.stack_size(usual)
+            _loans -= 1
 
 
 def start(thread: threading.Thread, size: int | None) -> None:
@@ -73,5 +78,16 @@ def stack_size(name: str, value: Any) -> int | None:
     return pages
 
 
+def _after_fork_in_child() -> None:
+    global _lock, _loans
+    if _lock.acquire(blocking=False):
+        # By this very thread, if by any: it forked in the middle of a start, and will put back the size itself.
+        _lock.release()
+        return
+    _lock = threading.RLock()
+    _loans = 0
+    threading.stack_size(_usual)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

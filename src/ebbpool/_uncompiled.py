@@ -49,3 +49,8 @@ def remember(kind: Any, tag: int, function: Any, code: Any) -> None:
 def version(kind: Any) -> int:
     """Return the version of a type in compiled code; 0 if it has none."""
     raise NotImplementedError
+
+
+def free_mutex(pool: Any) -> bool:
+    """Frees the mutex of a pool in a forked child, in compiled code."""
+    raise NotImplementedError
