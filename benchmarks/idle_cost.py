@@ -41,7 +41,7 @@ def watch(pid: int, seconds: float) -> int:
 
 
 def _threads() -> int:
-    """Threads of this process, ebbpool's timekeeper (one for all pools, there to stay) aside."""
+    """Threads of this process, ebbpool's timekeeper (one for all pools) aside."""
     own = _PROC / "self" / "task"
     count = len(os.listdir(own)) if own.exists() else threading.active_count()
     return count - sum(thread.name == TIMEKEEPER for thread in threading.enumerate())

@@ -43,6 +43,12 @@ class Nobody:
     def call_soon(self, call: Any) -> None:
         call()
 
+    def consider(self) -> None:
+        pass
+
+    def dismiss(self, timeout: float) -> None:
+        pass
+
 
 def tick(now: float, cpu: float = 0.0) -> Tick:
     return Tick(now, cpu, 0.0)

@@ -69,7 +69,8 @@ class Alarms:
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
-        if not self._old and self._crowded():
+        if not self._old and (self._crowded() or 0 < len(self) <= len(self._voids)):
+            # Where all are void they are not worth waiting for.
             self._voids.clear()
             self._old, self._heap = self._heap, self._old
         old = self._old

@@ -17,12 +17,12 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from ebbpool import _instruments, _lifecycle, _stack
-from ebbpool._accel import Pool, Worker
+from ebbpool._accel import Pool, Worker, current_worker
 from ebbpool._census import Census
 from ebbpool._compat import available_cpus
 from ebbpool._frames import above
 from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
-from ebbpool._timekeeper import Tick, timekeeper
+from ebbpool._timekeeper import PATIENCE, Tick, timekeeper
 from ebbpool._timers import Timers
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -96,6 +96,9 @@ class WorkerThread(threading.Thread):
     def ended(self) -> bool:
         """Whether the thread has been there and gone."""
         return self._started.is_set() and not self.is_alive()
+
+
+timekeeper.kind = WorkerThread
 
 
 class Crew:
@@ -185,10 +188,9 @@ class Crew:
             None, or why there is no timekeeper: the system refuses another thread.
         """
         try:
-            timekeeper.start()
+            timekeeper.watch(self)
         except RuntimeError as error:
             return error
-        timekeeper.watch(self)
         return None
 
     def begin(self, tick: Tick) -> None:
@@ -256,6 +258,8 @@ class Crew:
         finally:
             # It has yet to drop its thread-local objects: whoever joins the crew waits for that too.
             self._ending.append(threading.current_thread())
+            if self.pool.headcount == 0:
+                timekeeper.consider()
 
     def _serve(self, worker: Worker) -> None:
         try:
@@ -299,6 +303,17 @@ class Crew:
             if thread.ended():
                 self.threads.discard(thread)
         return not self.threads - own
+
+    def part(self, timeout: float | None) -> None:
+        """Has the timekeeper end if no pool needs it any more, and waits up to `timeout` seconds for that.
+
+        With None it waits as long as that takes, and never for long.
+        """
+        if current_worker() is not None:
+            # It may well be that worker's pool that needs it.
+            timekeeper.consider()
+        else:
+            timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
 
     def report(self) -> str:
         """Which tasks still run: worker, seconds, and stack of each."""

@@ -49,6 +49,11 @@ def live() -> list[Registered]:
     return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
 
 
+def _staffed() -> bool:
+    # Only a pool that is open and has workers may have to be closed by the timekeeper, when its executor is forgotten.
+    return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
+
+
 def outlast(call: Callable[[], None]) -> None:
     """Has `call()` made when the main thread has ended, before the interpreter begins to shut down.
 
@@ -136,4 +141,5 @@ def _install(at_exit: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+timekeeper.needed = _staffed
 _install(_at_exit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -22,6 +22,12 @@ RETRY = 0.05
 """Seconds until the next look after one that went wrong."""
 FIRE = 64
 """How much is fired between two looks at the pools."""
+PATIENCE = 1.0
+"""Seconds for which the end of the thread is waited for. It takes no time, unless the machine is stuck."""
+
+
+class _Forked(BaseException):
+    """The thread itself has forked, and this is the child: another has to take its place, from the beginning."""
 
 
 class Tick(NamedTuple):
@@ -54,15 +60,29 @@ class Watched(Protocol):
         ...
 
 
+def _never() -> bool:
+    return False
+
+
 class Timekeeper:
-    """The thread, which starts on first need and stays; what it watches, and what is due when.
+    """The thread; what it watches, and what is due when.
+
+    The thread starts on first need. It ends when nothing is queued, watched or pending, and nobody needs it, and comes
+    back when something is there again.
 
     Args:
         clock: Seconds, from any origin; never goes back.
+
+    Attributes:
+        needed: Tells, in the thread, whether it has to stay although there is nothing to do: for those who could not
+            start it, see `call_soon`. What makes this true has to be there before `start` is called.
+        kind: What the thread is made as; nothing here needs to wait until a started thread runs.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
+        self.needed: Callable[[], bool] = _never
+        self.kind = threading.Thread
         self._watched: dict[Watched, float] = {}
         self.renew()
 
@@ -76,57 +96,111 @@ class Timekeeper:
         self._bell = allocate_lock()
         self._bell.acquire()
         self._starting = threading.RLock()
+        self._launching = False
+        # Who has called `start` since the thread last considered its end; one entry says as much as many.
+        self._callers: deque[None] = deque(maxlen=1)
+        self._asking: deque[LockType] = deque()
         self._thread: threading.Thread | None = None
+        self._latest: threading.Thread | None = None
         self._stopping = False
 
     def start(self) -> None:
-        """Starts the thread if it does not run yet.
+        """Starts the thread if it does not run.
 
         Raises:
             RuntimeError: No thread can be started.
         """
-        if self._thread is not None:
-            return
+        self._callers.append(None)
+        if self._thread is None:
+            self._launch()
+
+    def _launch(self) -> None:
         with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+            # A finaliser that runs in the middle of a start leaves it to that.
+            if self._thread is not None or self._launching:
+                return
+            self._launching = True
+            try:
+                thread = self.kind(target=self._run, name=NAME, daemon=True)
                 # Not in that of the request that happens to be first: see `_stack.start`.
                 Context().run(thread.start)
-                self._thread = thread
+                self._latest = self._thread = thread
+            finally:
+                self._launching = False
 
     def watch(self, watched: Watched) -> None:
-        """Has `watched` looked at every tick from now on. Takes no lock: a finaliser may call it."""
+        """Has `watched` looked at every tick from now on. While the thread runs this takes no lock.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        self.start()
         self._arrivals.append(watched)
         self._ring()
+        self._come_back()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Has `call()` made in the timekeeper's thread. Takes no lock: a finaliser may call it."""
+        """Has `call()` made in the timekeeper's thread. Takes no lock and starts no thread: a finaliser may call it.
+
+        So it is only for those for whom the thread is `needed`.
+        """
         self._calls.append(call)
         self._ring()
 
     def call_at(self, due: float, book: Book, thing: Any) -> None:
         """Has `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
 
-        Takes no lock: a finaliser may call it. The bell is rung only if the thread would sleep too long.
+        While the thread runs this takes no lock. The bell is rung only if the thread would sleep too long.
+
+        Raises:
+            RuntimeError: No thread can be started; the entry is there all the same.
         """
         if self._alarms.add(due, book, thing) or due < self._wake:
             self._ring()
+        self._come_back()
 
     def void(self) -> None:
         """Says that the book of one entry does not want it any more. Takes no lock: a finaliser may call it."""
         if self._alarms.void():
             self._ring()
 
+    def consider(self) -> None:
+        """Has the thread consider whether it is needed. Takes no lock: a finaliser may call it."""
+        self._ring()
+
+    def dismiss(self, timeout: float = PATIENCE) -> None:
+        """Waits up to `timeout` seconds until the thread has ended, if nothing is left to do and nobody needs it."""
+        thread = self._latest
+        if thread is None or thread is threading.current_thread():
+            return
+        if self._thread is thread:
+            if self.needed():
+                return
+            answer = allocate_lock()
+            answer.acquire()
+            self._asking.append(answer)
+            self._ring()
+            # If the thread has ended before it could see this, it has said so before.
+            if self._thread is thread:
+                answer.acquire(True, timeout)
+        if self._thread is not thread:
+            thread.join(timeout)
+
     def stop(self) -> None:
-        """Ends the thread and waits for it; it can be started again."""
-        thread = self._thread
+        """Ends the thread, whatever is left, and waits for it; it can be started again."""
+        thread = self._latest
         if thread is None or thread is threading.current_thread():
             return
         self._stopping = True
         self._ring()
         thread.join()
         self._stopping = False
-        self._thread = None
+
+    def _come_back(self) -> None:
+        # Something has been queued first, and the thread says that it ends before it looks for the last time: either it
+        # sees what was queued, or this sees that there is no thread.
+        if self._thread is None:
+            self.start()
 
     def _ring(self) -> None:
         # Whoever finds the bell rung already may rely on the thread to look at its queues after this.
@@ -136,8 +210,19 @@ class Timekeeper:
             pass
 
     def _run(self) -> None:
-        while not self._stopping:
-            wake = self.turn()
+        me = threading.current_thread()
+        with self._starting:
+            # Whoever starts this thread has now written it down.
+            pass
+        while self._thread is me and not self._stopping:
+            try:
+                wake = self.turn()
+            except _Forked:
+                return
+            goes_on = wake != inf or not self._ends(me)
+            self._answer()
+            if not goes_on:
+                continue
             if wake == inf:
                 # Nothing can be missed: whatever is queued rings the bell afterwards.
                 self._bell.acquire()
@@ -145,6 +230,31 @@ class Timekeeper:
             pause = wake - self.clock()
             if pause > 0:
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
+        if self._thread is me:
+            self._thread = None
+            self._answer()
+
+    def _ends(self, me: threading.Thread) -> bool:
+        """Lets the thread end if it finds nothing more to do and nobody needs it; False if it has to stay."""
+        self._callers.clear()
+        if self.needed():
+            return False
+        # First: whoever queues something now, or has called `start` and may need the thread, either is seen here, or
+        # sees that there is no thread, and starts another.
+        self._thread = None
+        if self._calls or self._arrivals or self._callers or self._alarms.arrived():
+            with self._starting:
+                if self._thread is None:
+                    self._thread = me
+        return True
+
+    def _answer(self) -> None:
+        while self._asking:
+            try:
+                self._asking.popleft().release()
+            except IndexError:
+                # The thread that came after this one has answered.
+                return
 
     def turn(self) -> float:
         """Does what there is to do, in slices, so that no look waits for much else; in the timekeeper's thread.
@@ -186,17 +296,19 @@ class Timekeeper:
             if entry is None:
                 return
             _, _, book, thing = entry
-            try:
-                book.fire(thing)
-            except Exception:
-                LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
+            self._safely(partial(book.fire, thing))
 
     def _safely(self, call: Callable[[], float | None], otherwise: float | None = None) -> float | None:
+        bell = self._bell
+        outcome = otherwise
         try:
-            return call()
-        except Exception:
+            outcome = call()
+        except BaseException:
+            # Even `SystemExit`, from a callback: all pools rely on this thread.
             LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
-            return otherwise
+        if self._bell is not bell:
+            raise _Forked
+        return outcome
 
 
 timekeeper = Timekeeper()

@@ -52,13 +52,22 @@ class Timers:
         self.schedules: dict[ScheduledTask, None] = {}
 
     def add(self, executor: Executor, future: Any, due: float) -> None:
-        """Has the held `future` queued once the keeper's clock says `due`; cancels it if the pool is shut down."""
+        """Has the held `future` queued once the keeper's clock says `due`; cancels it if the pool is shut down.
+
+        Raises:
+            RuntimeError: No thread can be started; the future stays as it is.
+        """
         # First: a schedule's future may be cancelled at any time, and the callback has to find it.
         self.waiting[future] = executor
         # This callback holds the executor until the call is done: its last reference then goes in a worker, and not
         # in the timekeeper's thread.
         future.add_done_callback(MethodType(_settled, executor))
-        self.keeper.call_at(due, self, future)
+        try:
+            self.keeper.call_at(due, self, future)
+        except RuntimeError:
+            if self.waiting.pop(future, None) is not None:
+                self.keeper.void()
+            raise
         # A pool is closed before `waiting` is emptied: either this future is found there, or this sees the pool closed.
         if executor.pool.closed:
             future.cancel()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _instruments, _lifecycle, _map, _stack, _stream, _timers
@@ -437,6 +438,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             RuntimeError: A task of this same pool wants to wait.
         """
         limit = waiting_limit("timeout", timeout)
+        deadline = None if limit is None else monotonic() + limit
         if cancel_futures:
             self._discarding = True
         self.pool.close()
@@ -450,6 +452,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             _stream.end_own(self.pool, True)
         if wait and not self._crew.join(limit):
             raise TimeoutError(f"after {limit:g} s these tasks still run:\n{self._crew.report()}")
+        self._crew.part(0.0 if not wait else None if deadline is None else max(0.0, deadline - monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -479,6 +482,7 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
 
         def wait() -> None:
             self._crew.join(None)
+            self._crew.part(None)
             # The loop may be closed by now, if whoever awaited this was cancelled.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell)

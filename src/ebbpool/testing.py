@@ -37,7 +37,7 @@ def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
 def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iterator[None]:
     """Fail if threads that were started inside the block outlive it.
 
-    ebbpool's timekeeper, one thread for the whole process that stays by design, is not counted, and neither
+    ebbpool's timekeeper, one thread for all pools of the process that ends with the last, is not counted, and neither
     are threads that Python did not start. Nothing is checked if the block itself raises.
 
     Args:
