@@ -43,6 +43,7 @@ TASK_QUESTIONS = (
     "semaphore",
     "timers",
     "lanes",
+    "fairness",
 )
 SERVER_QUESTIONS = (
     "server_sizes",

@@ -47,6 +47,7 @@ PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
     "semaphore": ("lock", "semaphore", "ebbpool-semaphore"),
     "timers": ("timer", OURS),
     "lanes": ("stdlib", OURS),
+    "fairness": ("stdlib", OURS),
 }
 NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
     "offload": "offload",
@@ -74,6 +75,7 @@ TINY: dict[str, dict[str, Any]] = {
     "semaphore": {"pairs": 20, "contended": 20, "checked": 20, "repeats": 2},
     "timers": {"divisor": 100, "shots": 5, "spacing": 0.001},
     "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
+    "fairness": {"tasks": 200, "nap": 0.0001},
     "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
 }
 BROKEN = """
@@ -210,6 +212,12 @@ def test_measures_what_its_columns_show(name: str, peer: str) -> None:
         assert metric == "net" or min(values) >= 0
     if "errors" in samples:
         assert not any(samples["errors"])
+
+
+@pytest.mark.parametrize("load", ["functions", "built-ins", "map", "run", "submit", "lane"])
+def test_every_load_comes_to_its_end(load: str) -> None:
+    samples = load_question("benchmarks.fairness").measure(BY_NAME[OURS], TINY["fairness"] | {"load": load})
+    assert all(values and min(values) >= 0 for values in samples.values())
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "trio"])

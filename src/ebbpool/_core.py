@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import sys
 import threading
 import weakref
 from _thread import LockType, allocate_lock
@@ -23,6 +24,7 @@ from concurrent.futures._base import LOGGER
 from contextvars import copy_context
 from functools import partial
 from types import FunctionType
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +72,15 @@ COMPACT = 64
 """From how many dead futures on a queue is looked through for them."""
 SLICE = 256
 """How many results a loop is given before its other callbacks have their turn."""
+GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+STINT = 5e-3
+"""Seconds for which a loop is given results, slice after slice, until other threads have their turn.
+
+Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
+the GIL wakes from that too late each time, and begins anew with the interval after which it would ask for it.
+"""
+NAP = 50e-6
+"""Seconds for which the GIL is left to them then: as long as a thread needs to wake up."""
 
 _here = threading.local()
 
@@ -106,6 +117,10 @@ def _replaced() -> bool:
     if cython.compiled:
         remember(_Standard, tag, function, code)
     return False
+
+
+# Interpreted, unlike the rest of this file where that is compiled: to call it passes the eval breaker.
+_interpreted: Callable[[], None] = eval("lambda: None")
 
 
 class FutureCore:
@@ -621,9 +636,10 @@ class Mailbox:
         arrived: Finished calls, left by workers.
         due: Calls whose turn it is; the loop's thread alone touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
+        nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
     """
 
-    __slots__ = ("again", "arrived", "due", "mutex", "ringing", "wake")
+    __slots__ = ("again", "arrived", "due", "mutex", "nap_due", "ringing", "wake")
 
     mutex: Any
 
@@ -635,6 +651,7 @@ class Mailbox:
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
         self.ringing = False
+        self.nap_due = 0.0
 
     def post(self, call: LoopCall) -> None:
         """Leaves a finished call, and wakes the loop if nobody has."""
@@ -681,6 +698,12 @@ class Mailbox:
     @cython.locals(call=LoopCall)
     def deliver(self) -> None:
         """Delivers up to `SLICE` results, in the loop's thread."""
+        if GIL:
+            now = monotonic()
+            if now >= self.nap_due:
+                if now < self.nap_due + STINT:
+                    sleep(NAP)
+                self.nap_due = now + STINT
         count = min(len(self.due), SLICE)
         arrived = self._empty(True)
         try:
@@ -842,6 +865,8 @@ class Worker:
                 if context is not None:
                     enter(context)
             try:
+                if cython.compiled:
+                    breathe()
                 value = fn(*args) if kwargs is None else fn(*args, **kwargs)
             except BaseException as caught:
                 error = _trimmed(caught)
@@ -852,9 +877,6 @@ class Worker:
             done = future
             future = None
             unsettled = True
-            if cython.compiled and pool.taken & 127 == 0:
-                # Compiled code that runs built-in functions would never let another thread have its turn.
-                breathe()
         _here.worker = None
 
 
@@ -2097,6 +2119,8 @@ class ExecutorCore:
     ) -> FutureCore:
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            breathe()
         if self.pool.contextual and type(future) is not LoopCall:
             args = (fn, *args)
             fn = copy_context().run

@@ -34,9 +34,19 @@ cdef extern from *:
     }
     #endif
     #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
+
+    /* The lowest byte has the events that the interpreter waits to handle. */
+    #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
+    #define ebbpool_awaited() ((*(volatile uintptr_t *)&PyThreadState_GetUnchecked()->eval_breaker & 0xFF) != 0)
+    #else
+    static unsigned int ebbpool_turns = 0;
+    #define ebbpool_awaited() ((++ebbpool_turns & 15) == 0)
+    #endif
     """
     void fence "ebbpool_fence"() noexcept nogil
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
+    # Whether this thread should pass the eval breaker; one time in 16 where the interpreter does not tell.
+    bint awaited "ebbpool_awaited"() noexcept nogil
 
 cdef extern from *:
     """
@@ -74,9 +84,16 @@ cdef extern from "Python.h":
     int enter "PyContext_Enter"(object context) except -1
     int leave "PyContext_Exit"(object context) except -1
 
-cdef inline void breathe() noexcept:
-    with nogil:
-        pass
+# Passes the interpreter's eval breaker, as compiled code that calls built-in functions never does: there another thread
+# gets the GIL, asynchronous exceptions are raised, the garbage collector runs. To give the GIL up by hand would not do:
+# the thread that waits for it wakes too late, finds it taken back, and begins anew with the interval after which it asks.
+cdef inline int breathe() except -1:
+    if awaited():
+        _interpreted()
+    return 0
+
+cdef object _interpreted
+cdef bint GIL
 
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
@@ -134,6 +151,7 @@ cdef class Mailbox:
     cdef list arrived
     cdef object due
     cdef bint ringing
+    cdef double nap_due
 
     cpdef post(self, LoopCall call)
     cdef list _empty(self, bint ringing)

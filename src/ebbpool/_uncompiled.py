@@ -23,7 +23,7 @@ def fence() -> None:
 
 
 def breathe() -> None:
-    """Lets another thread have the GIL; an interpreter does that by itself."""
+    """Passes the interpreter's eval breaker; interpreted code does that by itself."""
 
 
 def enter(context: Any) -> None:
