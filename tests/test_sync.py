@@ -213,7 +213,7 @@ class TestSemantics:
             def __init__(self) -> None:
                 pass
 
-        with pytest.raises((AttributeError, TypeError)):
+        with pytest.raises(RuntimeError, match=r"^Semaphore\.__init__\(\) was never called$"):
             Forgetful().acquire()
 
 

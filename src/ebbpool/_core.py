@@ -1,4 +1,5 @@
 # cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
 """The hot path: the future, the queue, the parked workers and the worker's loop.
 
 This file runs as it stands and is also compiled, typed from ``_core_c.pxd``. One mutex per pool guards the queue,
@@ -514,6 +515,13 @@ class FutureCore:
 class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]
     """The result of a call handed to a pool: a `concurrent.futures.Future` that is cheap until it is waited on."""
 
+    @cython.locals(future=FutureCore)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one that is complete without `__init__`, which a subclass may forget. Not on the way of `submit`."""
+        future = FutureCore.__new__(cls)
+        FutureCore.__init__(future)
+        return future
+
 
 class Observers(list[Any]):
     """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
@@ -772,10 +780,14 @@ class Worker:
         self.expired = False
         self.leaving = False
 
+    # Nothing here can be None where an attribute of it is asked for.
+    @cython.nonecheck(False)
     @cython.locals(done=FutureCore, future=FutureCore, letter=LoopCall, unsettled=cython.bint, failed=cython.bint)
     def run(self) -> None:
         """Takes and runs tasks until it is time to leave."""
         pool = self.pool
+        if pool is None:
+            raise RuntimeError("Worker.__init__() was never called")
         done: Any = None
         future: Any = None
         letter: Any = None
@@ -1978,6 +1990,7 @@ class ExecutorCore:
 
     pool: Pool
 
+    @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queues `fn(*args, **kwargs)` and returns its `Future`.
@@ -1991,12 +2004,15 @@ class ExecutorCore:
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
+            breathe()
             strange = altered()
         else:
             strange = _Standard.submit is not _own or _own.__code__ is not _own_code
         if strange and _replaced():
             return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
         pool = self.pool
+        if pool is None:
+            raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = FutureCore.__new__(Future)
         future._pool = pool
         if pool.contextual:
@@ -2210,7 +2226,8 @@ def connect(get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox],
 
 
 _ORPHANS = Pool(None)
-"""Where futures belong that no executor made."""
+"""Where futures belong that no executor made. It takes no tasks: an executor whose `__init__` was not called has it."""
+_ORPHANS.close()
 
 orphans = _ORPHANS
 

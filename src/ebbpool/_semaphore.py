@@ -1,4 +1,5 @@
 # cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: auto_pickle=False
 """Semaphores with threading's semantics.
 
 This file runs as it stands and is also compiled, typed from ``_semaphore_c.pxd``. One mutex per semaphore guards its
@@ -125,7 +126,10 @@ class SemaphoreCore:
             if self._value > 0:
                 self._value -= 1
                 return True
-        return self._wait(timeout) if blocking else False
+        if blocking:
+            return self._wait(timeout)
+        self._check_made()
+        return False
 
     __enter__ = acquire
 
@@ -154,12 +158,19 @@ class SemaphoreCore:
     ) -> None:
         self.release()
 
+    def _check_made(self) -> None:
+        # Before `__init__` there are no permits, and no waiters: neither `acquire` nor `release` gets past here.
+        if self._waiters is None:
+            raise RuntimeError("Semaphore.__init__() was never called")
+
     def _refuse(self, n: int) -> None:
+        self._check_made()
         if self._initial_value < MOST:
             raise ValueError("Semaphore released too many times")
         raise OverflowError(f"n must leave at most {MOST} permits, not add {n!r} to {self._value}")
 
     def _wait(self, timeout: float | None) -> bool:
+        self._check_made()
         limit = -1.0
         deadline = 0.0
         if timeout is not None:
@@ -248,6 +259,13 @@ class SemaphoreCore:
                 head.bell.release()
             if not handed:
                 return
+
+
+if not cython.compiled:
+    # What a C object has at birth: it shows where `__init__` was never called.
+    SemaphoreCore._mutex = threading.RLock()
+    SemaphoreCore._value = SemaphoreCore._initial_value = 0
+    SemaphoreCore._waiters = None  # type: ignore[assignment]  # as `_check_made` wants it
 
 
 class Semaphore(SemaphoreCore):

@@ -25,6 +25,7 @@ cdef class SemaphoreCore:
 
     @cython.locals(count=Py_ssize_t, excess=bint)
     cpdef release(self, object n=*)
+    cdef _check_made(self)
     cdef _refuse(self, object n)
     @cython.locals(waiter=Waiter, limit=double, deadline=double, rung=bint, over=bint)
     cdef bint _wait(self, object timeout) except -1

@@ -24,6 +24,16 @@ UNSET: Final = Unset()
 """Stands for an argument that was not given, where None means something."""
 
 
+class Unmade:
+    """Stands for the attributes of an object whose `__init__` was never called: to ask it for anything is an error."""
+
+    def __init__(self, owner: str) -> None:
+        self.__owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{self.__owner}.__init__() was never called")
+
+
 @dataclass(frozen=True)
 class Settings:
     """What may be changed while a pool lives.

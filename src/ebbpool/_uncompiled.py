@@ -18,6 +18,11 @@ def locals(**types: Any) -> Callable[[F], F]:
     return lambda function: function
 
 
+def nonecheck(on: bool) -> Callable[[F], F]:
+    """Has attributes of None looked for with an error, as an interpreter does by itself."""
+    return lambda function: function
+
+
 def fence() -> None:
     """Orders memory accesses of compiled code; an interpreter does that by itself."""
 

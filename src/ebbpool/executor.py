@@ -16,13 +16,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _instruments, _lifecycle, _map, _stack, _stream, _timers
-from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker
+from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker, orphans
 from ebbpool._crew import Crew, QueueView
 from ebbpool._schedule import OnError, ScheduledTask
 from ebbpool._settings import (
     DEFAULT_MAX_WORKERS,
     UNSET,
     Settings,
+    Unmade,
     Unset,
     WhenFull,
     optional_callable,
@@ -48,11 +49,26 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+_NO_GUESTS = LaneCore(orphans, 1, True)
+
+
 class QueueFull(RuntimeError):
     """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject"."""
 
 
-class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
+class _BeforeInit(ExecutorCore):
+    """An executor until its `__init__` is called: if a subclass forgets that, every call says so."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self.pool = orphans
+        # Assigned by name: the types of these are those of `__init__`.
+        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
+        vars(self)["guests"] = _NO_GUESTS
+        return self
+
+
+class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
 
     It starts without threads. The first four parameters are the standard library's.
@@ -157,6 +173,8 @@ class AdaptiveExecutor(ExecutorCore, ThreadPoolExecutor):
             if refusal == "broken":
                 raise BrokenThreadPool(self._crew.cause)
             if refusal == "closed":
+                if self.pool is orphans:
+                    raise RuntimeError("AdaptiveExecutor.__init__() was never called")
                 when = "interpreter shutdown" if _lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _map
 from ebbpool._accel import LaneCore
-from ebbpool._settings import waiting_limit
+from ebbpool._settings import Unmade, waiting_limit
 from ebbpool._stats import LaneStats
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ class Lane(ThreadPoolExecutor):
     A task that waits for its turn in the lane holds no thread, and no place in a bounded queue. A task must not wait
     for another one of the same lane: where the limit is reached, that one is never let in.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one that says so if a subclass forgets to call `__init__`."""
+        self = super().__new__(cls)
+        unmade: Any = Unmade(Lane.__name__)
+        self.name = self.executor = self.core = unmade
+        return self
 
     def __init__(self, executor: AdaptiveExecutor, name: str, limit: int, first: bool) -> None:
         self.name = name
