@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -12,7 +13,7 @@ import hypothesis
 import pytest
 
 import ebbpool
-from ebbpool import _compat
+from ebbpool import _accel, _compat
 from ebbpool.testing import no_thread_leaks
 
 REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _compat.PURE
@@ -62,3 +63,9 @@ def no_thread_left_behind() -> Iterator[None]:
     """Fail a test whose threads outlive it."""
     with no_thread_leaks():
         yield
+
+
+@pytest.fixture
+def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks that go first do so however long the others have waited: a machine may be slow."""
+    monkeypatch.setattr(importlib.import_module(_accel.Pool.__module__), "OVERTAKEN", math.inf)

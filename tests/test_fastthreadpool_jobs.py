@@ -23,6 +23,7 @@ def pool() -> Iterator[Pool]:
 # Order, and later.
 
 
+@pytest.mark.usefixtures("no_turns")
 def test_submit_first_goes_ahead_of_what_waits() -> None:
     with Pool(1) as pool, Gate() as gate:
         pool.submit_done(gate, False)

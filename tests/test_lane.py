@@ -81,6 +81,7 @@ def test_two_lanes_take_turns() -> None:
         assert "".join(order) == "ababab"
 
 
+@pytest.mark.usefixtures("no_turns")
 def test_a_first_lane_goes_ahead_of_ordinary_work_and_keeps_its_order() -> None:
     with AdaptiveExecutor(max_workers=1) as pool:
         gate = occupied(pool)
@@ -95,6 +96,7 @@ def test_a_first_lane_goes_ahead_of_ordinary_work_and_keeps_its_order() -> None:
         assert order == ["a", "b", "c", "d", 0, 1, 2]
 
 
+@pytest.mark.usefixtures("no_turns")
 def test_submit_first_goes_to_the_head_even_of_a_first_lane() -> None:
     with AdaptiveExecutor(max_workers=1) as pool:
         gate = occupied(pool)

@@ -71,6 +71,8 @@ WATCH = "watch"
 HELD = -1.0
 COMPACT = 64
 """From how many dead futures on a queue is looked through for them."""
+OVERTAKEN = 0.1
+"""Seconds for which tasks that go first may hold up the others; from then on they take turns."""
 SLICE = 256
 """How many results a loop is given before its other callbacks have their turn."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
@@ -825,9 +827,7 @@ class Worker:
                         pool._vacate(done._lane, failed)
                     failed = False
                     if pool.queue and not pool.surplus:
-                        future = pool.dequeue()
-                        if pool.ahead:
-                            pool.ahead -= 1
+                        future = pool._next() if pool.ahead else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
                             self.current = future
@@ -1063,6 +1063,7 @@ class Pool:
             wakes up. A clock call per task would be a tenth of the task's cost.
         dead: Futures in the queue that were cancelled while they waited.
         ahead: Futures at the head of the queue that have overtaken the others.
+        in_turn: Whether one that has overtaken others was the last to be taken.
         seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
         ceiling: The most workers that the settings allow.
@@ -1092,6 +1093,7 @@ class Pool:
         "headcount",
         "hurry",
         "idlers",
+        "in_turn",
         "lent",
         "max_queue",
         "max_workers",
@@ -1156,6 +1158,7 @@ class Pool:
         self.surplus = 0
         self.dead = 0
         self.ahead = 0
+        self.in_turn = False
         self.promised: list[LockType] = []
         self.taken = 0
         self.failed = 0
@@ -1277,6 +1280,23 @@ class Pool:
             # Tasks of a lane keep their order.
             self.queue.insert(self.ahead, future)
         self.ahead += 1
+
+    def _next(self) -> FutureCore:
+        """Under the mutex: takes a task where some have overtaken others.
+
+        Once the oldest that was overtaken has waited for `OVERTAKEN`, it and its like take turns with those that go
+        first. Not beside calls for which the pool has `lent` itself a place: others may wait for them.
+        """
+        if self.in_turn and self.lent == 0 and self.ahead < len(self.queue):
+            oldest = self.queue[self.ahead]
+            if self.clock - oldest._since >= OVERTAKEN:
+                del self.queue[self.ahead]
+                # One that was cancelled takes nobody's turn.
+                self.in_turn = oldest._code != PENDING
+                return oldest
+        self.in_turn = True
+        self.ahead -= 1
+        return self.dequeue()
 
     def _make_room(self) -> None:
         """Under the mutex: gives what room there is in the queue to those who have waited longest for it."""
@@ -2042,7 +2062,10 @@ class ExecutorCore:
         return future
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queues `fn(*args, **kwargs)` before everything that waits; raises what `submit` raises."""
+        """Queues `fn(*args, **kwargs)` before everything that waits; raises what `submit` raises.
+
+        Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
+        """
         return self.hand_in(None, True, fn, args, kwargs)
 
     def hand_in(

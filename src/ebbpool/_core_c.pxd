@@ -216,6 +216,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t surplus
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
+    cdef bint in_turn
     cdef list promised
     cdef readonly long long taken
     cdef readonly long long failed
@@ -228,6 +229,8 @@ cdef class Pool:
     cpdef push(self, FutureCore future, bint first=*, object waiter=*)
     cpdef line_up(self, FutureCore future)
     cdef _enter(self, FutureCore future, bint first)
+    @cython.locals(oldest=FutureCore)
+    cdef FutureCore _next(self)
     cdef _make_room(self)
     cdef _vacate(self, LaneCore lane, bint failed)
     @cython.locals(future=FutureCore)

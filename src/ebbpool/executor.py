@@ -371,7 +371,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         Args:
             name: Tells the lanes of a pool apart.
             limit: Most of its tasks that are in the pool's queue or run at once; the others wait in the lane.
-            first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up.
+            first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up. Once an
+                ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
 
         Raises:
             TypeError: `name` is no string, or `limit` is no integer.
