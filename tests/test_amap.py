@@ -117,11 +117,11 @@ def test_many(loops: Loops, kind: str, ordered: bool) -> None:
         ((None, []), {}, TypeError, "fn must be callable, not None"),
         ((double, 17), {}, TypeError, "items must be an iterable or an async iterable, not 17"),
         ((double, [], 3), {}, TypeError, "positional"),
-        ((double, []), {"buffersize": 0}, ValueError, "buffersize must be greater than 0, not 0"),
-        ((double, []), {"buffersize": -1}, ValueError, "buffersize must be greater than 0, not -1"),
-        ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer, not 1.5"),
-        ((double, []), {"buffersize": True}, TypeError, "buffersize must be an integer, not True"),
-        ((double, []), {"buffersize": "3"}, TypeError, "buffersize must be an integer, not '3'"),
+        ((double, []), {"buffersize": 0}, ValueError, "buffersize must be None or > 0, not 0"),
+        ((double, []), {"buffersize": -1}, ValueError, "buffersize must be None or > 0, not -1"),
+        ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer or None, not 1.5"),
+        ((double, []), {"buffersize": True}, TypeError, "buffersize must be an integer or None, not True"),
+        ((double, []), {"buffersize": "3"}, TypeError, "buffersize must be an integer or None, not '3'"),
     ],
 )
 def test_bad_input_is_refused_by_the_call_itself(

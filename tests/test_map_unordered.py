@@ -219,10 +219,10 @@ def test_after_shutdown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"chunksize": 0}, ValueError, r"chunksize.*0"),
-        ({"chunksize": 1.5}, TypeError, r"chunksize.*1\.5"),
-        ({"buffersize": 0}, ValueError, r"buffersize.*0"),
-        ({"buffersize": "2"}, TypeError, r"buffersize.*'2'"),
+        ({"chunksize": 0}, ValueError, r"chunksize must be None or > 0, not 0"),
+        ({"chunksize": 1.5}, TypeError, r"chunksize must be an integer or None, not 1\.5"),
+        ({"buffersize": 0}, ValueError, r"buffersize must be None or > 0, not 0"),
+        ({"buffersize": "2"}, TypeError, r"buffersize must be an integer or None, not '2'"),
     ],
 )
 def test_bad_sizes(arguments: dict[str, Any], error: type[Exception], text: str) -> None:

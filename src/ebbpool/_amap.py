@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from itertools import islice, repeat
 from typing import Any, Protocol, TypeVar
 
-from ebbpool._settings import whole
+from ebbpool._settings import whole_or_none
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ def amap(
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    size = whole("buffersize", executor._max_workers if buffersize is None else buffersize, 1)
+    size = whole_or_none("buffersize", buffersize) or executor._max_workers
     calls: _Calls = _InOrder() if ordered else _AsTheyCome()
     if hasattr(type(items), "__aiter__"):
         run = executor.run

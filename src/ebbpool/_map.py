@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ebbpool._claims import Claims
 from ebbpool._ledger import ANY
-from ebbpool._settings import whole
+from ebbpool._settings import whole_or_none
 
 AT_HAND: Final = (
     list,
@@ -102,12 +102,10 @@ def _begin(
 ) -> tuple[Claims, Iterator[Any], Executor | None, float | None]:
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    if chunksize is not None:
-        chunksize = whole("chunksize", chunksize, 1)
-    if buffersize is not None:
-        buffersize = whole("buffersize", buffersize, 1)
-        if chunksize is not None:
-            chunksize = min(chunksize, buffersize)
+    chunksize = whole_or_none("chunksize", chunksize)
+    buffersize = whole_or_none("buffersize", buffersize)
+    if chunksize is not None and buffersize is not None:
+        chunksize = min(chunksize, buffersize)
     limit = None if timeout is None else perf_counter() + timeout
     # One argument needs no tuple around it.
     spread = len(iterables) != 1

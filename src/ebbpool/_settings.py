@@ -86,6 +86,23 @@ def whole(name: str, value: Any, least: int) -> int:
     return number
 
 
+def whole_or_none(name: str, value: Any) -> int | None:
+    """Return `value` as an int of at least 1, or None for None; the messages begin as the standard library's do.
+
+    Raises:
+        TypeError: It is no integer, or a bool.
+        ValueError: It is too small.
+    """
+    if value is None:
+        return None
+    try:
+        return whole(name, value, 1)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer or None, not {value!r}") from None
+    except ValueError:
+        raise ValueError(f"{name} must be None or > 0, not {value!r}") from None
+
+
 def seconds(name: str, value: Any) -> float:
     """Returns `value` as a float of at least 0; infinity is allowed.
 
