@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -126,7 +127,8 @@ def short_id(test: unittest.TestCase) -> str:
 
 def names_a_future(test: unittest.TestCase) -> bool:
     """Tell whether the test's own code makes a future or uses one of the ready-made ones."""
-    codes: list[types.CodeType] = [getattr(type(test), getattr(test, "_testMethodName")).__code__]  # noqa: B009
+    method = inspect.unwrap(getattr(type(test), getattr(test, "_testMethodName")))  # noqa: B009
+    codes: list[types.CodeType] = [method.__code__]
     while codes:
         code = codes.pop()
         if any(name in {"Future", "create_future"} or name.endswith("_FUTURE") for name in code.co_names):
