@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-import tracemalloc
 
 from benchmarks._model import Column, Params, Question, Samples, Target, nothing, pool_variants
-from benchmarks._peers import Peer
+from benchmarks._peers import Peer, Unavailable
 
 _WHERE = {"workers": 1}
 _SETTLE_SECONDS = 0.3
@@ -15,6 +14,10 @@ _SETTLE_SECONDS = 0.3
 
 def measure(peer: Peer, params: Params) -> Samples:
     assert peer.open is not None
+    try:
+        import tracemalloc
+    except ImportError as error:
+        raise Unavailable(f"this Python cannot tell: {error}") from error
     count = params["tasks"]
     handles: list[object] = [None] * count
     with peer.open(params["workers"], 10.0) as pool:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support import TIMEOUT
+from support import TIMEOUT, collect_at
 
 from ebbpool import AdaptiveExecutor
 
@@ -79,9 +79,12 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
     """Let the loop turn until `condition` holds; fail after `TIMEOUT` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + TIMEOUT
+    tries = 0
     while not condition():
         assert loop.time() < deadline, f"did not come true: {what or condition}"
         await asyncio.sleep(0.001)
+        tries += 1
+        collect_at(tries)
 
 
 async def turns(count: int = 10) -> None:

@@ -27,6 +27,8 @@ A_MOMENT = 0.05
 LONG = 600.0
 """A keep-alive, in seconds, that outlives every test."""
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+COUNTS_REFERENCES = sys.implementation.name == "cpython"
+"""Whether the interpreter frees an object with its last reference, and not when the collector comes by."""
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
@@ -114,9 +116,18 @@ def eventually(condition: Callable[[], object], what: str = "") -> None:
     """Wait until `condition` holds; fail after `TIMEOUT` seconds."""
     deadline = time.monotonic() + TIMEOUT
     tick = threading.Event()
+    tries = 0
     while not condition():
         assert time.monotonic() < deadline, f"did not come true: {what or condition}"
         tick.wait(0.001)
+        tries += 1
+        collect_at(tries)
+
+
+def collect_at(tries: int) -> None:
+    """Let the collector come by now and then while a test waits, where nothing else frees what nobody holds."""
+    if not COUNTS_REFERENCES and tries % 50 == 0:
+        gc.collect()
 
 
 class Background:
@@ -166,7 +177,10 @@ def all_end(threads: Iterable[threading.Thread]) -> bool:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Keep the cyclic garbage collector off: what is freed inside was freed by reference counting alone."""
+    """Keep the cyclic garbage collector off: what is freed inside was freed by reference counting alone.
+
+    Where references are not counted, `gone` collects all the same: what is freed inside was held by nobody.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -182,20 +196,42 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
 
     A worker drops its references just after it has told the waiters, so the last one may go a little later. A
     free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
-    bytecode: name the `pool` whose worker made it.
+    bytecode: name the `pool` whose worker made it. An interpreter that does not count references is told to collect.
     """
 
     def freed(reference: weakref.ref[Any]) -> bool:
         if FREE_THREADED and pool is not None:
             pool.submit(lambda: None).result(TIMEOUT)
+        if not COUNTS_REFERENCES and reference() is not None:
+            gc.collect()
         return reference() is None
 
     for reference in references:
         eventually(lambda: freed(reference), f"{reference} is freed")  # noqa: B023  (used at once)
 
 
+def is_freed(reference: weakref.ref[Any]) -> bool:
+    """Tell whether the object behind `reference` is freed; it is collected first where references are not counted."""
+    if not COUNTS_REFERENCES:
+        gc.collect()
+    return reference() is None
+
+
+def collected(*references: weakref.ref[Any]) -> None:
+    """Wait until every object behind `references` is freed, by the cyclic garbage collector if not sooner."""
+
+    def freed(reference: weakref.ref[Any]) -> bool:
+        gc.collect()
+        return reference() is None
+
+    for reference in references:
+        eventually(lambda: freed(reference), f"{reference} is collected")  # noqa: B023  (used at once)
+
+
 def wait_for_idle(pool: Any) -> None:
     """Wait until `pool` has nothing queued and nothing running."""
+    if not COUNTS_REFERENCES and not pool.wait_idle(0.2):
+        gc.collect()  # what nobody holds any more may keep it at work
     assert pool.wait_idle(TIMEOUT), f"not idle: {pool.stats()}"
 
 

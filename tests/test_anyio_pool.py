@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio_support import ASYNCIO, TRIO, Way, leave_behind, run_on, way
-from support import Background, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support import Background, Boom, Gate, Thing, collected, eventually, gone, no_collector, wait_for_idle
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -185,7 +184,7 @@ def test_a_loop_is_not_kept(loop: str) -> None:
 
     with AdaptiveExecutor() as pool:
         run_on(loop, main)
-        eventually(lambda: gc.collect() >= 0 and references[0]() is None)
+        collected(references[0])
 
 
 def test_a_pool_that_is_shut_down_refuses(loop: str, our_way: Way) -> None:

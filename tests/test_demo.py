@@ -117,6 +117,7 @@ def test_verify_compares_with_the_store(library: Library, answers: Answers, tree
     assert json.loads(library.verify("a.py", lambda _: "another"))["same"] is False
 
 
+@pytest.mark.counts_references
 def test_a_threads_connection_is_closed_with_its_thread(library: Library) -> None:
     def connection_of_thread() -> sqlite3.Connection:
         library.find("socket")

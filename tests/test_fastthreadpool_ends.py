@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fastthreadpool_support import boom, same
-from support import LONG, TIMEOUT, Background, Gate, eventually, output_of
+from support import LONG, TIMEOUT, Background, Gate, eventually, is_freed, output_of
 
 from ebbpool.fastthreadpool import Pool, PoolStopped, Shutdown
 
@@ -249,7 +249,7 @@ def test_a_forgotten_pool_ends_and_is_freed() -> None:
         assert pool.wait_idle(TIMEOUT)
         threads, watch = pool.children, weakref.ref(pool)
         del pool
-        assert watch() is None
+        assert is_freed(watch)
     finally:
         gc.enable()
     for thread in threads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import weakref
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support import TIMEOUT, Background, Gate, Thing, eventually
+from support import TIMEOUT, Background, Gate, Thing, collected, eventually
 
 from ebbpool import AdaptiveExecutor, _handlers
 from ebbpool._complaints import Complaint
@@ -280,7 +279,7 @@ def test_nothing_of_a_handler_that_is_done_is_kept() -> None:
         handlers.submit(CLIENT, thing.method, 1)
         del thing
         assert handlers.join(10)
-        eventually(lambda: gc.collect() >= 0 and watch() is None)
+        collected(watch)
 
 
 def test_joins_that_race_with_the_last_handlers_all_end() -> None:

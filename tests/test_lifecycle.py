@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import pytest
-from support import FORK, LONG, TIMEOUT, Gate, all_end, eventually, needs_fork, output_of
+from support import FORK, LONG, TIMEOUT, Gate, all_end, collected, eventually, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
 
@@ -255,7 +255,7 @@ def test_an_executor_that_is_in_use_by_its_task_alone_is_not_forgotten() -> None
         gate.open()
         inner = future.result(TIMEOUT)
         assert inner.result(TIMEOUT) == 8  # type: ignore[attr-defined]
-    eventually(lambda: gc.collect() >= 0 and reference() is None)
+    collected(reference)
     assert all_end(gate.threads)
 
 

@@ -109,6 +109,7 @@ def test_it_goes_on_after_an_error(buffersize: int | None) -> None:
             next(results)
 
 
+@pytest.mark.counts_references
 def test_a_loop_that_an_error_ends_cancels_the_rest() -> None:
     ran: list[int] = []
 

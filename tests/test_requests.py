@@ -86,6 +86,8 @@ def test_a_response_that_announces_another_one(data: bytes, interim: bool) -> No
 
 @pytest.mark.parametrize("blank", [b"\x1c", b"\x1d", b"\x1e", b"\x1f", b"\x85", b"\xa0", b"\x0b", b"\x0c"])
 def test_the_first_line_is_split_as_http_server_splits_it(blank: bytes) -> None:
+    if len(str(b"a" + blank + b"b", "latin-1").split()) == 1:
+        pytest.skip("no blank to this Python, and so to its http.server")
     assert is_simple(b"GET /" + blank + b"a HTTP/1.1\r\n")
     assert not is_simple(b"GET /" + blank + b"HTTP/1.1\r\n")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from manual_time import break_down, pass_time, timed_pool
-from support import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone, output_of
+from support import LONG, TIMEOUT, Background, Gate, Thing, all_end, collected, eventually, gone, output_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._schedule import ScheduledTask
@@ -217,7 +217,7 @@ def test_a_schedule_keeps_its_pool_alive_until_it_is_cancelled() -> None:
             # The run before may be over and the next one not yet armed.
             eventually(lambda: keeper.settle() > 0 and task.runs == count)  # noqa: B023  (used at once)
         task.cancel()
-        eventually(lambda: gc.collect() >= 0 and reference() is None)
+        collected(reference)
         assert all_end(threads)
 
 

@@ -29,6 +29,7 @@ def test_shutdown_waits_for_everything() -> None:
     assert pool._shutdown is True
 
 
+@pytest.mark.counts_references
 def test_shutdown_waits_for_the_very_end_of_the_threads() -> None:
     """Thread-local variables die after the last line that a thread runs: that, too, is waited for."""
     local = threading.local()

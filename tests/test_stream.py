@@ -200,7 +200,7 @@ def test_the_generator_is_closed_in_its_worker_when_the_consumer_leaves(
     source = Source()
     with AdaptiveExecutor(1) as pool:
         leave(pool, source)
-        assert source.closed.wait(TIMEOUT)
+        eventually(source.closed.is_set)
         wait_for_idle(pool)
         assert len(source.threads) <= 1
         assert threading.current_thread() not in source.threads
