@@ -83,8 +83,8 @@ def test_map_propagates_too(buffersize: int | None) -> None:
 
 def test_arguments_arrive_in_a_context() -> None:
     with AdaptiveExecutor(1, propagate_context=True) as pool:
-        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4)
-        assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4})
+        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4, callable=5)
+        assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "callable": 5})
 
 
 def test_an_error_arrives_from_a_context() -> None:

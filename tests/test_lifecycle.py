@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import pytest
-from support import FORK, LONG, TIMEOUT, Gate, all_end, collected, eventually, needs_fork, output_of
+from support import FORK, LONG, TIMEOUT, Gate, all_end, collected, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
 

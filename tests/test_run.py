@@ -42,7 +42,7 @@ def test_arguments(loops: Loops) -> None:
         async with AdaptiveExecutor(1) as pool:
             assert await pool.run(pow, 2, exp=5) == 32
             assert await pool.run(lambda *args, **kwargs: (args, kwargs), 1, 2, a=3) == ((1, 2), {"a": 3})
-            names = {"self": 1, "fn": 2, "args": 3, "kwargs": 4, "lane": 5, "loop": 6}
+            names = {"self": 1, "fn": 2, "args": 3, "kwargs": 4, "lane": 5, "loop": 6, "callable": 7}
             assert await pool.run(dict, **names) == names
             with pytest.raises(TypeError):
                 pool.run(fn=int)

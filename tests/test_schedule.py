@@ -251,6 +251,15 @@ def test_the_context_of_each_run_is_a_copy_of_the_callers() -> None:
     assert seen == ["caller's"] * 3
 
 
+def test_arguments_of_any_name_arrive_in_a_context() -> None:
+    seen: list[object] = []
+    with timed_pool(propagate_context=True) as (pool, keeper):
+        pool.schedule(1, lambda *args, **names: seen.append((args, names)), 1, self=2, callable=3)
+        for _ in range(2):
+            pass_time(pool, keeper, 1.0)
+    assert seen == [((1,), {"self": 2, "callable": 3})] * 2
+
+
 @pytest.mark.parametrize("name", ["interval", "first"])
 @pytest.mark.parametrize("value", [True, "1", b"1", 1j, [1]])
 def test_what_is_no_number_of_seconds(name: str, value: Any) -> None:

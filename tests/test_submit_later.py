@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from manual_time import break_down, timed_pool
-from support import LONG, TIMEOUT, Background, Boom, Gate, Thing, all_end, eventually, gone, output_of
+from support import LONG, TIMEOUT, Background, Boom, Gate, Thing, all_end, collected, eventually, gone, output_of
 
 from ebbpool import AdaptiveExecutor, Future
 from ebbpool._alarms import VOID
@@ -236,6 +236,13 @@ def test_the_context_is_that_of_the_submitter() -> None:
         assert future.result(TIMEOUT) == "submitter's"
 
 
+def test_arguments_of_any_name_arrive_in_a_context() -> None:
+    with timed_pool(propagate_context=True) as (pool, keeper):
+        future = pool.submit_later(1.0, lambda *args, **names: (args, names), 1, self=2, callable=3)
+        keeper.advance(1.0)
+        assert future.result(TIMEOUT) == ((1,), {"self": 2, "callable": 3})
+
+
 def test_an_idle_pool_has_calls_that_wait_for_their_time() -> None:
     with timed_pool() as (pool, _):
         pool.submit_later(LONG, print)
@@ -355,7 +362,7 @@ def test_a_call_that_waits_keeps_its_pool_alive() -> None:
         assert reference() is not None
         keeper.advance(1.0)
         future.result(TIMEOUT)
-        eventually(lambda: gc.collect() >= 0 and reference() is None)
+        collected(reference)
         assert all_end(threads)
 
 

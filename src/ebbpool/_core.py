@@ -24,8 +24,8 @@ from concurrent.futures import CancelledError, InvalidStateError, thread
 from concurrent.futures._base import LOGGER
 from contextvars import copy_context
 from functools import partial
-from types import FunctionType
 from time import sleep
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -2036,6 +2036,8 @@ class ExecutorCore:
         future = FutureCore.__new__(Future)
         future._pool = pool
         if pool.contextual:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), {}
             args = (fn, *args)
             fn = copy_context().run
         future._fn = fn
@@ -2140,8 +2142,8 @@ class ExecutorCore:
         if cython.compiled:
             call._context = context
         elif context is not None:
-            call._args = (fn, *args)
-            call._fn = context.run
+            call._args = (partial(fn, **kwargs) if kwargs else fn, *args)
+            call._fn, call._kwargs = context.run, None
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _LOOP
@@ -2161,6 +2163,8 @@ class ExecutorCore:
         if cython.compiled:
             breathe()
         if self.pool.contextual and type(future) is not LoopCall:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), None
             args = (fn, *args)
             fn = copy_context().run
         if not cython.compiled:

@@ -115,7 +115,7 @@ class ScheduledTask:
             return
         fn, args, kwargs = call
         if context is not None:
-            fn, args = context.copy().run, (fn, *args)
+            fn, args, kwargs = context.copy().run, (functools.partial(fn, **kwargs) if kwargs else fn, *args), {}
         future = executor.hold_back(fn, args, kwargs)
         future.add_done_callback(functools.partial(self._over, executor))
         self._armed = beat, future
