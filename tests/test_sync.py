@@ -18,7 +18,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from semaphore_support import NAMES, variant, waiting
-from support import Boom, output_of
+from support import Boom, is_freed, output_of
 
 from ebbpool import _compat, sync
 
@@ -176,7 +176,7 @@ class TestSemantics:
         reference = weakref.ref(sem)
         assert reference() is sem
         del sem
-        assert reference() is None
+        assert is_freed(reference)
 
     def test_a_cycle_through_it_is_collected(self, kind: Any) -> None:
         sem = kind()
@@ -188,7 +188,7 @@ class TestSemantics:
 
     @pytest.mark.parametrize("dump", [pickle.dumps, copy.deepcopy])
     def test_it_cannot_be_pickled(self, kind: Any, dump: Any) -> None:
-        with pytest.raises((TypeError, pickle.PicklingError)):
+        with pytest.raises(TypeError, match=f"cannot pickle '{kind.__name__}' object"):
             dump(kind())
 
     def test_a_subclass_has_its_say(self, kind: Any) -> None:

@@ -35,6 +35,7 @@ from ebbpool._settings import time_limit
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import NoReturn
 
 COMPILED = bool(cython.compiled)
 
@@ -289,6 +290,9 @@ class Semaphore(SemaphoreCore):
 
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def __repr__(self) -> str:
         cls = type(self)
