@@ -181,6 +181,16 @@ def test_a_dict_may_be_listed_while_others_change_it() -> None:
     assert len(shared) == 50
 
 
+def test_a_key_of_a_dict_is_popped_by_one_thread_alone() -> None:
+    """A thread that begins and whoever takes its start back both pop its worker; one of them gets it."""
+    shared: dict[object, int] = {}
+    keys = [object() for _ in range(2000)]
+    shared.update(dict.fromkeys(keys, 1))
+    got = together(lambda number: sum(shared.pop(key, 0) for key in keys))
+    assert sum(number for number in got if isinstance(number, int)) == len(keys)
+    assert not shared
+
+
 def test_a_set_may_be_listed_while_others_change_it() -> None:
     """The threads of a pool are a set that workers leave and join while another thread lists it."""
     shared = set(range(-50, 0))

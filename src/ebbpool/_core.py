@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     class Crew(Protocol):
         """Starts a pool's threads; see ``ebbpool._crew``."""
 
-        def start(self, searching: bool) -> None: ...
-        def watch(self) -> RuntimeError | None: ...
+        def start(self, searching: bool) -> BaseException | None: ...
+        def watch(self) -> BaseException | None: ...
 
 
 COMPILED = bool(cython.compiled)
@@ -84,6 +84,9 @@ the GIL wakes from that too late each time, and begins anew with the interval af
 """
 NAP = 50e-6
 """Seconds for which the GIL is left to them then: as long as a thread needs to wake up."""
+
+ROOM = 24
+"""How deep the calls may go by which the plain core takes back a start that failed."""
 
 _here = threading.local()
 
@@ -896,6 +899,12 @@ def _nobody() -> None:
     return None
 
 
+def _leave_room(depth: int) -> None:
+    """Raise RecursionError in the plain core, before anything is changed, where calls `depth` deep would."""
+    if depth > 0:
+        _leave_room(depth - 1)
+
+
 @cython.locals(future=FutureCore)
 def _pending(futures: list[FutureCore]) -> list[FutureCore]:
     pending: list[FutureCore] = []
@@ -1221,12 +1230,16 @@ class Pool:
                     return refusal
             if refusal is None:
                 self._enter(future, first)
-                if self.hurry:
-                    self.hurry = False
-                    self._reserve(1)
-                    errand = HASTE
-                elif not self.searching and (self.parked or not self.covered):
-                    errand = self._arrange()
+                try:
+                    if self.hurry:
+                        self.hurry = False
+                        self._reserve(1)
+                        errand = HASTE
+                    elif not self.searching and (self.parked or not self.covered):
+                        errand = self._arrange()
+                except BaseException:
+                    self._withdraw(future)
+                    raise
                 future._since = self.clock
             elif refusal == "full":
                 self.turned_away = True
@@ -1387,7 +1400,11 @@ class Pool:
             return None
         worker.searching = True
         self.searching = True
-        self._unpark(worker)
+        # In one piece with the above: in the plain core any call may be one too deep.
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
         worker.mailbox.release()
         return self._spare()
 
@@ -1419,22 +1436,43 @@ class Pool:
             crew = self.crew()
             if crew is None:
                 raise RuntimeError("the executor is gone")
-            crew.start(errand is START)
-        except RuntimeError:
-            if self.unreserve(errand is START, future, errand is HASTE):
-                if errand is EXTRA:
-                    # It counts as watched; whatever comes next relies on that.
-                    self._watch()
+            interruption = crew.start(errand is START)
+        except BaseException as error:
+            # There is no thread: the room that was reserved for it must not be lost, whatever the reason.
+            withdrawn = self.unreserve(errand is START, future, errand is HASTE)
+            if errand is EXTRA:
+                # It counts as watched; whatever comes next relies on that.
+                self._watch()
+            if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
                 raise
+            return
         if errand is EXTRA:
             self._watch()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                # The traceback holds this frame.
+                interruption = None
 
     def _watch(self) -> None:
         crew = self.crew()
-        if crew is not None:
+        if crew is None:
+            return
+        try:
             refusal = crew.watch()
-            if refusal is not None:
-                self._strand(refusal)
+        except (RuntimeError, MemoryError) as error:
+            refusal = error
+        except BaseException:
+            # A signal handler's error, before the timekeeper knew of this pool, which counts as watched.
+            try:
+                crew.watch()
+            except BaseException:
+                with self.mutex:
+                    self.covered = False
+            raise
+        if refusal is not None:
+            self._strand(refusal)
 
     def _strand(self, refusal: BaseException) -> None:
         """Not even the timekeeper can be started: what no worker will ever take fails at once."""
@@ -1482,6 +1520,8 @@ class Pool:
             self._uncover()
 
     def _reserve(self, count: int) -> None:
+        if not cython.compiled:
+            _leave_room(ROOM)
         self.headcount += count
         self.starting += count
 
@@ -1539,10 +1579,11 @@ class Pool:
             self.started += 1
 
     def delist(self, worker: Worker) -> None:
-        """Takes back `enlist`: the worker's thread could not be started."""
+        """Take back `enlist`, if it has been done: the worker's thread could not be started."""
         with self.mutex:
-            self.workers.remove(worker)
-            self.started -= 1
+            if worker in self.workers:
+                self.workers.remove(worker)
+                self.started -= 1
 
     def _arrived(self, worker: Worker) -> str | None:
         """Under the mutex: a worker that was on its way has taken a task. Returns an errand or None."""
@@ -1657,6 +1698,8 @@ class Pool:
 
     def block(self) -> None:
         """The calling worker is about to wait for this very pool; another may take its place."""
+        if not cython.compiled:
+            _leave_room(ROOM)
         with self.mutex:
             self.blocked += 1
             self._measure()
@@ -2053,7 +2096,11 @@ class ExecutorCore:
             if not special:
                 pool.enqueue(future)
                 if not pool.searching and (pool.parked or not pool.covered):
-                    errand = pool._arrange()
+                    try:
+                        errand = pool._arrange()
+                    except BaseException:
+                        pool.queue.remove(future)
+                        raise
                 future._since = pool.clock
         if errand is not None:
             pool._run(errand, future)

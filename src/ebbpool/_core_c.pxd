@@ -99,7 +99,7 @@ cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, MAILBOX
 cdef double HELD
-cdef Py_ssize_t COMPACT, SLICE
+cdef Py_ssize_t COMPACT, SLICE, ROOM
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture

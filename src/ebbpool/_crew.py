@@ -89,10 +89,6 @@ class WorkerThread(threading.Thread):
             return
         super().join(None if deadline is None else max(0.0, deadline - monotonic()))
 
-    def begins(self) -> bool:
-        """Whether the thread runs, or does so within a second."""
-        return threading.Event.wait(self._started, 1.0)
-
     def ended(self) -> bool:
         """Whether the thread has been there and gone."""
         return self._started.is_set() and not self.is_alive()
@@ -124,6 +120,7 @@ class Crew:
         self.pool.slow_start = initializer is not None
         self.settings_lock = threading.Lock()
         self.threads: set[WorkerThread] = set()
+        self._expected: dict[Worker, WorkerThread] = {}
         self._ending: deque[threading.Thread] = deque()
         self.cause = ""
         self._names = itertools.count()
@@ -141,11 +138,17 @@ class Crew:
         """Ends the pool, once its queue is empty, when nobody holds `owner` any more."""
         self._owner = weakref.ref(owner, functools.partial(_forgotten, self.pool, timekeeper.call_soon))
 
-    def start(self, searching: bool) -> None:
-        """Starts a worker, in any thread, for which the pool has reserved room.
+    def start(self, searching: bool) -> BaseException | None:
+        """Start a worker, in any thread, for which the pool has reserved room.
+
+        Returns:
+            None, or what interrupted the start when the thread had been made already. The worker lives then, and the
+            caller raises this.
 
         Raises:
             RuntimeError: The system refuses another thread, or the interpreter is shutting down.
+            BaseException: Whatever else came in between. No error leaves a thread behind, and the caller gives the
+                room back.
         """
         if _lifecycle.exiting() and not self.threads:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -156,18 +159,20 @@ class Crew:
             target=self._work, args=(worker,), name=f"{self.prefix}_{next(self._names)}", daemon=self.daemon
         )
         worker.thread = thread
-        self.pool.enlist(worker)
-        self.threads.add(thread)
+        self._expected[worker] = thread
         try:
+            self.pool.enlist(worker)
+            self.threads.add(thread)
             _stack.start(thread, self.stack_size)
         except BaseException as error:
-            # A signal may interrupt the start after the thread has been made: then the worker lives.
-            if isinstance(error, RuntimeError) or not thread.begins():
-                self.threads.discard(thread)
-                self.pool.delist(worker)
-                if not isinstance(error, RuntimeError):
-                    self.pool.unreserve(searching, None, False)
+            # A signal may interrupt the start when the thread has been made already. Either that thread finds its
+            # worker expected, and works, or this does, and the thread ends at once.
+            if self._expected.pop(worker, None) is None:
+                return error
+            self.threads.discard(thread)
+            self.pool.delist(worker)
             raise
+        return None
 
     def _strike_off(self) -> None:
         for _ in range(len(self._ending)):
@@ -181,15 +186,15 @@ class Crew:
             else:
                 self.threads.discard(thread)
 
-    def watch(self) -> RuntimeError | None:
-        """Has the timekeeper look at the pool every tick until no task waits; any thread.
+    def watch(self) -> BaseException | None:
+        """Have the timekeeper look at the pool every tick until no task waits; any thread.
 
         Returns:
-            None, or why there is no timekeeper: the system refuses another thread.
+            None, or why there is no timekeeper: the system refuses another thread, or there is no memory for one.
         """
         try:
             timekeeper.watch(self)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             return error
         return None
 
@@ -241,16 +246,25 @@ class Crew:
 
     def _start_many(self, count: int) -> None:
         self._refused = False
-        for _ in range(self.pool.reserve(count)):
-            if not self._refused:
+        left = self.pool.reserve(count)
+        try:
+            while left > 0 and not self._refused:
                 try:
-                    self.start(False)
-                    continue
-                except RuntimeError:
+                    interruption = self.start(False)
+                except (RuntimeError, MemoryError):
                     self._refused = True
-            self.pool.unreserve(False, None, False)
+                else:
+                    left -= 1
+                    if interruption is not None:
+                        raise interruption
+        finally:
+            for _ in range(left):
+                self.pool.unreserve(False, None, False)
 
     def _work(self, worker: Worker) -> None:
+        if self._expected.pop(worker, None) is None:
+            # Its start was interrupted and taken back.
+            return
         try:
             if self._initialize(worker):
                 self._serve(worker)
@@ -331,6 +345,7 @@ class Crew:
         """In a forked child: keeps the calling thread, if it is one of the pool's, and none else."""
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
         self._ending.clear()
+        self._expected.clear()
         self.settings_lock = threading.Lock()
         self._previous = None
         self._ended = -inf
