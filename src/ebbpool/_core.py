@@ -333,8 +333,8 @@ class FutureCore:
         self._code = code
         return audience
 
-    def perform(self) -> None:
-        """Runs the call in this thread; its worker is whoever submitted it."""
+    def perform(self, aside: bool = True) -> None:
+        """Run the call in this thread; it is counted here if it has been taken from no queue (`aside`)."""
         fn, args, kwargs = self._fn, self._args, self._kwargs
         self._fn = self._args = self._kwargs = None
         self._code = RUNNING
@@ -344,7 +344,8 @@ class FutureCore:
         except BaseException as caught:
             error = _trimmed(caught)
         fn = args = kwargs = None
-        self._pool.count_aside(error is not None)
+        if aside:
+            self._pool.count_aside(error is not None)
         self._conclude(RUNNING, RUNNING, FINISHED, value, error)
         value = error = None
 
@@ -415,6 +416,10 @@ class FutureCore:
             self._pool.block()
         told = False
         try:
+            if here is not None and nested and here.standing_in and timeout is None:
+                # No other thread may ever take what this one waits for.
+                while self._code < CANCELLED and self._pool.stand_in():
+                    pass
             told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
         finally:
             if nested:
@@ -586,13 +591,13 @@ class LoopCall(FutureCore):
         if cython.compiled:
             self._context = None
 
-    def perform(self) -> None:
-        """Runs the call in this thread, in its own context."""
+    def perform(self, aside: bool = True) -> None:
+        """Run the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
             self._args = (self._fn, *(self._args or ()))
             self._fn = self._context.run
             self._context = None
-        FutureCore.perform(self)
+        FutureCore.perform(self, aside)
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Takes the call off the queue, in any thread; the ticket is not told.
@@ -751,6 +756,7 @@ class Worker:
         since: When the task in hand was taken (monotonic seconds).
         patience: Seconds to stay parked; below zero, for ever.
         fresh: Whether `Pool._arrived` has something to clear.
+        standing_in: Whether its thread is none of the pool's; see `Pool.stand_in`.
     """
 
     __slots__ = (
@@ -765,6 +771,7 @@ class Worker:
         "roused",
         "searching",
         "since",
+        "standing_in",
         "starting",
         "thread",
     )
@@ -784,6 +791,7 @@ class Worker:
         self.fresh = True
         self.expired = False
         self.leaving = False
+        self.standing_in = False
 
     # Nothing here can be None where an attribute of it is asked for.
     @cython.nonecheck(False)
@@ -1832,17 +1840,69 @@ class Pool:
 
     def await_idle(self, timeout: float) -> bool:
         """Waits up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
-        return self._await(None, -1, timeout)
+        return self._await(None, -1, timeout, False)
 
-    def await_departure(self, remaining: int, timeout: float) -> bool:
-        """Waits up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted."""
-        return self._await(None, remaining, timeout)
+    def await_departure(self, remaining: int, timeout: float, helping: bool) -> bool:
+        """Wait up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted and no task waits.
+
+        With `helping` it also ends where tasks wait that no worker will take; see `stranded`.
+        """
+        return self._await(None, remaining, timeout, helping)
 
     def await_lane(self, lane: LaneCore, timeout: float) -> bool:
         """Waits up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
-        return self._await(lane, 0, timeout)
+        return self._await(lane, 0, timeout, False)
 
-    def _await(self, lane: LaneCore | None, remaining: int, timeout: float) -> bool:
+    def stranded(self) -> int:
+        """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
+        with self.mutex:
+            return self._stranded()
+
+    def _stranded(self) -> int:
+        return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+
+    @cython.locals(worker=Worker, future=FutureCore)
+    def stand_in(self) -> bool:
+        """Run the next task in the calling thread, in the place of a worker, if no worker will take it.
+
+        Returns:
+            False if there is no such task.
+        """
+        trash: list[FutureCore] = []
+        worker = Worker(self, False)
+        worker.standing_in = True
+        worker.starting = worker.fresh = False
+        worker.thread = threading.current_thread()
+        with self.mutex:
+            self._trim(trash)
+            if self._stranded() == 0:
+                return False
+            future = self.dequeue()
+            if self.ahead:
+                self.ahead -= 1
+            self.workers.append(worker)
+            self.headcount += 1
+            self.started += 1
+            future._code = RUNNING
+            self.taken += 1
+            self.clock = monotonic()
+            worker.current = future
+            worker.since = self.clock
+            if self.seekers:
+                self._make_room()
+        before = getattr(_here, "worker", None)
+        _here.worker = worker
+        try:
+            future.perform(False)
+        finally:
+            _here.worker = before
+            self.dismiss(worker, future._error)
+        if isinstance(future._error, KeyboardInterrupt):
+            # It may have been meant for this thread and not for the task.
+            raise KeyboardInterrupt
+        return True
+
+    def _await(self, lane: LaneCore | None, remaining: int, timeout: float, helping: bool) -> bool:
         deadline = monotonic() + timeout
         told = True
         while told:
@@ -1851,8 +1911,11 @@ class Pool:
             with self.mutex:
                 if lane is not None:
                     over = lane.admitted == 0
+                elif remaining < 0:
+                    over = self._idle()
                 else:
-                    over = self._idle() if remaining < 0 else self.headcount <= remaining
+                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
+                    over = over or (helping and self._stranded() > 0)
                 if over:
                     return True
                 self.idlers.append(waiter)

@@ -271,7 +271,10 @@ cdef class Pool:
     @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
-    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout) except -1
+    cdef Py_ssize_t _stranded(self) except -1
+    @cython.locals(worker=Worker, future=FutureCore)
+    cpdef bint stand_in(self) except -1
+    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout, bint helping) except -1
     cdef _trim(self, list trash)
 
 
@@ -289,6 +292,7 @@ cdef class Worker:
     cdef bint fresh
     cdef bint expired
     cdef bint leaving
+    cdef readonly bint standing_in
 
 
 cdef class ExecutorCore:

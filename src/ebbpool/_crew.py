@@ -150,7 +150,7 @@ class Crew:
             BaseException: Whatever else came in between. No error leaves a thread behind, and the caller gives the
                 room back.
         """
-        if _lifecycle.exiting() and not self.threads:
+        if _lifecycle.exiting() and not self.threads and not self.pool.closed:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         timekeeper.start()
         self._strike_off()
@@ -306,12 +306,25 @@ class Crew:
                 LOGGER.critical("Exception in finalizer:", exc_info=True)
 
     def join(self, timeout: float | None) -> bool:
-        """Waits up to `timeout` seconds for all threads, but the calling one, to end; True if they have."""
+        """Wait up to `timeout` seconds for all threads, but the calling one, to end; the pool has been closed.
+
+        Without a `timeout` the calling thread runs the tasks for which the system refuses a worker.
+
+        Returns:
+            Whether all threads have ended, and no task waits.
+        """
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
-        # A worker for which there is room may have no thread yet.
-        if not self.pool.await_departure(len(self.threads & own), -1.0 if timeout is None else timeout):
-            return False
+        # Where the system refuses a thread, the timekeeper goes on trying; once the interpreter exits, there is no
+        # time for that.
+        helping = timeout is None and (self._unframed or _lifecycle.exiting())
+        while True:
+            left = -1.0 if deadline is None else max(0.0, deadline - monotonic())
+            # A worker for which there is room may have no thread yet.
+            if not self.pool.await_departure(len(self.threads & own), left, helping):
+                return False
+            if not helping or not self.relieve():
+                break
         for thread in self.threads - own:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
             if thread.ended():
@@ -329,8 +342,43 @@ class Crew:
         else:
             timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
 
+    def relieve(self) -> bool:
+        """Run a task that no worker will take, in the calling thread.
+
+        If tasks rely on how the pool's threads begin and end, all such tasks fail instead, with the error with which
+        the system refuses a thread.
+
+        Returns:
+            False if there is no such task.
+        """
+        if self._unframed:
+            return self.pool.stand_in()
+        if self.pool.stranded() == 0:
+            return False
+        if self.pool.reserve(1) == 0:
+            return True
+        waiting = self.pool.waiting()
+        try:
+            interruption = self.start(False)
+        except BaseException as error:
+            self.pool.unreserve(False, None, False)
+            if not isinstance(error, (RuntimeError, MemoryError)):
+                raise
+            for future in waiting:
+                future.reject(error)
+            LOGGER.critical("%d tasks of %s have failed: %s", len(waiting), self.prefix, error)
+        else:
+            if interruption is not None:
+                raise interruption
+        return True
+
+    @property
+    def _unframed(self) -> bool:
+        """Whether a task runs in any thread as it does in one of the pool's."""
+        return self.initializer is None and self.finalizer is None and self.stack_size is None
+
     def report(self) -> str:
-        """Which tasks still run: worker, seconds, and stack of each."""
+        """Say what still runs, worker, seconds, and stack of each task, and how much waits without a worker."""
         frames = sys._current_frames()
         lines = []
         for thread, seconds in self.pool.crew_list():
@@ -339,7 +387,11 @@ class Crew:
             own = above(frames.get(thread.ident or 0), _BELOW)
             name = own[0].name if own else "a call without a Python frame"
             lines.append(f"{thread.name}: {name}, running for {seconds:.1f} s\n" + "".join(traceback.format_list(own)))
-        return "\n".join(lines)
+        stranded = self.pool.stranded()
+        if not stranded:
+            return "these tasks still run:\n" + "\n".join(lines)
+        waiting = f"{stranded} tasks wait, and no thread could be started for them"
+        return "\n".join([waiting + ("; these tasks still run:" if lines else ""), *lines])
 
     def renew(self, error: BaseException) -> None:
         """In a forked child: keeps the calling thread, if it is one of the pool's, and none else."""

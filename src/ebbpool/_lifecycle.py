@@ -25,6 +25,7 @@ class Registered(Protocol):
     daemon: bool
 
     def join(self, timeout: float | None) -> bool: ...
+    def relieve(self) -> bool: ...
     def renew(self, error: BaseException) -> None: ...
 
 
@@ -86,9 +87,13 @@ def _at_exit() -> None:
         if crew.daemon:
             for future in crew.pool.waiting():
                 future.cancel()
-    for crew in crews:
-        if not crew.daemon:
-            crew.join(None)
+    joined = [crew for crew in crews if not crew.daemon]
+    for crew in joined:
+        # A task of another pool may wait for one that no worker will take.
+        while crew.relieve():
+            pass
+    for crew in joined:
+        crew.join(None)
     timekeeper.stop()
 
 

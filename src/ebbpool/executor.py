@@ -444,6 +444,10 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         Calls of `submit_later` whose time has not come are cancelled, and schedules end, whatever `cancel_futures`
         says; how many is logged to the ``concurrent.futures`` logger at level INFO.
 
+        Where the system refuses threads, and no worker is left for what is queued, the thread that waits here without a
+        `timeout` runs it itself, unless the pool has an initializer, a finalizer or a `thread_stack_size`. So does the
+        main thread at the interpreter's exit.
+
         Args:
             wait: Whether to wait until all threads have ended.
             cancel_futures: Whether to cancel what has not started.
@@ -452,8 +456,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         Raises:
             TypeError: `timeout` is no number of seconds.
             ValueError: `timeout` is negative or not a number.
-            TimeoutError: The time is over; the message says which tasks still run, for how long, and where. The pool
-                stays shut down.
+            TimeoutError: The time is over; the message says which tasks still run, for how long, and where, and how
+                many wait without a thread. The pool stays shut down.
             RuntimeError: A task of this same pool wants to wait.
         """
         limit = waiting_limit("timeout", timeout)
@@ -470,7 +474,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         if wait:
             _stream.end_own(self.pool, True)
         if wait and not self._crew.join(limit):
-            raise TimeoutError(f"after {limit:g} s these tasks still run:\n{self._crew.report()}")
+            raise TimeoutError(f"after {limit:g} s {self._crew.report()}")
         self._crew.part(0.0 if not wait else None if deadline is None else max(0.0, deadline - monotonic()))
 
     def __enter__(self) -> Self:
