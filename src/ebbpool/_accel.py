@@ -37,4 +37,5 @@ Worker = core.Worker
 connect = core.connect
 current_worker = core.current_worker
 instrumented = core.instrumented
+keep_time = core.keep_time
 orphans = core.orphans

@@ -398,6 +398,10 @@ class FutureCore:
                 self = None  # type: ignore[assignment]
 
     def _await(self, timeout: float | None) -> None:
+        if timeout is None or timeout > 0:
+            reason = self._pool.forbids()
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for a future here: {reason}")
         if self._pool is _ORPHANS:
             # Whoever made this future may set its state by hand, and notify its condition.
             self._await_condition(timeout)
@@ -537,7 +541,7 @@ class Observers(list[Any]):
     """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
 
     A worker that is about to wait there for a future of its own pool has its event replaced by one that counts the
-    worker as blocked while it waits.
+    worker as blocked while it waits; a thread that must not wait, by one that says why.
     """
 
     @cython.locals(future=FutureCore)
@@ -549,6 +553,9 @@ class Observers(list[Any]):
         worker = getattr(_here, "worker", None)
         if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
             waiter.event = _CountedEvent(waiter.event, self._pool)
+        reason = self._pool.forbids()
+        if reason is not None:
+            waiter.event = _ForbiddenEvent(waiter.event, reason)
         super().append(waiter)
 
 
@@ -566,6 +573,20 @@ class _CountedEvent:
             return self._event.wait(timeout)
         finally:
             self._pool.unblock()
+
+
+class _ForbiddenEvent:
+    def __init__(self, event: threading.Event, reason: str) -> None:
+        self._event = event
+        self._reason = reason
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._event.is_set() and (timeout is None or timeout > 0):
+            raise RuntimeError(f"cannot wait for futures here: {self._reason}")
+        return self._event.is_set()
 
 
 class LoopCall(FutureCore):
@@ -1853,6 +1874,14 @@ class Pool:
         """Waits up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
         return self._await(lane, 0, timeout, False)
 
+    def forbids(self) -> str | None:
+        """Return why the calling thread must not wait for this pool, or None."""
+        if getattr(_here, "keeps_time", False):
+            return "this is the timekeeper's thread, and every pool relies on that"
+        if not cython.compiled and self.mutex._is_owned():
+            return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
+        return None
+
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
@@ -1903,6 +1932,7 @@ class Pool:
         return True
 
     def _await(self, lane: LaneCore | None, remaining: int, timeout: float, helping: bool) -> bool:
+        reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
         told = True
         while told:
@@ -1918,7 +1948,10 @@ class Pool:
                     over = over or (helping and self._stranded() > 0)
                 if over:
                     return True
-                self.idlers.append(waiter)
+                if reason is None:
+                    self.idlers.append(waiter)
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for the pool here: {reason}")
             told = False
             try:
                 told = waiter.acquire(True, timeout if timeout < 0 else max(0.0, deadline - monotonic()))
@@ -2367,6 +2400,11 @@ _ORPHANS = Pool(None)
 _ORPHANS.close()
 
 orphans = _ORPHANS
+
+
+def keep_time() -> None:
+    """Say that the calling thread is the timekeeper's: it must not wait for any pool."""
+    _here.keeps_time = True
 
 
 def current_worker() -> Any:

@@ -271,6 +271,7 @@ cdef class Pool:
     @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
+    cpdef forbids(self)
     cdef Py_ssize_t _stranded(self) except -1
     @cython.locals(worker=Worker, future=FutureCore)
     cpdef bint stand_in(self) except -1

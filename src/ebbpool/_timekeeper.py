@@ -13,6 +13,7 @@ from math import inf
 from time import monotonic, process_time
 from typing import Any, NamedTuple, Protocol
 
+from ebbpool._accel import keep_time
 from ebbpool._alarms import Alarms, Book
 from ebbpool._sizing import TICK
 
@@ -210,6 +211,8 @@ class Timekeeper:
             pass
 
     def _run(self) -> None:
+        # A finaliser may run in any thread, and whatever else waits here holds up every pool.
+        keep_time()
         me = threading.current_thread()
         with self._starting:
             # Whoever starts this thread has now written it down.

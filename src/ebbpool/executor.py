@@ -86,7 +86,9 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             no idle thread starts one, up to `max_workers`.
         when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
             its own pool runs the call in place instead), "reject" with `QueueFull` once the pool cannot grow either,
-            or run the call in the submitting thread ("caller_runs").
+            or run the call in the submitting thread ("caller_runs"). A finaliser in ebbpool's own timekeeper thread,
+            and a finaliser or signal handler that has interrupted the pool's code, must do neither: with "block" and
+            with "caller_runs" their calls wait for room without the thread, as calls from event loops do.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; what is queued then is cancelled.
@@ -180,8 +182,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             if self._when_full == "reject":
                 self.pool.count_reject()
                 raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
-            waits = isinstance(future, LoopCall) and self._when_full == "block"
-            if waits:
+            in_line = isinstance(future, LoopCall) and self._when_full == "block"
+            if in_line or self.pool.forbids() is not None:
                 refusal = self.pool.line_up(future)
                 continue
             if self._when_full == "caller_runs" or self._is_ours():
