@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from time import monotonic
 from typing import Final
 
@@ -39,6 +40,17 @@ def _given_cpus() -> int:
 
 processors: Final = Processors(_given_cpus)
 """How many processors this process may use at a given time of `time.monotonic`."""
+
+
+def daemon_threads() -> bool:
+    """Return whether this interpreter may have daemon threads; one with a GIL of its own may not (CPython 3.12)."""
+    try:
+        threading.Thread(name="ebbpool-probe", daemon=True)
+    except RecursionError:
+        raise
+    except RuntimeError:
+        return False
+    return True
 
 
 def available_cpus() -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ebbpool._accel import keep_time
 from ebbpool._alarms import Alarms, Book
+from ebbpool._compat import daemon_threads
 from ebbpool._sizing import TICK
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -122,7 +123,7 @@ class Timekeeper:
                 return
             self._launching = True
             try:
-                thread = self.kind(target=self._run, name=NAME, daemon=True)
+                thread = self.kind(target=self._run, name=NAME, daemon=daemon_threads())
                 # Not in that of the request that happens to be first: see `_stack.start`.
                 Context().run(thread.start)
                 self._latest = self._thread = thread

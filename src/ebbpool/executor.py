@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _instruments, _lifecycle, _map, _stack, _stream, _timers
 from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker, orphans
+from ebbpool._compat import daemon_threads
 from ebbpool._crew import Crew, QueueView
 from ebbpool._schedule import OnError, ScheduledTask
 from ebbpool._settings import (
@@ -102,6 +103,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
         ValueError: An argument is out of range; the message names it and its value.
+        RuntimeError: `daemon` is true in a sub-interpreter that has no daemon threads.
     """
 
     def __init__(
@@ -137,6 +139,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         except TypeError:
             raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
         self._when_full = policy(when_full)
+        if daemon and not daemon_threads():
+            raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
         stack = _stack.stack_size("thread_stack_size", thread_stack_size)
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
@@ -513,7 +517,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
                 loop.call_soon_threadsafe(tell)
 
         # In an empty context: it may outlive the request that ends here.
-        Context().run(threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=True).start)
+        ending = threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=daemon_threads())
+        Context().run(ending.start)
         await ended
 
     def __repr__(self) -> str:
