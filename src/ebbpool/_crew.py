@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ebbpool import _instruments, _lifecycle, _stack
 from ebbpool._accel import Pool, Worker, current_worker
 from ebbpool._census import Census
-from ebbpool._compat import available_cpus
+from ebbpool._compat import processors
 from ebbpool._frames import above
 from ebbpool._sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._timekeeper import PATIENCE, Tick, timekeeper
@@ -126,7 +126,6 @@ class Crew:
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
-        self._cpus = available_cpus()
         self._previous: _Look | None = None
         self._ended = -inf
         self._census = Census()
@@ -229,7 +228,7 @@ class Crew:
             elapsed=tick.now - previous.now,
             late=tick.late,
             cpu=tick.cpu - previous.cpu,
-            cpus=self._cpus,
+            cpus=processors.count(tick.now),
             refused=self._refused,
             asleep=self._asleep(tick.now, tick.cpu),
         )
