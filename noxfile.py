@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import nox
@@ -24,11 +26,17 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SOURCES = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "noxfile.py", "pyproject.toml", "setup.py")
 FOLDERS = ("benchmarks", "docs", "src", "tests")
-WANTED = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
+WANTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t", "pypy3.11")
 WHO_ARE_YOU = (
     "import sys, sysconfig; "
-    "print('%d.%d' % sys.version_info[:2] + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
+    "print('pypy' * (sys.implementation.name == 'pypy') + '%d.%d' % sys.version_info[:2] "
+    "+ 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
 )
+
+
+def executables(name: str) -> list[str]:
+    """Return what an executable of the Python of this name may be called."""
+    return [name, "pypy3", "pypy"] if name.startswith("pypy") else [f"python{name}"]
 
 
 def answers_to(name: str) -> bool:
@@ -36,8 +44,8 @@ def answers_to(name: str) -> bool:
 
     A version manager's shim may be there and fail; a ``python3.13`` may be a free-threaded build.
     """
-    for folder in os.get_exec_path():
-        if found := shutil.which(f"python{name}", path=folder):
+    for executable, folder in itertools.product(executables(name), os.get_exec_path()):
+        if found := shutil.which(executable, path=folder):
             try:
                 told = subprocess.run([found, "-c", WHO_ARE_YOU], capture_output=True, text=True, timeout=60)
             except (OSError, subprocess.TimeoutExpired):
@@ -47,22 +55,50 @@ def answers_to(name: str) -> bool:
     return False
 
 
-def interpreters() -> list[str] | None:
-    """Return the names of the Pythons to test on; None stands for the one that runs nox."""
+def interpreters() -> list[str]:
+    """Return the names of the Pythons to test on, the one that runs nox among them."""
     own = subprocess.run([sys.executable, "-c", WHO_ARE_YOU], capture_output=True, text=True, check=True)
-    running = own.stdout.strip() if sys.implementation.name == "cpython" else None
+    running = own.stdout.strip() if sys.implementation.name in ("cpython", "pypy") else sys.executable
     found = [name for name in WANTED if name == running or answers_to(name)]
-    if running and running not in found:
-        found.append(running)
-    return found or None
+    return found if running in found else [*found, running]
 
-
-APART = ("test_benchmarks*.py", "test_demo*.py", "test_prefork*.py", "test_serve.py", "test_serve_ends.py")
-"""Tests of what is the same whichever core runs: the variant "ext" has them, on every interpreter."""
 
 PYTHONS = interpreters()
-each_python = nox.session(python=PYTHONS)
-each_variant = nox.parametrize("variant", ["pure", "ext"], ids=["pure", "ext"])
+COMPILING = [name for name in PYTHONS if name[0] == "3"]
+"""The CPythons. Elsewhere the plain core is all there is."""
+OTHERS = [name for name in PYTHONS if name not in COMPILING]
+WITH_GIL = [name for name in COMPILING if not name.endswith("t")]
+WITHOUT_GIL = [name for name in COMPILING if name.endswith("t")]
+ENDS = {name for kind in (WITH_GIL, WITHOUT_GIL) if kind for name in (kind[0], kind[-1])}
+"""The oldest and the newest CPython with a GIL, and without one."""
+
+EVERY = [(name, "pure") for name in PYTHONS] + [(name, "ext") for name in COMPILING]
+TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or name in {*ENDS, *OTHERS}]
+"""Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
+turn. With "pure" all other tests run on the plain core, too: on `ENDS`, and where there is no other variant."""
+
+USUAL = [(name, "ext") for name in WITH_GIL or COMPILING] or [(name, "pure") for name in OTHERS]
+OLDEST, NEWEST = USUAL[0], USUAL[-1]
+PROCESSES = ("test_prefork*.py", "test_serve.py", "test_serve_ends.py")
+"""Tests of what is the same whichever core runs, but rests on multiprocessing: `OLDEST` and `NEWEST` have them."""
+SHOWS = ("test_benchmarks*.py", "test_demo*.py")
+"""Tests of what is the same whichever core and whichever Python runs: `NEWEST` has them."""
+
+
+def spared(session: nox.Session, variant: str) -> list[str]:
+    """Return what keeps pytest from the tests that other sessions have."""
+    pair = (str(session.python), variant)
+    patterns = (*(() if pair in (OLDEST, NEWEST) else PROCESSES), *(() if pair == NEWEST else SHOWS))
+    return [f"--ignore-glob=tests/{pattern}" for pattern in patterns]
+
+
+Task = Callable[[nox.Session, str], None]
+
+
+def pairs(chosen: list[tuple[str, str]]) -> Callable[[Task], Task]:
+    """Return the decorator that makes a session for each pair of a Python and a variant, Python by Python."""
+    ordered = sorted(chosen, key=lambda pair: PYTHONS.index(pair[0]))
+    return nox.parametrize("python,variant", [nox.param(*pair, id="-".join(pair)) for pair in ordered])
 
 
 def group(name: str) -> tuple[str, ...]:
@@ -114,22 +150,24 @@ def install_ebbpool(session: nox.Session, variant: str = "ext") -> None:
 def install_tests(session: nox.Session) -> None:
     """Install what the tests need, and uvloop where there is one."""
     install(session, *group("test"))
-    if not str(session.python).endswith("t"):
+    if session.python not in WITHOUT_GIL:
         install_what_can_be(session, *group("test-uvloop"))
 
 
-@each_python
-@each_variant
+@nox.session
+@pairs(TESTED)
 def tests(session: nox.Session, variant: str) -> None:
-    """Run the test suite against the installed package, in four processes: most tests wait most of the time."""
+    """Run the test suite against the installed package, in several processes: most tests wait most of the time."""
     install_tests(session)
     install_ebbpool(session, variant)
-    spared = [f"--ignore-glob=tests/{name}" for name in APART if variant == "pure"]
-    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", *spared)), env=environment(variant))
+    # Each process of an interpreter that compiles as it runs does so anew.
+    processes = "2" if session.python in OTHERS else "4"
+    chosen = session.posargs or ("-n", processes, *spared(session, variant))
+    session.run("python", "-m", "pytest", *chosen, env=environment(variant))
 
 
-@each_python
-@each_variant
+@nox.session
+@pairs(EVERY)
 def stress(session: nox.Session, variant: str) -> None:
     """Run the opt-in stress tests: ``EBBPOOL_STRESS_SECONDS`` is how long each keeps the pressure up."""
     install_tests(session)
@@ -137,8 +175,8 @@ def stress(session: nox.Session, variant: str) -> None:
     session.run("python", "-m", "pytest", "tests/stress", *session.posargs, env=environment(variant))
 
 
-@each_python
-@each_variant
+@nox.session
+@pairs(EVERY)
 def conformance(session: nox.Session, variant: str) -> None:
     """Run CPython's own tests of thread pools and futures on ebbpool."""
     install_ebbpool(session, variant)
