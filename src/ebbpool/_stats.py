@@ -21,7 +21,8 @@ class PoolStats:
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
-        started: Threads started so far, those just starting included; always `workers` + `retired`.
+        started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
+            stands in at `shutdown` for one that the system refuses counts once for each task it runs.
         retired: Threads that have left so far.
         longest_running: How long the longest of the running tasks has run.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
