@@ -12,6 +12,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, Protocol
 
 from ebbpool._accel import Pool, orphans
+from ebbpool._compat import daemon_threads
 from ebbpool._timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
@@ -125,7 +126,7 @@ class _Herald(threading.Thread):
         self._after_fork()
 
 
-_herald = _Herald(name="ebbpool-herald", daemon=True)
+_herald = _Herald(name="ebbpool-herald", daemon=daemon_threads())
 
 
 def _after_fork_in_child() -> None:
