@@ -180,16 +180,6 @@ def dying_threads_told_to(reporter: Reporter) -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = hooks
 
 
-def start_timekeeper(executor_type: Any) -> None:
-    """Start the thread that all pools of the process share, so that no test is charged with it."""
-    gate = threading.Barrier(3)
-    with executor_type(max_workers=2) as executor:
-        waiting = [executor.submit(gate.wait, 30) for _ in range(2)]
-        gate.wait(30)
-        for future in waiting:
-            future.result(30)
-
-
 def classes_under_test(*, control: bool) -> tuple[Any, Any]:
     """Return the executor and the future under test: ours, or for the control the standard library's."""
     if control:
@@ -229,8 +219,6 @@ def main(task: dict[str, Any]) -> None:
     if task["lib"]:
         importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
     executor_type, future_type = classes_under_test(control=task["control"] or task["list"])
-    if not task["list"]:
-        start_timekeeper(executor_type)
     substitution = Substitution(
         executor_type if suite.executor else None, future_type if suite.future else None, counts
     )
