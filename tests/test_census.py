@@ -12,7 +12,7 @@ import pytest
 from support import TIMEOUT, Gate, eventually
 
 from ebbpool import _census
-from ebbpool._census import COST, SPELL, STILL, Census, Place
+from ebbpool._census import CLOCK_COST, COST, LEAST, SPELL, STILL, Census, Place
 from ebbpool._sizing import Asleep
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
@@ -94,7 +94,7 @@ def test_what_the_pools_own_workers_compute_may_keep_the_locks(world: World) -> 
     world.measure(workers)
     world.compute(0.3 * LONG, 1)
     world.compute(0.5 * LONG)
-    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0, in_doubt=2)
     assert world.measure(workers) == Asleep(3, outside=0, in_locks=2)
 
 
@@ -106,14 +106,14 @@ def test_what_little_the_pool_computes_keeps_no_locks(world: World) -> None:
     # Unless that is all there is to be had.
     world.busy = True
     world.compute(0.09 * LONG, 1)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=1)
 
 
 def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> None:
     workers = world.thread(1, 2, place=Place.LOCK)
     world.measure(workers)
     world.compute(LONG)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=2)
 
 
 def test_what_a_worker_uses_to_come_into_being_is_no_sign_that_it_computes(world: World) -> None:
@@ -131,17 +131,41 @@ def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: Wo
     world.compute(LONG, 9)
     assert world.measure(workers, main) == Asleep(2, outside=0, in_locks=2)
     world.compute(1e-5, 2)
-    assert world.measure(workers, main, after=STILL / 2) == Asleep(2, outside=0, in_locks=1)
+    assert world.measure(workers, main, after=STILL / 2) == Asleep(2, outside=0, in_locks=1, in_doubt=1)
     assert world.measure(workers, main, after=1.1 * STILL) == Asleep(2, outside=0, in_locks=2)
 
 
-def test_many_threads_are_counted_less_often(world: World) -> None:
-    workers = world.thread(*range(100), place=Place.OUTSIDE)
+def test_many_threads_that_do_not_sleep_are_counted_less_often(world: World) -> None:
+    workers = world.thread(*range(100), place=Place.LOCK) + world.thread(*range(100, 1000), place=Place.OUTSIDE)
     world.measure(workers)
-    world.places[5] = Place.RUNNING
-    world.compute(0.001, 5)
-    assert world.measure(workers, after=90 * COST) == Asleep(100, outside=100, in_locks=0)
-    assert world.measure(workers, after=20 * COST) == Asleep(100, outside=99, in_locks=0)
+    assert world.measure(workers, after=1.0) == Asleep(1000, outside=900, in_locks=100)
+    world.places[5] = Place.OUTSIDE
+    assert world.measure(workers, after=90 * COST) == Asleep(1000, outside=900, in_locks=100)
+    assert world.measure(workers, after=20 * COST) == Asleep(1000, outside=901, in_locks=99)
+    sleepers = workers[100:]
+    world.measure(sleepers, after=1.0)
+    world.places[500] = Place.RUNNING
+    world.compute(0.001, 500)
+    assert world.measure(sleepers, after=1.1 * LEAST) == Asleep(900, outside=899, in_locks=0)
+
+
+def test_who_computes_is_asked_less_often_in_a_process_of_many_threads(world: World) -> None:
+    many = world.thread(*range(1000, 3000))
+    workers = world.thread(1, place=Place.LOCK)
+    world.measure(workers, many)
+    world.compute(LONG, 1)
+    soon = 0.5 * CLOCK_COST * 2000
+    assert soon > SPELL
+    assert world.measure(workers, many, after=soon) == Asleep(1, outside=0, in_locks=1)
+    assert world.measure(workers, many, after=1.1 * soon) == Asleep(1, outside=0, in_locks=0, in_doubt=1)
+
+
+def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(name: object) -> None:
+        raise RuntimeError("forbidden")
+
+    monkeypatch.setattr("ctypes.PyDLL", forbidden)
+    assert _census._reader() is _census._read
 
 
 def test_a_platform_that_cannot_tell(world: World) -> None:

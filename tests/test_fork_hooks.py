@@ -231,3 +231,24 @@ def test_a_future_made_by_hand_whose_pool_is_held_while_the_process_forks() -> N
         PLAIN + FORK,
     )
     assert lines == ["8", "0"]
+
+
+def test_the_child_of_a_fork_in_the_timekeepers_thread_may_wait() -> None:
+    lines = output_of(
+        """
+    from ebbpool._timekeeper import timekeeper
+    pool = AdaptiveExecutor(1)
+    pool.submit(int).result(10)
+    over = threading.Event()
+    def check():
+        print(AdaptiveExecutor(1).submit(int, "5").result(10))
+    def fork():
+        print(in_child(check))
+        over.set()
+    timekeeper.call_soon(fork)
+    over.wait(10)
+    pool.shutdown()
+    """,
+        HOOKS + FORK,
+    )
+    assert lines == ["5", "0"]

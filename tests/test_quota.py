@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -239,3 +240,26 @@ def test_here_it_can_be_read() -> None:
 @pytest.mark.skipif(sys.platform == "linux", reason="Linux has control groups")
 def test_elsewhere_there_is_no_quota() -> None:
     assert Processors(lambda: 64).count(0.0) == 64
+
+
+def test_a_process_without_a_descriptor_left_keeps_the_quota_it_knows() -> None:
+    answers: list[int | OSError | None] = [1, OSError(errno.EMFILE, "Too many open files"), 2]
+
+    def quota() -> int | None:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    processors = Processors(lambda: 64, quota)
+    assert [processors.count(10.0 * number) for number in range(3)] == [1, 1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has control groups")
+def test_that_no_descriptor_is_left_is_no_missing_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(path: str) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("ebbpool._quota._read", exhausted)
+    with pytest.raises(OSError, match="Too many"):
+        cpu_quota()

@@ -226,6 +226,16 @@ def test_the_limit_holds_beside_idle_processors_that_others_may_use() -> None:
     assert spell.look(IDLE, workers=LIMIT + 1, asleep=Asleep(LIMIT, 1, 0), taken=1) == 2
 
 
+def test_beside_idle_processors_those_that_wait_for_locks_get_company_all_the_same() -> None:
+    spell = Spell()
+    crowd = Asleep(LIMIT + 5, outside=0, in_locks=0, in_doubt=LIMIT + 4)
+    gaps = [spell.until_growth(IDLE, workers=LIMIT + 5, taken=1, asleep=crowd) for _ in range(5)]
+    assert gaps[1:] == pytest.approx([PAUSE] * 4, abs=TICK)
+    spell.settle(FULL)
+    for _ in range(500):
+        assert not spell.look(FULL, workers=LIMIT + 5, taken=1, asleep=crowd)
+
+
 def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken() -> None:
     for sample in FULL, LATE:
         spell = Spell().settle(sample)
@@ -342,7 +352,7 @@ samples = st.builds(
     cpu=st.one_of(st.just(0.0), seconds),
     cpus=st.integers(1, 64),
     refused=st.booleans(),
-    asleep=st.one_of(st.none(), st.builds(Asleep, counts, counts, counts)),
+    asleep=st.one_of(st.none(), st.builds(Asleep, counts, counts, counts, counts)),
 )
 all_bounds = st.tuples(counts, counts, counts).map(lambda n: WorkerBounds(min(n[0], n[1]), max(n[0], n[1], 1), n[2]))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
+from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -63,6 +65,41 @@ def test_the_closing_thread_runs_what_no_worker_takes() -> None:
     stats = pool.stats()
     assert (stats.workers, stats.queued, stats.submitted, stats.completed) == (0, 0, 103, 101)
     assert (stats.failed, stats.cancelled, stats.started, stats.retired) == (1, 1, 102, 102)
+
+
+@pytest.mark.parametrize("await_all", [futures_wait, lambda futures: list(as_completed(futures))])
+def test_a_task_that_stands_in_and_waits_for_others_has_them_run(await_all: Callable[[Any], object]) -> None:
+    pool = AdaptiveExecutor(4)
+    futures: list[Future[Any]] = []
+
+    def submit() -> None:
+        futures.append(pool.submit(lambda: await_all([futures[1]])))
+        futures.append(pool.submit(pow, 2, 3))
+
+    with stranded(pool, submit):
+        pool.shutdown()
+        assert [future.done() for future in futures] == [True, True]
+    assert futures[1].result() == 8
+
+
+def test_a_task_that_stands_in_sees_and_leaves_nothing_of_the_context_of_the_closing_thread() -> None:
+    pool = AdaptiveExecutor(4)
+    request: ContextVar[str] = ContextVar("request", default="none")
+    futures: list[Future[Any]] = []
+
+    def task() -> str:
+        seen = request.get()
+        request.set("left behind")
+        return seen
+
+    def close() -> str:
+        request.set("closing")
+        with stranded(pool, lambda: futures.append(pool.submit(task))):
+            pool.shutdown()
+        return request.get()
+
+    assert copy_context().run(close) == "closing"
+    assert futures[0].result() == "none"
 
 
 def test_the_tasks_of_lanes_and_those_that_wait_for_room_are_run_too() -> None:

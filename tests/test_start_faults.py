@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import LONG, TIMEOUT, Gate, eventually, wait_for_idle
+from support import LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, _crew, _stack
 from ebbpool._crew import WorkerThread
@@ -147,3 +147,22 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
             assert pool.wait_idle(TIMEOUT), depth
             assert pool.pool.headcount == pool.stats().workers, depth
     assert taken and refused
+
+
+def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = _stack.start
+    waits: list[Background] = []
+
+    def refuse_once(*args: Any) -> None:
+        if not waits:
+            # The only worker is on its way, so that nobody else is let in.
+            waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
+            assert waits[0].still_waits()
+            raise RuntimeError("can't start new thread")
+        start(*args)
+
+    with AdaptiveExecutor(1, max_queue=0) as pool:
+        monkeypatch.setattr(_stack, "start", refuse_once)
+        with pytest.raises(RuntimeError, match="can't start"):
+            pool.submit(int)
+        assert waits[0].join() == 8

@@ -12,8 +12,14 @@ from typing import Final, NamedTuple
 
 from ebbpool._sizing import Asleep
 
+LEAST: Final = 0.002
+"""Seconds between two counts at least ..."""
+
 COST: Final = 300e-6
-"""Seconds between two counts for every thread counted: twenty times what that takes."""
+"""... and for every thread whose place was looked up: twenty times what that takes."""
+
+CLOCK_COST: Final = 20e-6
+"""Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
 
 STILL: Final = 0.006
 """Seconds for which a thread that waits for a lock has not run at all: those that wait for the GIL do so every 5 ms."""
@@ -56,6 +62,7 @@ class Census:
     def __init__(self) -> None:
         self._counted = self._compared = -inf
         self._sights: dict[int, _Sight] = {}
+        self._looked_up = self._clocks = 0
         self._asleep: Asleep | None = None
         self._cpu = 0.0
         self._workers: dict[int, float] = {}
@@ -82,32 +89,39 @@ class Census:
         Returns:
             What the last count has found. None if the platform cannot tell.
         """
-        if now - self._counted < COST * len(self._sights):
+        if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep
         self._counted = now
+        self._looked_up = 0
         sights = {}
         for tid, used in _clocks(threads).items():
             sights[tid] = self._sight(tid, used, now)
         self._sights = sights
-        if now - self._compared >= SPELL:
+        if now - self._compared >= max(SPELL, CLOCK_COST * self._clocks):
             self._compare(now, cpu, everyone, busy)
         places = [sight.place for sight in sights.values()]
         still = [sight for sight in sights.values() if now - sight.since >= self._patience]
         in_locks = sum(sight.place is Place.LOCK for sight in still)
-        self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks) if places else None
+        in_doubt = places.count(Place.LOCK) - in_locks
+        self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks, in_doubt) if places else None
         return self._asleep
 
     def _sight(self, tid: int, used: float, now: float) -> _Sight:
         before = self._sights.get(tid)
-        if before is None or before.used != used:
-            return _Sight(used, now, place_of(tid))
-        # One that was asleep outside, and has not run since, still is.
-        return before if before.place is Place.OUTSIDE else before._replace(place=place_of(tid))
+        since = now
+        if before is not None and before.used == used:
+            if before.place is Place.OUTSIDE:
+                # One that was asleep outside, and has not run since, still is.
+                return before
+            since = before.since
+        self._looked_up += 1
+        return _Sight(used, since, place_of(tid))
 
     def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
         """Find out who computes, and so for how long a worker that waits for a lock must have done so to be asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
         clocks = _clocks(everyone)
+        self._clocks = len(clocks)
         workers = {tid: clocks.pop(tid, sight.used) for tid, sight in self._sights.items()}
         # What a worker has used to come into being is no sign that it computes.
         own = sum(used - self._workers.get(tid, used) for tid, used in workers.items())
@@ -121,7 +135,7 @@ class Census:
         elif own > max(OWN * total, little) or rest > max(MOST * total, little):
             self._patience = inf
         else:
-            self._patience = STILL if others > MOST * elapsed else 0.0
+            self._patience = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
 
 
 def _clocks(threads: Iterable[threading.Thread]) -> dict[int, float]:
@@ -139,7 +153,8 @@ def _reader() -> Callable[[bytes], bytes]:
 
         library = PyDLL(None)
         start, read, end = library.open, library.read, library.close
-    except (ImportError, AttributeError, OSError, TypeError):
+    except Exception:
+        # Not every system has it, or allows it.
         return _read
     buffer = create_string_buffer(64)
 

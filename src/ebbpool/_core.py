@@ -22,7 +22,7 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import CancelledError, InvalidStateError, thread
 from concurrent.futures._base import LOGGER
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from time import sleep
 from types import FunctionType
@@ -43,7 +43,6 @@ if not cython.compiled:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextvars import Context
     from typing import Protocol
 
     class Crew(Protocol):
@@ -73,6 +72,8 @@ COMPACT = 64
 """From how many dead futures on a queue is looked through for them."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on they take turns."""
+TURNS = 256
+"""Up to so many tasks that go first, one that was overtaken is taken after each of them."""
 SLICE = 256
 """How many results a loop is given before its other callbacks have their turn."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
@@ -570,6 +571,11 @@ class _CountedEvent:
     def wait(self, timeout: float | None = None) -> bool:
         self._pool.block()
         try:
+            worker = getattr(_here, "worker", None)
+            if worker is not None and worker.standing_in:
+                # Nobody else will take the tasks that this one waits for.
+                while not self._event.is_set() and self._pool.stand_in():
+                    pass
             return self._event.wait(timeout)
         finally:
             self._pool.unblock()
@@ -1101,7 +1107,7 @@ class Pool:
             wakes up. A clock call per task would be a tenth of the task's cost.
         dead: Futures in the queue that were cancelled while they waited.
         ahead: Futures at the head of the queue that have overtaken the others.
-        in_turn: Whether one that has overtaken others was the last to be taken.
+        passed: How many that have overtaken others were taken since the last time that one of the others was.
         seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
         ceiling: The most workers that the settings allow.
@@ -1131,7 +1137,6 @@ class Pool:
         "headcount",
         "hurry",
         "idlers",
-        "in_turn",
         "lent",
         "max_queue",
         "max_workers",
@@ -1139,6 +1144,7 @@ class Pool:
         "min_workers",
         "mutex",
         "parked",
+        "passed",
         "patience",
         "promised",
         "queue",
@@ -1196,7 +1202,7 @@ class Pool:
         self.surplus = 0
         self.dead = 0
         self.ahead = 0
-        self.in_turn = False
+        self.passed = 0
         self.promised: list[LockType] = []
         self.taken = 0
         self.failed = 0
@@ -1329,14 +1335,16 @@ class Pool:
         Once the oldest that was overtaken has waited for `OVERTAKEN`, it and its like take turns with those that go
         first. Not beside calls for which the pool has `lent` itself a place: others may wait for them.
         """
-        if self.in_turn and self.lent == 0 and self.ahead < len(self.queue):
+        # To take one out of the middle costs time in proportion to those before it: the more they are, the rarer.
+        if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
             oldest = self.queue[self.ahead]
             if self.clock - oldest._since >= OVERTAKEN:
                 del self.queue[self.ahead]
                 # One that was cancelled takes nobody's turn.
-                self.in_turn = oldest._code != PENDING
+                if oldest._code == PENDING:
+                    self.passed = 0
                 return oldest
-        self.in_turn = True
+        self.passed += 1
         self.ahead -= 1
         return self.dequeue()
 
@@ -1351,6 +1359,9 @@ class Pool:
             else:
                 # The timekeeper knows of whoever waits for room, and looks on now that this one is queued.
                 self._enter(seeker, False)
+            if self.headcount == 0:
+                # A pool without workers refuses nobody: the first of them starts one, and that makes room for the rest.
+                break
         self.hurry = False
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
@@ -1580,6 +1591,9 @@ class Pool:
             withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
             if withdrawn and future is not None:
                 self._withdraw(future)
+            # The pool has a place more, and may have no other worker that would tell those who wait for one.
+            if self.seekers:
+                self._make_room()
             watch = self._waiting() > 0 and not self.covered
             if watch:
                 self.covered = True
@@ -1922,7 +1936,8 @@ class Pool:
         before = getattr(_here, "worker", None)
         _here.worker = worker
         try:
-            future.perform(False)
+            # As in a worker: not in the context of the thread that happens to wait.
+            Context().run(future.perform, False)
         finally:
             _here.worker = before
             self.dismiss(worker, future._error)
@@ -2402,9 +2417,9 @@ _ORPHANS.close()
 orphans = _ORPHANS
 
 
-def keep_time() -> None:
-    """Say that the calling thread is the timekeeper's: it must not wait for any pool."""
-    _here.keeps_time = True
+def keep_time(keeps: bool = True) -> None:
+    """Say whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    _here.keeps_time = keeps
 
 
 def current_worker() -> Any:

@@ -99,7 +99,7 @@ cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, MAILBOX
 cdef double HELD
-cdef Py_ssize_t COMPACT, SLICE, ROOM
+cdef Py_ssize_t COMPACT, SLICE, TURNS, ROOM
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
@@ -216,7 +216,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t surplus
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
-    cdef bint in_turn
+    cdef Py_ssize_t passed
     cdef list promised
     cdef readonly long long taken
     cdef readonly long long failed

@@ -322,7 +322,8 @@ class Crew:
             # A worker for which there is room may have no thread yet.
             if not self.pool.await_departure(len(self.threads & own), left, helping):
                 return False
-            if not helping or not self.relieve():
+            # What no worker would take a moment ago may have been taken, and there may be more of it soon.
+            if not helping or (not self.relieve() and self.pool.await_departure(len(self.threads & own), 0.0, False)):
                 break
         for thread in self.threads - own:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, Protocol
 
-from ebbpool._accel import Pool, orphans
+from ebbpool._accel import Pool, keep_time, orphans
 from ebbpool._compat import daemon_threads
 from ebbpool._timekeeper import timekeeper
 
+EXIT_ROUND = 0.02
+"""Seconds for which the interpreter's exit waits for one of several pools before it looks after the others."""
 FORKED = "the process was forked; this call was left with the parent"
 
 
@@ -89,10 +91,13 @@ def _at_exit() -> None:
             for future in crew.pool.waiting():
                 future.cancel()
     joined = [crew for crew in crews if not crew.daemon]
-    for crew in joined:
-        # A task of another pool may wait for one that no worker will take.
-        while crew.relieve():
-            pass
+    left = joined
+    while len(left) > 1:
+        # A task of one pool may wait for a task of another that no worker will take.
+        for crew in left:
+            while crew.relieve():
+                pass
+        left = [crew for crew in left if not crew.pool.await_departure(0, EXIT_ROUND, False)]
     for crew in joined:
         crew.join(None)
     timekeeper.stop()
@@ -101,6 +106,7 @@ def _at_exit() -> None:
 def _renew() -> None:
     # Nothing is held over the fork, so that nobody waits for it: other hooks, finalisers and signal handlers may use
     # pools in the middle of it. Instead nothing is trusted that a thread of the parent may have been changing.
+    keep_time(False)
     timekeeper.renew()
     orphans.reopen()
     for crew in live():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -11,6 +12,9 @@ from typing import Final
 
 INTERVAL: Final = 5.0
 """Seconds for which what was read is taken to hold."""
+
+_SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing about what could not be read."""
 
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
@@ -26,6 +30,9 @@ def cpu_quota(root: str = "") -> int | None:
 
     Returns:
         A number of at least 1; None if there is no quota, or none can be read.
+
+    Raises:
+        OSError: The process has no file descriptor, or no memory, left to read it.
     """
     try:
         groups = _read(f"{root}/proc/self/cgroup")
@@ -35,8 +42,14 @@ def cpu_quota(root: str = "") -> int | None:
             (_quota_1(group) for group in _groups(root, groups, mounts, "cpu")),
         )
         return min((quota for quota in quotas if quota is not None), default=None)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        _check(error)
         return None
+
+
+def _check(error: Exception) -> None:
+    if isinstance(error, OSError) and error.errno in _SHORT:
+        raise error
 
 
 def _read(path: str) -> str:
@@ -90,14 +103,16 @@ def _quota_2(group: str) -> int | None:
     try:
         quota, period = _read(f"{group}/cpu.max").split()
         return None if quota == "max" else _processors(int(quota), int(period))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        _check(error)
         return None
 
 
 def _quota_1(group: str) -> int | None:
     try:
         return _processors(int(_read(f"{group}/cpu.cfs_quota_us")), int(_read(f"{group}/cpu.cfs_period_us")))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        _check(error)
         return None
 
 
@@ -132,6 +147,10 @@ class Processors:
         """Return how many there are at `now`, in seconds of a clock that never goes back; at least 1."""
         read = self._read
         if read is None or now >= read[0] + INTERVAL:
-            quota = self._quota()
-            self._read = read = (now, sys.maxsize if quota is None else quota)
+            try:
+                quota = self._quota() or sys.maxsize
+            except OSError:
+                # It is what it was, for all we know.
+                quota = sys.maxsize if read is None else read[1]
+            self._read = read = (now, quota)
         return max(1, min(self._given(), read[1]))

@@ -78,12 +78,14 @@ class Asleep(NamedTuple):
     Attributes:
         counted: How many threads were looked at.
         outside: Those that wait for something outside of the process: a timer, a socket, a disk.
-        in_locks: Those that have waited for a lock for a while, one that none of the pool's threads keeps computing.
+        in_locks: Those that wait for a lock, as far as that is known to be no lock that is held by what computes.
+        in_doubt: The others that wait for a lock.
     """
 
     counted: int
     outside: int
     in_locks: int
+    in_doubt: int = 0
 
 
 class Sample(NamedTuple):
@@ -220,11 +222,13 @@ class Sizing:
 
     def _growth(self, sample: Sample) -> int:
         """Return how many workers the waiting tasks should get."""
+        limit = sample.cpus + CREW
         present = sample.workers - sample.blocked
+        in_doubt = 0
         in_use = self.busy or self._used >= IDLE
-        self.asks = in_use or present >= sample.cpus + CREW
+        self.asks = in_use or present >= limit
         if sample.asleep is not None:
-            counted, outside, in_locks = sample.asleep
+            counted, outside, in_locks, in_doubt = sample.asleep
             # Idle workers wait for a lock, and so do those that wait for this pool.
             running = present - outside - max(0, in_locks - sample.idle - sample.blocked)
             came = max(0, present - counted)
@@ -237,15 +241,18 @@ class Sizing:
             running = present
         else:
             # Where nobody can tell, there is room for one more beside a half idle processor.
-            running = min(present, sample.cpus + CREW - 1) if in_use else 0
-        if running >= sample.cpus + CREW:
+            running = min(present, limit - 1) if in_use else 0
+        if running >= limit:
             self._step = 1
+            if not in_use and running - in_doubt < limit:
+                # What they wait for may be held by what computes. But a processor is idle.
+                return 1 if self._pause >= PAUSE else 0
             return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
         if in_use and running > 0:
             self._step = 1
             if self._pause < PAUSE:
                 return 0
-            return sample.cpus + CREW - running if 2 * running < present else 1
+            return limit - running if 2 * running < present else 1
         # Where nothing much computes, the next doubling need not wait for it to show.
         self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK
         # None of the pool's workers uses the processors. Those on their way will show what they do with them.

@@ -219,10 +219,12 @@ def _replace(name: str, old: TextIO, new: TextIO) -> None:
     if getattr(sys, name) is old:
         setattr(sys, name, new)
     loggers = [logging.getLogger(), *list(logging.root.manager.loggerDict.values())]
-    for logger in loggers:
-        for handler in getattr(logger, "handlers", ()):
-            if isinstance(handler, logging.StreamHandler) and handler.stream is old:
-                handler.setStream(new)
+    handlers = {handler for logger in loggers for handler in getattr(logger, "handlers", ())}
+    # Those behind a `MemoryHandler`, or a `QueueListener`, belong to no logger.
+    handlers |= {handler for reference in list(getattr(logging, "_handlerList", ())) if (handler := reference())}
+    for handler in handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)
 
 
 def _forget(stream: TextIO) -> None:
