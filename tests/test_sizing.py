@@ -203,6 +203,13 @@ def test_a_pool_whose_workers_were_all_blocked_waits_for_a_count_of_those_that_c
     assert spell.look(HALF, workers=6, asleep=Asleep(6, outside=6, in_locks=0)) == 2
 
 
+def test_those_that_came_since_the_count_are_told_from_those_that_waited_for_this_pool_then() -> None:
+    spell = Spell()
+    asleep = Asleep(50, outside=18, in_locks=32)
+    assert spell.look(IDLE, workers=65, blocked=32, asleep=asleep, taken=1) == 1
+    assert spell.look(IDLE, workers=66, blocked=12, asleep=asleep, taken=1) == 2
+
+
 def test_idle_workers_and_those_that_wait_for_this_pool_are_not_counted_twice() -> None:
     spell = Spell().settle(FULL)
     workers = LIMIT + 5

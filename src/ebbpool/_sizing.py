@@ -231,7 +231,7 @@ class Sizing:
             counted, outside, in_locks, in_doubt = sample.asleep
             # Idle workers wait for a lock, and so do those that wait for this pool.
             running = present - outside - max(0, in_locks - sample.idle - sample.blocked)
-            came = max(0, present - counted)
+            came = max(0, sample.workers - counted)
             if not in_use:
                 running -= came
             elif 0 < running <= came and self._pause < MEMORY:
