@@ -182,7 +182,18 @@ def _read(path: bytes) -> bytes:
         os.close(descriptor)
 
 
-_read_at_once: Callable[[bytes], bytes] | None = None
+_read_at_once: Callable[[bytes], bytes] = _read
+
+
+def prepare() -> None:
+    """Load what `place_of` needs, before the pool has threads.
+
+    A child that is forked while another thread imports a module can never import it: its lock stays taken.
+    """
+    global _read_at_once
+    if _read_at_once is _read and sys.platform == "linux":
+        _read_at_once = _reader()
+
 
 if sys.platform == "linux":
     from time import clock_gettime
@@ -204,9 +215,6 @@ if sys.platform == "linux":
         ``wchan`` names the function of the kernel that the thread waits in; "0" is for one that does not wait. Where
         that is hidden, nobody is seen to wait outside, and who does not run counts as waiting for a lock.
         """
-        global _read_at_once
-        if _read_at_once is None:
-            _read_at_once = _reader()
         waits_in = _read_at_once(b"/proc/self/task/%d/wchan" % native_id)
         if waits_in not in (b"", b"0"):
             return Place.LOCK if b"futex" in waits_in else Place.OUTSIDE

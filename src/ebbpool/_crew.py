@@ -16,7 +16,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool import _instruments, _lifecycle, _stack
+from ebbpool import _census, _instruments, _lifecycle, _stack
 from ebbpool._accel import Pool, Worker, current_worker
 from ebbpool._census import Census
 from ebbpool._compat import processors
@@ -128,6 +128,7 @@ class Crew:
         self._sizing = Sizing()
         self._previous: _Look | None = None
         self._ended = -inf
+        _census.prepare()
         self._census = Census()
         self._refused = False
         # Before there is any state that a fork could catch half way.
