@@ -160,6 +160,7 @@ def test_who_computes_is_asked_less_often_in_a_process_of_many_threads(world: Wo
     assert world.measure(workers, many, after=1.1 * soon) == Asleep(1, outside=0, in_locks=0, in_doubt=1)
 
 
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="only CPython's ctypes can keep the GIL")
 def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(name: object) -> None:
         raise RuntimeError("forbidden")
