@@ -12,6 +12,7 @@ from types import ModuleType
 
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 import ebbpool
 from ebbpool import _accel, _compat
@@ -42,7 +43,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the many collections that tests ask for a look at everything that was imported."""
+    """Spare the many collections that tests ask for a look at everything that was imported.
+
+    Hypothesis makes its source of chance with the first example and asks the collector who refers to it, which does
+    not see what is frozen: it has one example before.
+    """
+    hypothesis.given(strategies.none())(lambda _: None)()
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
