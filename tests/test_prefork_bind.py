@@ -8,6 +8,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 from support import output_of, run_script
 
 from ebbpool import _prefork_child, prefork
-from ebbpool._prefork_bind import Listeners, address_of
+from ebbpool._prefork_bind import Handed, Listeners, address_of
 
 HERE = ("127.0.0.1", 0)
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
@@ -366,3 +367,27 @@ def test_the_users_own_choice_of_what_to_preload_is_kept() -> None:
     """
     done = run_script(script)
     assert done.stdout == "['json']\n", done
+
+
+class Duplicate:
+    """Stands for a socket: multiprocessing hands one over only while it starts a process."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return duplicate_of, (self._listener.fileno(),)
+
+
+def duplicate_of(descriptor: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(descriptor))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sockets have no descriptors that can be duplicated")
+def test_a_listener_never_blocks_the_processes_that_have_it_already() -> None:
+    with socket.socket() as listener:
+        listener.setblocking(False)
+        with pickle.loads(pickle.dumps(Handed(Duplicate(listener)))) as received:
+            assert received.gettimeout() == 0
+            assert not os.get_blocking(listener.fileno())
+    assert socket.getdefaulttimeout() is None

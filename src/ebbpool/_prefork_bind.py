@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pickle
 import socket
 import stat
 import sys
 from collections.abc import Collection, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, TypeAlias
 
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
@@ -68,6 +70,30 @@ def _bound(listener: socket.socket) -> socket.socket:
     if not (name[1] if isinstance(name, tuple) else name):
         raise ValueError(f"bind must be a socket that is bound, not {listener!r}")
     return listener
+
+
+class Handed:
+    """A listening socket on its way to a child; it is non-blocking when the child makes a socket of it.
+
+    PyPy makes every descriptor blocking of which it makes a socket, for all processes that share it: one that was about
+    to accept what another one took would hang.
+    """
+
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return received, (bytes(ForkingPickler.dumps(self._listener)),)
+
+
+def received(pickled: bytes) -> Any:
+    """Returns the socket of a `Handed`. The child has no other thread yet, which might make sockets meanwhile."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0)
+    try:
+        return pickle.loads(pickled)
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def shown(listener: socket.socket) -> str:

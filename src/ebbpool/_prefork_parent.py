@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbpool._prefork_bind import Handed, Listeners
 from ebbpool._prefork_child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
 from ebbpool._prefork_forks import OwnSignals
 from ebbpool._prefork_helpers import PATIENCE, PROMPT, answered, blocked, continue_server, kill_server, start_helpers
@@ -25,8 +26,6 @@ from ebbpool._watchdog import Action, Kill, Report, Start, Watchdog
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
     from multiprocessing.process import BaseProcess
-
-    from ebbpool._prefork_bind import Listeners
 
 OURS: Final = FROM_THE_PARENT + ((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD") else ())
 TO_STOP: Final = tuple(number for number in OURS if number.name in ("SIGBREAK", "SIGINT", "SIGQUIT", "SIGTERM"))
@@ -248,7 +247,7 @@ class Parent:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
                 target=main,
-                args=(self._serve, listener, action.number, theirs, self._terms),
+                args=(self._serve, Handed(listener), action.number, theirs, self._terms),
                 name=f"ebbpool-prefork-{action.number}",
                 daemon=False,
             )
