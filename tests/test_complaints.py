@@ -8,7 +8,8 @@ import logging
 import pytest
 from httpserver_support import Clock
 
-from ebbpool._complaints import Complaint, Shortage
+from ebbpool._accepting import Shortage
+from ebbpool._complaints import Complaint
 
 ERROR = OSError(errno.EMFILE, "too many")
 

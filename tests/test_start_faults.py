@@ -11,7 +11,7 @@ import pytest
 from support import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, _crew, _stack
-from ebbpool._crew import WorkerThread
+from ebbpool._threads import WorkerThread
 from ebbpool._timekeeper import timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from itertools import islice, repeat
 from typing import Any, Protocol, TypeVar
 
-from ebbpool._settings import whole_or_none
+from ebbpool._checks import whole_or_none
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -2164,6 +2164,11 @@ class ExecutorCore:
 
     pool: Pool
 
+    def runs_here(self) -> bool:
+        """Return whether a task of this pool is what calls."""
+        worker = current_worker()
+        return worker is not None and worker.pool is self.pool
+
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

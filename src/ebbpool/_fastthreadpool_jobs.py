@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._accel import Future
+from ebbpool._checks import time_limit, whole
 from ebbpool._schedule import ScheduledTask
-from ebbpool._settings import time_limit, whole
 
 if TYPE_CHECKING:
     from ebbpool._fastthreadpool_outlet import Outlet, Sink

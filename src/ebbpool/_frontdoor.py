@@ -11,11 +11,11 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from ebbpool._complaints import LAST_BACK_OFF, LOGGER, Complaint, Shortage
+from ebbpool._accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, Shortage
+from ebbpool._complaints import LOGGER, Complaint
 from ebbpool._connections import LEAST_RATE, Connection, Room
 from ebbpool._poller import Poller, make_poller
 from ebbpool._requests import BadRequest, Limits, response
-from ebbpool._servers import ACCEPTS, EXHAUSTED
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""

@@ -10,12 +10,13 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 
+from ebbpool._accepting import ACCEPTS
+from ebbpool._checks import seconds, waiting_limit, whole
 from ebbpool._complaints import LOGGER
 from ebbpool._connections import Connection
 from ebbpool._frontdoor import FrontDoor
 from ebbpool._requests import Limits, response
-from ebbpool._servers import ACCEPTS, AdaptivePoolMixIn
-from ebbpool._settings import seconds, waiting_limit, whole
+from ebbpool._servers import AdaptivePoolMixIn
 
 SHARED_ACCEPTS: Final = 8
 """Most connections accepted at once where other processes accept from the same listener."""

@@ -10,9 +10,9 @@ from itertools import chain, repeat, starmap
 from time import perf_counter
 from typing import Any, Final
 
+from ebbpool._checks import whole_or_none
 from ebbpool._claims import Claims
 from ebbpool._ledger import ANY
-from ebbpool._settings import whole_or_none
 
 AT_HAND: Final = (
     list,

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from math import floor
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from ebbpool._timers import Executor, Timers
+from ebbpool._timers import HasTimers, Timers
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -104,7 +103,7 @@ class ScheduledTask:
             future.cancel()
         return True
 
-    def arm(self, executor: Executor, beat: int) -> None:
+    def arm(self, executor: HasTimers, beat: int) -> None:
         """Has the run of `beat` queued when it is due. For the pool only.
 
         Raises:
@@ -125,7 +124,7 @@ class ScheduledTask:
         else:
             future.cancel()
 
-    def _over(self, executor: Executor, future: Any) -> None:
+    def _over(self, executor: HasTimers, future: Any) -> None:
         if future.cancelled():
             self._ends()
             return
@@ -146,7 +145,7 @@ class ScheduledTask:
             else:
                 self._go_on(executor)
 
-    def _go_on(self, executor: Executor) -> None:
+    def _go_on(self, executor: HasTimers) -> None:
         now = self._timers.keeper.clock()
         following = self._armed[0] + 1
         beat = max(following, floor((now - self._begin) / self._step))
@@ -175,15 +174,3 @@ class ScheduledTask:
         state = "goes on" if self.active else "ended"
         counts = f"runs={self.runs}, missed={self.missed}"
         return f"<{type(self).__name__} of {self._name} every {self.interval:g} s: {state}, {counts}>"
-
-
-def error_policy(value: Any) -> OnError:
-    """Returns `value` if it names what to do after a failing run.
-
-    Raises:
-        ValueError: It does not.
-    """
-    if value not in get_args(OnError):
-        raise ValueError(f"on_error must be one of {', '.join(map(repr, get_args(OnError)))}, not {value!r}")
-    chosen: OnError = value
-    return chosen

@@ -31,7 +31,7 @@ if not cython.compiled:
     # Where C is made of this file, _semaphore_c.pxd declares this.
     from time import monotonic
 
-from ebbpool._settings import time_limit
+from ebbpool._checks import time_limit
 
 if TYPE_CHECKING:
     from types import TracebackType

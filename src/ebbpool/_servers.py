@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import selectors
@@ -16,11 +15,12 @@ from concurrent.futures import Executor
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from ebbpool._accepting import ACCEPTS, CROWD, EXHAUSTED, NAP, Shortage
+from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._compat import GIL_ENABLED
-from ebbpool._complaints import LOGGER, Shortage
+from ebbpool._complaints import LOGGER
 from ebbpool._handlers import Handlers
 from ebbpool._serving import Loop
-from ebbpool._settings import time_limit, waiting_limit
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
-ACCEPTS = 64
-"""Most connections accepted before any of them is handed over."""
-CROWD = 4
-"""Connections accepted at once that make the loop leave the GIL to the workers for a moment."""
-NAP = 0.0002
-"""Seconds of that."""
 DRAINED = 16
 """Most reads from a connection that is refused."""
 _INHERITED = sys.platform != "linux"

@@ -13,7 +13,7 @@ from time import monotonic
 from types import FrameType
 
 from ebbpool import _lifecycle
-from ebbpool._crew import WorkerThread
+from ebbpool._threads import WorkerThread
 
 START_UP = 1.0
 """Seconds that a thread gets, once the main thread has ended, to begin the loop it was started for."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
-from ebbpool._settings import whole
+from ebbpool._checks import whole
 
 # Reentrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()

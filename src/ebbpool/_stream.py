@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ebbpool import _lifecycle
 from ebbpool._accel import current_worker
-from ebbpool._settings import whole
+from ebbpool._checks import whole
 
 if TYPE_CHECKING:
     import asyncio

@@ -1,40 +1,39 @@
-"""Calls of a pool that wait for their time: `submit_later`, `schedule`, and their end at shutdown and fork."""
+"""What of one pool waits for its time, and its end at shutdown and fork."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from contextvars import copy_context
-from math import inf
 from types import MethodType
 from typing import Any, Protocol
 
-from ebbpool import _instruments, _lifecycle
-from ebbpool._accel import Pool, instrumented
-from ebbpool._schedule import OnError, ScheduledTask, error_policy
-from ebbpool._settings import seconds
+from ebbpool._accel import Pool
 from ebbpool._timekeeper import Timekeeper
 
-LOGGER = logging.getLogger("concurrent.futures")
 
-
-class Executor(Protocol):
+class HasTimers(Protocol):
     """What of an executor is needed here."""
 
     pool: Pool
 
     @property
-    def _crew(self) -> Crew: ...
+    def _crew(self) -> TimerOwner: ...
 
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any: ...
     def release(self, future: Any) -> bool: ...
 
 
-class Crew(Protocol):
+class TimerOwner(Protocol):
     """What of a crew is needed here."""
 
     prefix: str
     timers: Timers
+
+
+class Repeats(Protocol):
+    """What of a schedule is needed here."""
+
+    def stop(self, error: BaseException | None) -> bool:
+        """End it; return whether it went on until now."""
 
 
 class Timers:
@@ -48,10 +47,10 @@ class Timers:
 
     def __init__(self, keeper: Timekeeper) -> None:
         self.keeper = keeper
-        self.waiting: dict[Any, Executor] = {}
-        self.schedules: dict[ScheduledTask, None] = {}
+        self.waiting: dict[Any, HasTimers] = {}
+        self.schedules: dict[Repeats, None] = {}
 
-    def add(self, executor: Executor, future: Any, due: float) -> None:
+    def add(self, executor: HasTimers, future: Any, due: float) -> None:
         """Has the held `future` queued once the keeper's clock says `due`; cancels it if the pool is shut down.
 
         Raises:
@@ -119,79 +118,7 @@ class Timers:
             future.disown(error)
 
 
-def _settled(executor: Executor, future: Any) -> None:
+def _settled(executor: HasTimers, future: Any) -> None:
     timers = executor._crew.timers
     if timers.waiting.pop(future, None) is not None:
         timers.keeper.void()
-
-
-def submit_later(
-    executor: Executor, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Does what `AdaptiveExecutor.submit_later` does."""
-    if type(delay) is not float or not 0.0 <= delay < inf:
-        delay = _ahead("delay", delay)
-    timers = _timers_of(executor)
-    call = _instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
-    future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
-    timers.add(executor, future, timers.keeper.clock() + delay)
-    return future
-
-
-def schedule(
-    executor: Executor,
-    interval: float,
-    fn: Callable[..., object],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    first: float | None,
-    on_error: OnError,
-) -> ScheduledTask:
-    """Does what `AdaptiveExecutor.schedule` does."""
-    interval = _ahead("interval", interval)
-    if interval == 0:
-        raise ValueError(f"interval must be greater than 0 seconds, not {interval!r}")
-    delay = interval if first is None else _ahead("first", first)
-    on_error = error_policy(on_error)
-    timers = _timers_of(executor)
-    context = copy_context() if executor.pool.contextual else None
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if instrumented() and (call := _instruments.delayed(executor, fn, args, kwargs)) is not None:
-        # All runs see what the caller of this does, as they do with `propagate_context`.
-        fn, args, kwargs = call.fn, call.args, call.kwargs
-    task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
-    timers.schedules[task] = None
-    try:
-        task.arm(executor, 0)
-    except BaseException:
-        task.cancel()
-        raise
-    return task
-
-
-def close(crew: Crew) -> int:
-    """Cancels what of a closed pool waits for its time, and ends its schedules; logs how many, at level INFO.
-
-    Returns:
-        How many calls and schedules that were.
-    """
-    calls, schedules = crew.timers.close()
-    if calls or schedules:
-        LOGGER.info("shutdown of %s: %d delayed calls cancelled, %d schedules ended", crew.prefix, calls, schedules)
-    return calls + schedules
-
-
-def _timers_of(executor: Executor) -> Timers:
-    if _lifecycle.exiting():
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-    timers = executor._crew.timers
-    timers.keeper.start()
-    return timers
-
-
-def _ahead(name: str, value: Any) -> float:
-    number = seconds(name, value)
-    if number == inf:
-        raise ValueError(f"{name} must be a finite number of seconds, not {value!r}")
-    return number

@@ -13,10 +13,11 @@ from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
-from ebbpool import _instruments, _lifecycle, _map, _stack, _stream, _timers
-from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, current_worker, orphans
+from ebbpool import _delayed, _instruments, _lifecycle, _map, _stack, _stream
+from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._checks import one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._compat import daemon_threads
 from ebbpool._crew import Crew, QueueView
 from ebbpool._schedule import OnError, ScheduledTask
@@ -27,11 +28,6 @@ from ebbpool._settings import (
     Unmade,
     Unset,
     WhenFull,
-    optional_callable,
-    policy,
-    time_limit,
-    waiting_limit,
-    whole,
 )
 from ebbpool._stats import PoolStats
 from ebbpool._stream import DEFAULT_BUFFERSIZE, Stream
@@ -138,7 +134,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             initargs = tuple(initargs)
         except TypeError:
             raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
-        self._when_full = policy(when_full)
+        self._when_full: WhenFull = one_of("when_full", when_full, get_args(WhenFull))
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
         stack = _stack.stack_size("thread_stack_size", thread_stack_size)
@@ -190,15 +186,11 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             if in_line or self.pool.forbids() is not None:
                 refusal = self.pool.line_up(future)
                 continue
-            if self._when_full == "caller_runs" or self._is_ours():
+            if self._when_full == "caller_runs" or self.runs_here():
                 future.perform()
                 return
             refusal = self._push_after_waiting(future, first, again)
             again = True
-
-    def _is_ours(self) -> bool:
-        worker = current_worker()
-        return worker is not None and worker.pool is self.pool
 
     def _push_after_waiting(self, future: Any, first: bool, again: bool) -> str | None:
         waiter = allocate_lock()
@@ -311,7 +303,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
             BrokenThreadPool: A worker's initializer failed.
         """
-        future: Future[T] = _timers.submit_later(self, delay, fn, args, kwargs)
+        future: Future[T] = _delayed.submit_later(self, delay, fn, args, kwargs)
         return future
 
     def schedule(
@@ -340,7 +332,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
                 is neither.
             RuntimeError: As for `submit_later`.
         """
-        return _timers.schedule(self, interval, fn, args, kwargs, first, on_error)
+        return _delayed.schedule(self, interval, fn, args, kwargs, first, on_error)
 
     def amap(
         self,
@@ -439,7 +431,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             TypeError: `timeout` is no number.
             ValueError: `timeout` is not a number.
         """
-        if self._is_ours():
+        if self.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
         limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return bool(self.pool.await_idle(limit))
@@ -471,8 +463,8 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         if cancel_futures:
             self._discarding = True
         self.pool.close()
-        _timers.close(self._crew)
-        if wait and self._is_ours():
+        _delayed.close(self._crew)
+        if wait and self.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
             for future in self.pool.waiting():

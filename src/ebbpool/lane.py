@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool import _map
-from ebbpool._accel import LaneCore
-from ebbpool._settings import Unmade, waiting_limit
+from ebbpool._accel import ExecutorCore, LaneCore
+from ebbpool._checks import waiting_limit
+from ebbpool._settings import Unmade
 from ebbpool._stats import LaneStats
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from ebbpool._accel import Future
-    from ebbpool.executor import AdaptiveExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Lane(ThreadPoolExecutor):
         self.name = self.executor = self.core = unmade
         return self
 
-    def __init__(self, executor: AdaptiveExecutor, name: str, limit: int, first: bool) -> None:
+    def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool) -> None:
         self.name = name
         self.executor = executor
         # Futures hold the core alone, so that none of them keeps the executor.
@@ -110,7 +110,7 @@ class Lane(ThreadPoolExecutor):
                 future.cancel()
         if not wait:
             return
-        if self.executor._is_ours():
+        if self.executor.runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
         if not self.core.pool.await_lane(self.core, -1.0 if limit is None else limit):
             left = self.stats()

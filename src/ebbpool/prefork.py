@@ -50,11 +50,11 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._compat import available_cpus
 from ebbpool._prefork_bind import Bind, Listeners
 from ebbpool._prefork_child import Child, Server, log
 from ebbpool._prefork_parent import Parent, context_of
-from ebbpool._settings import seconds, whole
 from ebbpool._streams import unhindered
 from ebbpool._watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 
@@ -119,8 +119,8 @@ def run(
     watchdog = Watchdog(
         available_cpus() if processes is None else whole("processes", processes, 1),
         graceful_timeout=seconds("graceful_timeout", graceful_timeout),
-        heartbeat_timeout=_above_zero("heartbeat_timeout", heartbeat_timeout),
-        start_timeout=_above_zero("start_timeout", start_timeout),
+        heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
+        start_timeout=above_zero("start_timeout", start_timeout),
     )
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
     with contextlib.closing(listeners), unhindered():
@@ -135,13 +135,6 @@ def run(
             },
         )
         return Parent(serve, listeners, watchdog, chosen).run()
-
-
-def _above_zero(name: str, value: Any) -> float:
-    number = seconds(name, value)
-    if number == 0:
-        raise ValueError(f"{name} must be greater than 0 seconds, not {value!r}")
-    return number
 
 
 def _check_importable(serve: Any) -> None:
