@@ -255,7 +255,7 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
     """Fail unless each archive holds what it must and nothing that it must not."""
     needed = {
         "sdist": (
-            *(f"ebbpool/_{name}" for name in ("core.py", "core_c.pxd", "semaphore.py", "semaphore_c.pxd")),
+            *(f"ebbpool/_core/{name}" for name in ("engine.py", "engine_c.pxd", "semaphore.py", "semaphore_c.pxd")),
             "ebbpool/py.typed",
             "tests/conftest.py",
         )
@@ -269,13 +269,13 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
         names = contents(archive)
         if wrong := [name for name in names if name.endswith(unwanted[kind])]:
             session.error(f"{archive.name} must not hold {wrong}")
-        for name in needed.get(kind, ("ebbpool/_core.py", "ebbpool/py.typed")):
+        for name in needed.get(kind, ("ebbpool/_core/engine.py", "ebbpool/py.typed")):
             if not any(entry.endswith(name) for entry in names):
                 session.error(f"{archive.name} lacks {name}")
     if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
         session.error(f"{artefacts['pure'].name} is not tagged py3-none-any")
-    for extension in ("_core_c", "_semaphore_c"):
-        if not any(f"ebbpool/{extension}." in name for name in contents(artefacts["ext"])):
+    for extension in ("engine_c", "semaphore_c"):
+        if not any(f"ebbpool/_core/{extension}." in name for name in contents(artefacts["ext"])):
             session.warn(f"{artefacts['ext'].name} lacks {extension}: is there a compiler?")
 
 

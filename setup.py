@@ -23,7 +23,9 @@ def extensions() -> list[Extension]:
         if require:
             raise
         return []
-    wanted = [Extension(f"ebbpool._{name}_c", [f"src/ebbpool/_{name}.py"]) for name in ("core", "semaphore")]
+    wanted = [
+        Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"]) for name in ("engine", "semaphore")
+    ]
     try:
         compiled = cythonize(wanted, build_dir="build/cython")
     except CompileError:

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import strategies
 
 import ebbpool
-from ebbpool import _accel, _compat
+from ebbpool import _interpreter
+from ebbpool._core import accel
 from ebbpool.testing import no_thread_leaks
 
-REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _compat.PURE
+REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
 
 # The time of one example says more about the machine than about the code.
 hypothesis.settings.register_profile("local", deadline=None, database=None)
@@ -30,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "counts_references: it rests on the last reference freeing an object at once")
     if REQUIRE_EXT and not ebbpool.COMPILED:
         raise pytest.UsageError("EBBPOOL_REQUIRE_EXT is set, but the compiled core is not what runs")
-    if _compat.FREE_THREADED and _compat.gil_enabled() and os.environ.get("PYTHON_GIL") != "1":
+    if _interpreter.FREE_THREADED and _interpreter.gil_enabled() and os.environ.get("PYTHON_GIL") != "1":
         raise pytest.UsageError(
             "an extension module turned the GIL on: this run would prove nothing about free threading "
             "(PYTHON_GIL=0 keeps it off, PYTHON_GIL=1 says that it is meant)"
@@ -56,16 +57,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_report_header() -> str:
     core = "compiled" if ebbpool.COMPILED else "plain"
-    return f"ebbpool {ebbpool.__version__}: {core} core on {_compat.interpreter()}"
+    return f"ebbpool {ebbpool.__version__}: {core} core on {_interpreter.interpreter()}"
 
 
 @pytest.fixture(params=["plain", "compiled"])
 def core(request: pytest.FixtureRequest) -> ModuleType:
     """The core as plain Python and, where it was built, as the extension."""
     if request.param == "plain":
-        return importlib.import_module("ebbpool._core")
+        return importlib.import_module("ebbpool._core.engine")
     try:
-        return importlib.import_module("ebbpool._core_c")
+        return importlib.import_module("ebbpool._core.engine_c")
     except ImportError:
         if REQUIRE_EXT:
             raise
@@ -82,4 +83,4 @@ def no_thread_left_behind() -> Iterator[None]:
 @pytest.fixture
 def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks that go first do so however long the others have waited: a machine may be slow."""
-    monkeypatch.setattr(importlib.import_module(_accel.Pool.__module__), "OVERTAKEN", math.inf)
+    monkeypatch.setattr(importlib.import_module(accel.Pool.__module__), "OVERTAKEN", math.inf)

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from support import TIMEOUT, Background
 
-from ebbpool._connections import Connection, Room
-from ebbpool._frontdoor import FrontDoor
-from ebbpool._httpserver import AdaptivePoolHTTPServer
-from ebbpool._poller import Poller
+from ebbpool._http.connection import Connection, Room
+from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._http.poller import Poller
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 CLOSED = (ConnectionResetError, BrokenPipeError)
 

@@ -10,8 +10,8 @@ from typing import Any
 from support import TIMEOUT, Boom, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._timekeeper import Timekeeper
-from ebbpool._timers import Timers
+from ebbpool._pool.timekeeper import Timekeeper
+from ebbpool._pool.timers import Timers
 
 
 class ManualTimekeeper(Timekeeper):

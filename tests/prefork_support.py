@@ -23,7 +23,7 @@ from typing import Self
 from support import TIMEOUT, eventually
 
 import ebbpool
-from ebbpool._watchdog import Action, Kill, Phase, Report, Start, Stop, Watchdog
+from ebbpool._prefork.watchdog import Action, Kill, Phase, Report, Start, Stop, Watchdog
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""

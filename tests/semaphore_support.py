@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from support import Background, eventually
 
-from ebbpool import _compat
+from ebbpool import _interpreter
 
 NAMES = ("Semaphore", "BoundedSemaphore")
-REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _compat.PURE
+REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
 
 
 def variant(name: str) -> ModuleType:
     """Return the "plain" or the "compiled" semaphores; skip the test where they were not built."""
     if name == "plain":
-        return importlib.import_module("ebbpool._semaphore")
+        return importlib.import_module("ebbpool._core.semaphore")
     try:
-        return importlib.import_module("ebbpool._semaphore_c")
+        return importlib.import_module("ebbpool._core.semaphore_c")
     except ImportError:
         if REQUIRE_EXT:
             raise

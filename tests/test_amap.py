@@ -13,7 +13,7 @@ from loops import Loops, each_loop, in_threads, turns, until  # noqa: F401  (a f
 from support import TIMEOUT, Boom, Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._amap import amap
+from ebbpool._loops.async_maps import amap
 
 
 class Bare:

@@ -16,7 +16,7 @@ from loops import Loops, each_loop, turns, until  # noqa: F401  (a fixture)
 from support import TIMEOUT, Boom, Gate, Thing, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._amap import amap
+from ebbpool._loops.async_maps import amap
 
 
 class Held:

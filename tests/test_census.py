@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support import TIMEOUT, Gate, eventually
 
-from ebbpool import _census
-from ebbpool._census import CLOCK_COST, COST, LEAST, SPELL, STILL, Census, Place
-from ebbpool._sizing import Asleep
+from ebbpool._pool import census
+from ebbpool._pool.census import CLOCK_COST, COST, LEAST, SPELL, STILL, Census, Place
+from ebbpool._pool.sizing import Asleep
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
 needs_places = pytest.mark.skipif(
@@ -65,8 +65,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(_census, "seconds_of", world.used.get)
-    monkeypatch.setattr(_census, "place_of", world.place_of)
+    monkeypatch.setattr(census, "seconds_of", world.used.get)
+    monkeypatch.setattr(census, "place_of", world.place_of)
     return world
 
 
@@ -166,7 +166,7 @@ def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypat
         raise RuntimeError("forbidden")
 
     monkeypatch.setattr("ctypes.PyDLL", forbidden)
-    assert _census._reader() is _census._read
+    assert census._reader() is census._read
 
 
 def test_a_platform_that_cannot_tell(world: World) -> None:
@@ -188,7 +188,7 @@ def test_the_clock_of_a_thread() -> None:
         thread.start()
         gate.await_begun()
         assert thread.native_id is not None
-        seconds = _census.seconds_of(thread.native_id)
+        seconds = census.seconds_of(thread.native_id)
         assert seconds is not None and told[0] <= seconds < told[0] + 1.0
         gate.open()
     thread.join(TIMEOUT)
@@ -197,13 +197,13 @@ def test_the_clock_of_a_thread() -> None:
 @needs_clocks
 def test_a_number_that_no_thread_has() -> None:
     # Above the most that Linux gives out.
-    assert _census.seconds_of(2**22 + 1) is None
+    assert census.seconds_of(2**22 + 1) is None
 
 
 @needs_places
-@pytest.mark.parametrize("reader", [_census._reader, lambda: _census._read], ids=["keeping the GIL", "plain"])
+@pytest.mark.parametrize("reader", [census._reader, lambda: census._read], ids=["keeping the GIL", "plain"])
 def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_census, "_read_at_once", reader())
+    monkeypatch.setattr(census, "_read_at_once", reader())
     entrance, way_out = os.pipe()
     lock = threading.Lock()
     lock.acquire()
@@ -223,10 +223,10 @@ def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) ->
         for thread, place in zip(threads, (Place.OUTSIDE, Place.LOCK, None), strict=True):
             assert thread.native_id is not None
             if place is not None:
-                eventually(lambda tid=thread.native_id, place=place: _census.place_of(tid) is place)
+                eventually(lambda tid=thread.native_id, place=place: census.place_of(tid) is place)
             else:
                 # With a GIL it may be waiting for that.
-                assert _census.place_of(thread.native_id) is not Place.OUTSIDE
+                assert census.place_of(thread.native_id) is not Place.OUTSIDE
     finally:
         stop.set()
         os.write(way_out, b"x")
@@ -242,12 +242,12 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
-    monkeypatch.setattr(_census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
-    assert _census.place_of(77) is Place.LOCK
+    monkeypatch.setattr(census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
+    assert census.place_of(77) is Place.LOCK
     states[b"stat"] = b"77 (a (strange) name) R 1 2"
-    assert _census.place_of(77) is Place.RUNNING
+    assert census.place_of(77) is Place.RUNNING
 
 
 def test_a_file_that_is_not_there_reads_as_nothing() -> None:
-    for read in _census._reader(), _census._read:
+    for read in census._reader(), census._read:
         assert read(b"/nonexistent/file") == b""

@@ -8,8 +8,8 @@ import logging
 import pytest
 from httpserver_support import Clock
 
-from ebbpool._accepting import Shortage
-from ebbpool._complaints import Complaint
+from ebbpool._servers.accepting import Shortage
+from ebbpool._servers.complaints import Complaint
 
 ERROR = OSError(errno.EMFILE, "too many")
 

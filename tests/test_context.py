@@ -195,7 +195,7 @@ def test_workers_that_the_timekeeper_starts_see_no_request_either() -> None:
 @pytest.mark.usefixtures("inheriting")
 def test_the_timekeeper_belongs_to_no_request() -> None:
     script = """
-        from ebbpool._timekeeper import timekeeper
+        from ebbpool._pool.timekeeper import timekeeper
 
         with AdaptiveExecutor(1) as pool:
             request("a", lambda: pool.submit(int).result())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import LONG, TIMEOUT, Boom, eventually
 
-from ebbpool import COMPILED, AdaptiveExecutor, _compat
+from ebbpool import COMPILED, AdaptiveExecutor, _interpreter
 
 MOST = 16
 """Tasks after which compiled code has passed the eval breaker."""
@@ -112,7 +112,7 @@ def test_a_loop_that_is_given_results_without_end_leaves_the_gil_to_others(
         return len(naps)
 
     assert [turn(), turn()] == [0, 0], "a burst is delivered without a break"
-    if _compat.gil_enabled():
+    if _interpreter.gil_enabled():
         eventually(turn, "a break")
     else:
         assert [turn() for _ in range(MANY)] == [0] * MANY

@@ -215,16 +215,16 @@ def test_what_is_lent_to_a_lane_is_not_lent_to_the_child() -> None:
 def test_a_future_made_by_hand_whose_pool_is_held_while_the_process_forks() -> None:
     lines = output_of(
         """
-    from ebbpool import _accel
+    from ebbpool._core import accel
     held, go = threading.Event(), threading.Event()
     def hold():
-        with _accel.orphans.mutex:
+        with accel.orphans.mutex:
             held.set()
             assert go.wait(20)
     threading.Thread(target=hold).start()
     assert held.wait(10)
     def check():
-        future = _accel.Future()
+        future = accel.Future()
         future.set_result(8)
         print(future.result(10))
     print(in_child(check))
@@ -238,7 +238,7 @@ def test_a_future_made_by_hand_whose_pool_is_held_while_the_process_forks() -> N
 def test_the_child_of_a_fork_in_the_timekeepers_thread_may_wait() -> None:
     lines = output_of(
         """
-    from ebbpool._timekeeper import timekeeper
+    from ebbpool._pool.timekeeper import timekeeper
     pool = AdaptiveExecutor(1)
     pool.submit(int).result(10)
     over = threading.Event()

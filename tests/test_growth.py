@@ -10,9 +10,9 @@ import pytest
 from support import Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._crew import CEILING_TICK
-from ebbpool._sizing import MEMORY, TICK, Sample, Sizing, WorkerBounds
-from ebbpool._timekeeper import Tick
+from ebbpool._pool.crew import CEILING_TICK
+from ebbpool._pool.sizing import MEMORY, TICK, Sample, Sizing, WorkerBounds
+from ebbpool._pool.timekeeper import Tick
 
 
 class Recorded(Sizing):
@@ -56,7 +56,7 @@ def tick(now: float, cpu: float = 0.0) -> Tick:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdaptiveExecutor]:
-    monkeypatch.setattr("ebbpool._crew.timekeeper", Nobody())
+    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
     with AdaptiveExecutor(4) as pool:
         pool._crew._sizing = Recorded()
         yield pool

@@ -129,7 +129,7 @@ def test_the_pool_of_an_executor_may_be_taken_away(prelude: str) -> None:
 
 
 EVERYTHING = """
-from ebbpool._accel import core
+from ebbpool._core.accel import core
 from ebbpool.sync import Semaphore
 
 classes = [getattr(core, name) for name in (

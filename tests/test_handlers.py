@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from support import TIMEOUT, Background, Gate, Thing, collected, eventually
 
-from ebbpool import AdaptiveExecutor, _handlers
-from ebbpool._complaints import Complaint
-from ebbpool._handlers import MENTIONED, Handlers
+from ebbpool import AdaptiveExecutor
+from ebbpool._servers import handlers as module
+from ebbpool._servers.complaints import Complaint
+from ebbpool._servers.handlers import MENTIONED, Handlers
 
 CLIENT = ("192.0.2.1", 4711)
 LOGGER = "ebbpool.socketserver"
@@ -205,7 +206,7 @@ def test_close_shuts_its_own_executor_down_and_waits_for_its_threads() -> None:
 
 def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(_handlers, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
     handlers = Handlers(AdaptiveExecutor(max_workers=1), owned=True)
 
     def stuck_here(gate: Gate) -> None:
@@ -227,7 +228,7 @@ def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) ->
     assert lines[0] == "('192.0.2.1', 4711): running for 12.5 s"
     assert "in stuck_here" in lines[1] and __file__ in lines[1]
     assert lines[-1] == "1 queued: the next"
-    assert not any(_handlers.__file__ in line or "_crew.py" in line for line in lines)
+    assert not any(module.__file__ in line or "crew.py" in line for line in lines)
 
 
 def test_a_report_names_the_first_of_many_queued_handlers_only() -> None:

@@ -14,15 +14,17 @@ from httpserver_support import Client, Echo, serving
 from support import A_MOMENT, TIMEOUT, Background, Boom, Gate, eventually
 
 import ebbpool
-from ebbpool import AdaptiveExecutor, _frontdoor, _poller
-from ebbpool._httpserver import AdaptivePoolHTTPServer
+from ebbpool import AdaptiveExecutor
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 
 @pytest.fixture(params=["best", "portable"])
 def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run with what this system has, and with what every system has."""
     if request.param == "portable":
-        monkeypatch.setattr(_frontdoor, "make_poller", _poller.SelectorPoller)
+        monkeypatch.setattr(frontdoor, "make_poller", pollers.SelectorPoller)
     return str(request.param)
 
 
@@ -84,7 +86,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers arm nothing")
 def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _poller.EpollPoller()
+    made = pollers.EpollPoller()
     asleep = threading.Event()
     seen = threading.Event()
     overlooked = threading.Event()
@@ -117,7 +119,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatc
 
     monkeypatch.setattr(made, "arm", slow_arm)
     monkeypatch.setattr(made, "wait", watching_wait)
-    monkeypatch.setattr(_frontdoor, "make_poller", lambda: made)
+    monkeypatch.setattr(frontdoor, "make_poller", lambda: made)
     with AdaptivePoolHTTPServer(("127.0.0.1", 0), Waiting) as server, Client(server) as client:
         loop = Background(server.serve_forever)
         client.get("/first", "Connection: keep-alive")

@@ -16,7 +16,7 @@ import pytest
 from httpserver_support import Echo, serving
 from support import TIMEOUT
 
-from ebbpool._httpserver import AdaptivePoolHTTPServer
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 needs_ab = pytest.mark.skipif(shutil.which("ab") is None, reason="ab is not installed")

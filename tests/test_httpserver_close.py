@@ -10,10 +10,10 @@ import pytest
 from httpserver_support import Client, Clock, Echo, porter, serving
 from support import TIMEOUT, Background, Gate, eventually
 
-from ebbpool import _httpserver
-from ebbpool._connections import wait_for
-from ebbpool._frontdoor import GRACE
-from ebbpool._httpserver import AdaptivePoolHTTPServer
+from ebbpool._http import server
+from ebbpool._http.connection import wait_for
+from ebbpool._http.frontdoor import GRACE
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 
 def gated(gate: Gate) -> type[Echo]:
@@ -84,7 +84,7 @@ def test_server_close_reads_a_request_to_its_end() -> None:
     with Client(running.server) as half, Client(running.server) as idle:
         half.send(b"GET /half HT")
         assert idle.get().body() == b"/"
-        eventually(lambda: any(connection.data for connection in running.server._door.reading.held.values()))
+        eventually(lambda: any(connection.request.data for connection in running.server._door.reading.held.values()))
         running.stop()
         closing = Background(running.server.server_close)
         assert idle.ended()
@@ -123,7 +123,7 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come() -> None:
 def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
     with porter(shutdown_timeout=5) as keeper, Client(keeper.server) as slow:
         slow.send(b"GET ")
-        keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held.values()))
+        keeper.until(lambda: any(connection.request.data for connection in keeper.door.reading.held.values()))
         keeper.door.shut()
         closing = Background(keeper.server.server_close)
         eventually(lambda: keeper.door._closed)
@@ -137,7 +137,7 @@ def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    monkeypatch.setattr(_httpserver, "monotonic", clock)
+    monkeypatch.setattr(server, "monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:

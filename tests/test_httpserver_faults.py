@@ -13,10 +13,10 @@ import pytest
 from httpserver_support import Client, Echo, porter, serving
 from support import TIMEOUT, Background, Boom
 
-from ebbpool import _poller
-from ebbpool._connections import Connection, wait_for
-from ebbpool._httpserver import AdaptivePoolHTTPServer
-from ebbpool._reader import RequestReader
+from ebbpool._http import poller
+from ebbpool._http.connection import Connection, wait_for
+from ebbpool._http.reader import RequestReader
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 
 def failing(*_: object) -> Any:
@@ -24,7 +24,7 @@ def failing(*_: object) -> Any:
 
 
 def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _poller.make_poller()
+    made = poller.make_poller()
     with porter(Echo, made) as keeper:
         monkeypatch.setattr(made, "arm", failing)
         with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
@@ -117,7 +117,7 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
 
 
 def test_a_bell_that_was_rung_often() -> None:
-    made = _poller.SelectorPoller()
+    made = poller.SelectorPoller()
     for _ in range(100_000):
         made.wake()
     assert made.wait(0) == []
@@ -128,7 +128,7 @@ def test_a_bell_that_was_rung_often() -> None:
 
 
 def test_watching_twice_and_forgetting_twice() -> None:
-    for made in (_poller.make_poller(), _poller.SelectorPoller()):
+    for made in (poller.make_poller(), poller.SelectorPoller()):
         one, other = socket.socketpair()
         with one, other:
             one.send(b"x")
@@ -161,10 +161,10 @@ def test_a_wait_that_is_longer_than_the_system_can() -> None:
 
 def test_the_end_of_the_connection_ends_the_body() -> None:
     lent, other = socket.socketpair()
-    with Connection.adopt(lent) as connection, RequestReader(connection) as file:
+    with Connection.adopt(lent) as connection, RequestReader(connection.request, connection) as file:
         other.sendall(b"one\ntwo")
         other.close()
         assert file.readline(None) == b"one\n"
         assert file.readline() == b"two"
         assert file.readline() == file.read() == b""
-        assert connection.ended
+        assert connection.request.ended

@@ -18,7 +18,7 @@ import pytest
 from httpserver_support import Client, Echo, Quiet, serving
 from support import Background, Boom, eventually
 
-from ebbpool._httpserver import AdaptivePoolHTTPServer
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 
 def test_files_are_served(tmp_path: Path) -> None:

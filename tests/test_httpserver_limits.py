@@ -13,16 +13,18 @@ import pytest
 from httpserver_support import CLOSED, Client, Clock, Echo, Quiet, porter, serving
 from support import LONG, TIMEOUT, Background, Gate, eventually
 
-from ebbpool import _connections, _frontdoor, _poller
-from ebbpool._connections import Connection
-from ebbpool._frontdoor import GRACE, LINGER, LINGER_BYTES
-from ebbpool._httpserver import AdaptivePoolHTTPServer
-from ebbpool._reader import RequestReader
+from ebbpool._http import connection as connections
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http.connection import Connection
+from ebbpool._http.frontdoor import GRACE, LINGER, LINGER_BYTES
+from ebbpool._http.reader import RequestReader
+from ebbpool._http.server import AdaptivePoolHTTPServer
 
 
 @pytest.fixture(params=["best", "portable"])
 def poller(request: pytest.FixtureRequest) -> Any:
-    return _poller.make_poller() if request.param == "best" else _poller.SelectorPoller()
+    return pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
 
 
 def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
@@ -31,7 +33,7 @@ def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
         for byte in b"GET / HTT":
             client.send(bytes([byte]))
             connection = keeper.oldest(keeper.door.reading)
-            keeper.until(lambda: connection.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
+            keeper.until(lambda: connection.request.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
             keeper.pass_time(1)
         keeper.pass_time(0.9)
         assert len(keeper.door.reading.held) == 1
@@ -57,7 +59,7 @@ def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
         keeper.hold(keeper.door.filling, 1)
         keeper.pass_time(19.9)
         client.send(b"c")
-        keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(b"abc"))
+        keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(b"abc"))
         keeper.pass_time(0.5)
         assert keeper.answer(client).status == 408
         assert keeper.end(client)
@@ -71,7 +73,7 @@ def test_a_large_body_may_take_its_time_while_it_comes_steadily(poller: Any) -> 
             client.send(bytes(share))
             sent += share
             keeper.until(lambda: len(keeper.door.filling.held) == 1)
-            keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(bytes(sent)))  # noqa: B023
+            keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(bytes(sent)))  # noqa: B023
             keeper.pass_time(20.1)
             assert len(keeper.door.filling.held) == 1
         client.send(bytes(9_999 - 100))
@@ -114,7 +116,7 @@ def test_a_megabyte_of_head_is_refused_and_the_client_can_read_that(
     start: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long the client takes to send all of it.
-    monkeypatch.setattr(_frontdoor, "LINGER", LONG)
+    monkeypatch.setattr(frontdoor, "LINGER", LONG)
     with serving(Echo, max_workers=1) as server, Client(server) as client:
         sending = Background(lambda: client.send(start + b"x" * 1_000_000))
         response = client.response()
@@ -273,7 +275,7 @@ def test_without_descriptors_a_silent_connection_goes_next() -> None:
     with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as talking:
         talking.send(b"GET")
         keeper.hold(keeper.door.reading, 2)
-        keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held.values()))
+        keeper.until(lambda: any(connection.request.data for connection in keeper.door.reading.held.values()))
         assert not keeper.door._shed()
         keeper.pass_time(GRACE + 0.1)
         assert keeper.door._shed()
@@ -290,7 +292,7 @@ def test_without_descriptors_the_slow_go_last() -> None:
             answered.send(b"x" * 200)
             assert keeper.answer(answered).status == 414
             keeper.hold(door.filling, 1)
-            keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
+            keeper.until(lambda: [bool(connection.request.data) for connection in door.reading.held.values()] == [True])
             for room in (door.lingering, door.reading, door.filling):
                 assert len(room.held) == 1
                 assert door._shed()
@@ -416,23 +418,23 @@ def test_a_client_that_trickles_a_body_to_a_worker_is_given_up(monkeypatch: pyte
         sender.send(b"x")
         return True
 
-    monkeypatch.setattr(_connections, "wait_for", waiting)
-    monkeypatch.setattr(_connections, "monotonic", clock)
+    monkeypatch.setattr(connections, "wait_for", waiting)
+    monkeypatch.setattr(connections, "monotonic", clock)
     lent, other = socket.socketpair()
     with Connection.adopt(lent) as connection, other as sender:
         connection.limit = 10
-        with RequestReader(connection) as file, pytest.raises(TimeoutError):
+        with RequestReader(connection.request, connection) as file, pytest.raises(TimeoutError):
             file.read(100)
         assert clock.now == 1018
         # What is worth the wait is waited for.
-        connection.came = 100_000
-        connection.position = connection.end
-        with RequestReader(connection) as file:
+        connection.request.came = 100_000
+        connection.request.position = connection.request.end
+        with RequestReader(connection.request, connection) as file:
             assert file.read(20) == b"x" * 20
         assert clock.now == 1198
-        connection.open_ended = True
-        connection.came = 0
-        with RequestReader(connection) as file:
+        connection.request.open_ended = True
+        connection.request.came = 0
+        with RequestReader(connection.request, connection) as file:
             assert file.read(20) == b"x" * 20
 
 
@@ -464,7 +466,7 @@ def test_a_worker_that_waits_without_limit_or_not_at_all() -> None:
 def test_a_loop_that_sleeps_is_woken_once() -> None:
     wakes = []
 
-    class Counting(_poller.SelectorPoller):
+    class Counting(pollers.SelectorPoller):
         def wake(self) -> None:
             wakes.append(self)
 
@@ -473,11 +475,11 @@ def test_a_loop_that_sleeps_is_woken_once() -> None:
         door = keeper.door
         for number, (lent, _) in enumerate(pairs):
             connection = Connection.adopt(lent)
-            connection.again = True
+            connection.request.again = True
             if number == 1:
                 # As it does before it waits; the first came while it was awake.
                 door._asleep = True
-            door.settle(connection)
+            door.give_back(connection)
         assert len(wakes) == 1
         keeper.hold(door.idle, 3)
         for _, other in pairs:

@@ -14,16 +14,17 @@ import pytest
 from httpserver_support import Client, Echo, Quiet, porter, serving
 from support import TIMEOUT, Background, eventually, output_of
 
-from ebbpool import _frontdoor, _poller
-from ebbpool._connections import Connection
-from ebbpool._reader import RequestReader
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http.connection import Connection
+from ebbpool._http.reader import RequestReader
 
 
 @pytest.fixture(params=["best", "portable", "select"])
 def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if request.param == "select":
         monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
-    made = _poller.make_poller() if request.param == "best" else _poller.SelectorPoller()
+    made = pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
     yield made
     made.close()
 
@@ -81,13 +82,13 @@ def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
         connection = keeper.oldest(door.reading)
         door._leave(connection)
         door._poller.drop(connection)
-        connection.again = True
-        door.settle(connection)
+        connection.request.again = True
+        door.give_back(connection)
         connection.close()
         door.turn(0)
         assert not door._held and not door.idle.held
         assert keeper.end(client)
-        connection.again = True
+        connection.request.again = True
         # Nor is it armed if that has happened already.
         door._arm(connection)
         assert not door._take_back(connection, door.idle) or not poller.shared
@@ -95,7 +96,7 @@ def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
 
 
 def test_a_poller_watches_what_has_the_number_of_a_connection() -> None:
-    made = _poller.SelectorPoller()
+    made = pollers.SelectorPoller()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection = Connection.adopt(ours)
@@ -112,7 +113,7 @@ def test_a_poller_watches_what_has_the_number_of_a_connection() -> None:
 
 
 def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _poller.SelectorPoller()
+    made = pollers.SelectorPoller()
 
     def failing(_: float) -> Any:
         raise OSError("broken")
@@ -214,7 +215,7 @@ def test_all_that_waits_has_the_time_out() -> None:
         for call in calls:
             with pytest.raises(TimeoutError):
                 call()
-        assert connection.answered
+        assert connection.request.answered
 
 
 def test_without_a_buffer_too_a_client_gets_its_word() -> None:
@@ -290,7 +291,7 @@ class Forking(Quiet):
         if not pid:
             if self.path == "/part":
                 copy = self.rfile._copy
-                copy.write(self.connection.data[self.connection.position:self.connection.end])
+                copy.write(self.connection.request.data[self.connection.request.position:self.connection.request.end])
                 os._exit(0)
             with open(self.rfile.fileno(), "rb", closefd=False) as file:
                 body = file.read()
@@ -363,12 +364,12 @@ def test_a_connection_that_was_taken_blocks_unless_the_handler_wanted_otherwise(
 def test_an_upgrade_does_not_stop_the_clock_of_a_body() -> None:
     ours, theirs = socket.socketpair()
     with porter() as keeper, ours, theirs, Connection.adopt(ours) as connection:
-        connection.data = b"POST / HTTP/1.1\r\nUpgrade: a\r\nContent-Length: 9\r\n\r\n"
-        connection.limits = keeper.server._limits
-        assert connection.ready(connection.limits, patient=False)
+        connection.request.data = b"POST / HTTP/1.1\r\nUpgrade: a\r\nContent-Length: 9\r\n\r\n"
+        connection.request.limits = keeper.server._limits
+        assert connection.request.ready(connection.request.limits, patient=False)
         connection.limit = 10.0
-        connection.waited = 11.0
-        reader = RequestReader(connection)
+        connection.request.waited = 11.0
+        reader = RequestReader(connection.request, connection)
         with pytest.raises(TimeoutError):
             reader.read()
         theirs.send(b"body here")
@@ -380,7 +381,7 @@ def test_an_upgrade_does_not_stop_the_clock_of_a_body() -> None:
 
 
 def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_frontdoor, "MOST_BUFFERED", 1000)
+    monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1000)
     with porter() as keeper, Client(keeper.server) as first, Client(keeper.server) as second:
         door = keeper.door
         first.send(b"POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\n" + b"x" * 900)
@@ -419,7 +420,7 @@ def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
         keeper.hold(door.idle, 1)
         for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
             client.send(part)
-            keeper.until(lambda left=left: keeper.oldest(door.idle).data == left)
+            keeper.until(lambda left=left: keeper.oldest(door.idle).request.data == left)
         assert not door.reading.held
         keeper.pass_time(11)
         assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"

@@ -14,163 +14,140 @@ import pytest
 import ebbpool
 
 PACKAGE = Path(ebbpool.__file__).parent
-MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
-COMPILED = {"_core_c", "_semaphore_c"}
-"""Extension modules: they have no source of their own."""
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module, without that of the package; "__init__" for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = list(SOURCES)
+COMPILED = {"_core.engine_c": "_core.engine", "_core.semaphore_c": "_core.semaphore"}
+"""Extension modules, which have no source of their own, and what they are made from."""
 UNNAMED = {"_missing_stdlib_info", "_resource_cffi"}
 """Modules of the standard library that `sys.stdlib_module_names` leaves out."""
-FEEDERS = {"_census", "_crew", "_lifecycle", "_sizing", "_stack", "_timekeeper", "_timers"}
-"""What only `executor` may build on, and each other."""
 
-ALLOWED: dict[str, set[str]] = {
+IMPORTS: dict[str, set[str]] = {
+    "_checks": set(),
+    "_output": set(),
     "_quota": set(),
-    "_compat": {"_quota"},
-    "_uncompiled": set(),
-    "_core": {"_compat", "_uncompiled"},
-    "_accel": {"_compat", "_core", "_core_c"},
-    "_complaints": set(),
-    "_frames": set(),
-    "_instruments": set(),
-    "_sizing": set(),
-    "_census": {"_sizing"},
-    "_settings": {"_compat"},
-    "_map": {"_claims", "_compat", "_ledger", "_settings"},
-    "_crew": {"_accel", "_compat", "_frames", "_instruments"} | FEEDERS,
-    "_lifecycle": {"_accel", "_compat"} | FEEDERS,
-    "_stack": {"_settings"},
-    "_alarms": set(),
-    "_schedule": set(),
-    "_timekeeper": {"_accel", "_alarms", "_compat"} | FEEDERS,
-    "_timers": {"_accel", "_compat", "_instruments", "_schedule", "_settings"} | FEEDERS,
-    "_loops": {"_accel", "_compat"},
-    "_amap": {"_compat", "_settings"},
-    "_semaphore": {"_settings", "_uncompiled"},
-    "sync": {"_compat", "_semaphore", "_semaphore_c"},
-    "_stats": set(),
-    "lane": {"_accel", "_compat", "_map", "_settings", "_stats"},
-    "executor": {
-        "_accel",
-        "_amap",
-        "_compat",
-        "_instruments",
-        "_loops",
-        "_map",
-        "_schedule",
-        "_settings",
-        "_stats",
-        "_stream",
-        "lane",
-    }
-    | FEEDERS,
-    "_anyio_shared": set(),
-    "_anyio_asyncio": {"_accel", "_anyio_shared", "aio"},
-    "_anyio_trio": {"_accel", "_anyio_shared"},
-    "anyio": {"_anyio_asyncio", "_anyio_trio", "_lifecycle", "executor"},
-    "_fastthreadpool_outlet": {"sync"},
-    "_fastthreadpool_jobs": {"_accel", "_schedule", "_settings"},
-    "fastthreadpool": {"_accel", "_fastthreadpool_jobs", "_fastthreadpool_outlet", "_settings", "executor"},
-    "_ledger": {"_compat"},
-    "_claims": {"_accel", "_ledger"},
-    "_stream": {"_accel", "_lifecycle", "_settings"},
-    "aio": {"_accel", "_compat", "_loops", "executor", "lane"},
-    "__init__": {"_accel", "_compat", "_schedule", "_stats", "_stream", "executor", "lane"},
-    "_handlers": {"_complaints", "_frames", "executor", "lane"},
-    "_serving": {"_crew", "_lifecycle"},
-    "_servers": {"_compat", "_complaints", "_handlers", "_serving", "_settings", "executor"},
-    "_requests": set(),
-    "_reader": {"_requests"},
-    "_connections": {"_reader", "_requests"},
-    "_poller": {"_connections"},
-    "_frontdoor": {"_complaints", "_connections", "_poller", "_requests", "_servers"},
-    "_httpserver": {"_complaints", "_connections", "_frontdoor", "_requests", "_servers", "_settings"},
-    "socketserver": {"_httpserver", "_servers"},
-    "_watchdog": set(),
-    "_prefork_bind": set(),
-    "_prefork_forks": set(),
-    "_streams": set(),
-    "_prefork_child": {"_prefork_forks", "_streams"},
-    "_prefork_helpers": {"_prefork_child"},
-    "_prefork_parent": {
-        "_prefork_bind",
-        "_prefork_child",
-        "_prefork_forks",
-        "_prefork_helpers",
-        "_streams",
-        "_watchdog",
-    },
-    "prefork": {"_compat", "_prefork_bind", "_prefork_child", "_prefork_parent", "_settings", "_streams", "_watchdog"},
-    "_serve": {"_httpserver", "_streams", "prefork"},
-    "__main__": {"__init__", "_compat", "_serve", "_settings", "executor"},
-    "testing": {"__init__", "_compat", "executor"},
+    "_interpreter": {"_quota"},
+    "_core": {"_checks", "_interpreter"},
+    "_prefork": {"_output"},
+    "sync": {"_core", "_interpreter"},
+    "_loops": {"_checks", "_core"},
+    "_pool": {"_checks", "_core", "_interpreter"},
+    "prefork": {"_checks", "_interpreter", "_output", "_prefork"},
+    "_work": {"_checks", "_core", "_interpreter", "_pool"},
+    "lane": {"_checks", "_core", "_pool", "_work"},
+    "executor": {"_checks", "_core", "_interpreter", "_loops", "_pool", "_work", "lane"},
+    "__init__": {"_core", "_pool", "_work", "executor", "lane"},
+    "aio": {"_core", "_loops", "executor", "lane"},
+    "testing": {"executor"},
+    "_anyio": {"_core", "_loops", "executor"},
+    "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
+    "_servers": {"_checks", "_interpreter", "_pool", "executor", "lane"},
+    "anyio": {"_anyio", "_pool", "executor"},
+    "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
+    "_http": {"_checks", "_servers"},
+    "socketserver": {"_http", "_servers"},
+    "_cli": {"__init__", "_http", "_interpreter", "_output", "_pool", "prefork"},
+    "__main__": {"_cli"},
 }
+"""What each file and each folder imports of the others, no more and no less, for type checkers too."""
 
 
-def executed(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports in `tree` that can run: all but those under ``if TYPE_CHECKING``."""
+def imports_of(tree: ast.AST, all_of_them: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports in `tree`, those under ``if TYPE_CHECKING`` only if `all_of_them` are wanted."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not all_of_them:
             for other in node.orelse:
-                yield from executed(ast.Module([other], []))
+                yield from imports_of(ast.Module([other], []), all_of_them)
         else:
-            yield from executed(node)
+            yield from imports_of(node, all_of_them)
 
 
-def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
-    """Yield the dotted names that `tree` imports; ``from ebbpool import x`` counts as x if it is a module."""
-    for node in executed(tree):
+def imported(tree: ast.AST, folder: str = "ebbpool", all_of_them: bool = True) -> Iterator[str]:
+    """Yield what code in `folder` imports; ``from x import y`` counts as x.y if there is such a module."""
+    for node in imports_of(tree, all_of_them):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
             continue
         base = node.module or ""
         if node.level:
-            base = f"ebbpool.{base}".rstrip(".")
-        if base != "ebbpool":
-            yield base
-            continue
+            parents = folder.split(".")
+            base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
         for alias in node.names:
-            yield f"ebbpool.{alias.name}" if alias.name in modules else "ebbpool"
+            name = f"{base}.{alias.name}"
+            yield name if name.removeprefix("ebbpool.") in {*MODULES, *COMPILED} else base
 
 
-def own(names: Iterator[str]) -> set[str]:
-    """Reduce dotted names to the modules of this package among them."""
-    parts = (name.split(".") for name in names)
-    return {part[1] if len(part) > 1 else "__init__" for part in parts if part[0] == "ebbpool"}
+def names_of(module: str, all_of_them: bool = True) -> set[str]:
+    path = SOURCES[module]
+    folder = ".".join(["ebbpool", *path.relative_to(PACKAGE).parts[:-1]])
+    return set(imported(ast.parse(path.read_text(encoding="utf-8")), folder, all_of_them))
 
 
-def names_of(module: str) -> Iterator[str]:
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-    return imported(tree, {*MODULES, *COMPILED})
+def own(module: str) -> set[str]:
+    """Return the modules of this package that `module` imports."""
+    names = {name.removeprefix("ebbpool.") for name in names_of(module) if name.split(".")[0] == "ebbpool"}
+    return {"__init__" if name == "ebbpool" else COMPILED.get(name, name) for name in names} - {module}
 
 
-def names_in(source: str) -> list[str]:
-    return sorted(imported(ast.parse(source), {*MODULES, *COMPILED}))
+def unit_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def names_in(source: str, folder: str = "ebbpool", all_of_them: bool = True) -> list[str]:
+    return sorted(imported(ast.parse(source), folder, all_of_them))
 
 
 def test_the_check_sees_every_form_of_import() -> None:
-    assert names_in("import ebbpool._core") == ["ebbpool._core"]
-    assert names_in("from . import _core as c") == ["ebbpool._core"]
-    assert names_in("from ._core import Future") == ["ebbpool._core"]
-    assert names_in("from ebbpool import _core, AdaptiveExecutor") == ["ebbpool", "ebbpool._core"]
+    assert names_in("import ebbpool._core.engine") == ["ebbpool._core.engine"]
+    assert names_in("from . import engine as c", "ebbpool._core") == ["ebbpool._core.engine"]
+    assert names_in("from .engine import Future", "ebbpool._core") == ["ebbpool._core.engine"]
+    assert names_in("from ..executor import Future", "ebbpool._core") == ["ebbpool.executor"]
+    assert names_in("from .. import lane", "ebbpool._core") == ["ebbpool.lane"]
+    assert names_in("from ebbpool import lane, AdaptiveExecutor") == ["ebbpool", "ebbpool.lane"]
     assert names_in("def f():\n try:\n  import anyio.abc\n except ImportError: pass") == ["anyio.abc"]
-    assert names_in("if TYPE_CHECKING:\n import ebbpool.executor\nelse:\n import time") == ["time"]
+    guarded = "if TYPE_CHECKING:\n import ebbpool.executor\nelse:\n import time"
+    assert names_in(guarded) == ["ebbpool.executor", "time"]
+    assert names_in(guarded, all_of_them=False) == ["time"]
 
 
-def test_every_module_has_its_place() -> None:
-    assert set(MODULES) <= ALLOWED.keys(), "give a new module its row in ALLOWED"
+def test_every_file_and_folder_has_its_row() -> None:
+    assert {unit_of(module) for module in MODULES} == IMPORTS.keys()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_it_may(module: str) -> None:
-    assert own(names_of(module)) <= ALLOWED[module]
+@pytest.mark.parametrize("unit", IMPORTS)
+def test_the_table_says_what_is_imported(unit: str) -> None:
+    used = {unit_of(name) for module in MODULES if unit_of(module) == unit for name in own(module)}
+    assert used - {unit} == IMPORTS[unit]
+
+
+def test_files_and_folders_form_no_circle() -> None:
+    TopologicalSorter(IMPORTS).prepare()
+
+
+def test_modules_form_no_circle() -> None:
+    TopologicalSorter({module: own(module) for module in MODULES}).prepare()
+
+
+def test_private_folders_know_few_faces() -> None:
+    faces = {unit for unit in IMPORTS if not unit.startswith("_")} - {"executor", "lane", "sync"}
+    for unit in IMPORTS:
+        if unit.startswith("_") and unit not in ("_cli", "__init__", "__main__"):
+            assert not IMPORTS[unit] & faces, unit
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
-    roots = {name.split(".")[0] for name in names_of(module)} - {"ebbpool"}
-    if f"{module}_c" in COMPILED:
+    roots = {name.split(".")[0] for name in names_of(module, all_of_them=False)} - {"ebbpool"}
+    if module in COMPILED.values():
         roots -= {"cython"}
     if "anyio" in module:
         roots -= {"anyio", "outcome", "sniffio", "trio"}
@@ -178,11 +155,7 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
 
 
 def test_sizing_has_no_threads_and_no_clock() -> None:
-    assert not set(names_of("_sizing")) & {"_thread", "asyncio", "threading", "time"}
-
-
-def test_imports_go_in_no_circle() -> None:
-    TopologicalSorter({module: own(names_of(module)) for module in MODULES}).prepare()
+    assert not names_of("_pool.sizing") & {"_thread", "asyncio", "threading", "time"}
 
 
 def test_import_brings_in_no_bridge_and_no_third_party() -> None:

@@ -15,7 +15,7 @@ import pytest
 from support import LONG, TIMEOUT, Boom, Gate, eventually
 
 from ebbpool import AdaptiveExecutor, QueueFull, aio
-from ebbpool._accel import instrumented
+from ebbpool._core.accel import instrumented
 
 STANDARD: Any = ThreadPoolExecutor.submit
 local = threading.local()

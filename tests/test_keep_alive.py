@@ -11,7 +11,8 @@ import pytest
 from support import LONG, TIMEOUT, Gate, all_end, eventually, wait_for_idle
 
 import ebbpool
-from ebbpool import AdaptiveExecutor, _core
+from ebbpool import AdaptiveExecutor
+from ebbpool._core import engine
 
 SHORT = 0.05
 """A keep-alive, in seconds, that a test can wait for."""
@@ -147,7 +148,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
 
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(_core, "allocate_lock", lying)
+            patch.setattr(engine, "allocate_lock", lying)
             pool.submit(int)
             eventually(lambda: futures)
         worker = futures[0].result(TIMEOUT)

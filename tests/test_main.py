@@ -13,7 +13,8 @@ import sysconfig
 import pytest
 
 import ebbpool
-from ebbpool import __main__, _compat
+from ebbpool import _interpreter
+from ebbpool._cli import command
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -46,20 +47,20 @@ def test_zero_asks_for_nothing() -> None:
 
 
 def test_main_in_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main([]) == 0
-    assert capsys.readouterr().out == __main__.describe() + "\n"
+    assert command.main([]) == 0
+    assert capsys.readouterr().out == command.describe() + "\n"
 
 
 def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        __main__.main(["--version"])
+        command.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"ebbpool {ebbpool.__version__}\n"
 
 
 def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        __main__.main(["--no-such-option"])
+        command.main(["--no-such-option"])
     assert caught.value.code == 2
     assert "--no-such-option" in capsys.readouterr().err
 
@@ -74,7 +75,7 @@ def test_help_shows_both_uses() -> None:
 
 def test_telling_what_runs_imports_no_server() -> None:
     script = (
-        "import sys; from ebbpool import __main__; __main__.main([]); "
+        "import sys; from ebbpool._cli import command; command.main([]); "
         "print(sorted({'http', 'multiprocessing', 'socket', 'socketserver'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
@@ -110,7 +111,7 @@ def test_telling_what_runs_imports_no_server() -> None:
 )
 def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        __main__.main(["serve", *arguments.split()])
+        command.main(["serve", *arguments.split()])
     assert caught.value.code == 2
     shown = capsys.readouterr()
     usage, line = shown.err.splitlines()
@@ -124,20 +125,20 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 
 
 def test_gil_facts() -> None:
-    assert bool(sysconfig.get_config_var("Py_GIL_DISABLED")) == _compat.FREE_THREADED
+    assert bool(sysconfig.get_config_var("Py_GIL_DISABLED")) == _interpreter.FREE_THREADED
     if sys.version_info < (3, 13):
-        assert _compat.gil_enabled()
-        assert not _compat.FREE_THREADED
+        assert _interpreter.gil_enabled()
+        assert not _interpreter.FREE_THREADED
     else:
-        assert _compat.gil_enabled() == sys._is_gil_enabled()
-    assert ("free-threaded" in _compat.interpreter()) == _compat.FREE_THREADED
+        assert _interpreter.gil_enabled() == sys._is_gil_enabled()
+    assert ("free-threaded" in _interpreter.interpreter()) == _interpreter.FREE_THREADED
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no processor affinity")
 def test_processors_follow_the_affinity() -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHON_CPU_COUNT"}
     script = (
-        "import os; from ebbpool._compat import available_cpus; "
+        "import os; from ebbpool._interpreter import available_cpus; "
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(available_cpus())"
     )
     result = subprocess.run(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
 
-from ebbpool import AdaptiveExecutor, _map
+from ebbpool import AdaptiveExecutor
+from ebbpool._work import maps
 
 
 class Source:
@@ -92,7 +93,7 @@ def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
 @pytest.fixture(params=[True, False], ids=["until 3.15", "since 3.16"])
 def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the error of a call ends the iterator, as the standard library has it in this or that Python."""
-    monkeypatch.setattr(_map, "ENDS", request.param)
+    monkeypatch.setattr(maps, "ENDS", request.param)
     return bool(request.param)
 
 

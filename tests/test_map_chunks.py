@@ -33,10 +33,11 @@ from support import (
     wait_for_idle,
 )
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull, _claims, _ledger, _map
-from ebbpool._claims import Claims
-from ebbpool._ledger import ANY, STALE, Claim
-from ebbpool._map import PORTION
+from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
+from ebbpool._work import map_ledger, map_turns, maps
+from ebbpool._work.map_ledger import ANY, STALE, Claim
+from ebbpool._work.map_turns import Claims
+from ebbpool._work.maps import PORTION
 
 FAR = 2_000
 """Trivial items after which claims are large."""
@@ -45,9 +46,9 @@ FAR = 2_000
 @pytest.fixture(params=[True, False], ids=["iterators", "deques"])
 def iterators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways to hold the items of a claim, where the interpreter allows both."""
-    if request.param and not _ledger.ITERATORS:
+    if request.param and not map_ledger.ITERATORS:
         pytest.skip("list iterators do not exclude each other here")
-    monkeypatch.setattr(_ledger, "ITERATORS", request.param)
+    monkeypatch.setattr(map_ledger, "ITERATORS", request.param)
     return bool(request.param)
 
 
@@ -89,7 +90,7 @@ def test_a_map_is_what_map_is(
         columns: list[Any] = [range(count), range(1, count + 1)] if wide else [range(count)]
         return [iter(column) for column in columns] if lazy else columns
 
-    with AdaptiveExecutor(3) as pool, patch.object(_map, "ENDS", ends):
+    with AdaptiveExecutor(3) as pool, patch.object(maps, "ENDS", ends):
         results = pool.map(work, *inputs(), chunksize=chunksize, buffersize=buffersize)
         expected = map(work, *inputs())
         assert outcome(results) == outcome(expected)
@@ -270,7 +271,7 @@ def test_stop_iteration_does_not_cut_a_map_short() -> None:
         assert [next(results) for _ in range(FAR)] == list(range(FAR))
         with pytest.raises(RuntimeError, match="StopIteration"):
             next(results)
-        assert list(results) == ([] if _map.ENDS else list(range(FAR + 1, 2 * FAR)))
+        assert list(results) == ([] if maps.ENDS else list(range(FAR + 1, 2 * FAR)))
         unordered = pool.map_unordered(work, range(2 * FAR))
         out = []
         with pytest.raises(RuntimeError, match="StopIteration"):
@@ -927,13 +928,13 @@ def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
     sizes = []
     for _ in range(8):
         sizes.append(claims.size)
-        claims._adapt(claims.size, _ledger.QUICK * 0.9)
+        claims._adapt(claims.size, map_ledger.QUICK * 0.9)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
     claims._adapt(256, 1.0)
     assert claims.size == 1
-    claims._adapt(1, _ledger.QUICK / 100)
+    claims._adapt(1, map_ledger.QUICK / 100)
     assert claims.size == 4
-    claims._adapt(1, _ledger.QUICK / 2)
+    claims._adapt(1, map_ledger.QUICK / 2)
     assert claims.size == 4, "a smaller claim says nothing about larger ones"
     claims._adapt(4, 10.0)
     assert claims.size == 1
@@ -946,7 +947,7 @@ def test_a_claim_leaves_room_in_the_buffer() -> None:
     assert script.claims.size == 5
 
 
-@pytest.mark.skipif(not _ledger.ITERATORS, reason="a deque serves instead")
+@pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that claims rest on: nothing is lost, nothing comes twice."""
     interval = sys.getswitchinterval()
@@ -965,7 +966,7 @@ def test_a_list_iterator_is_emptied_in_one_step() -> None:
 
 def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look recalls everything: workers and the consumer take items from each other all the time."""
-    monkeypatch.setattr(_ledger, "STALE", 0.0)
+    monkeypatch.setattr(map_ledger, "STALE", 0.0)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -993,7 +994,7 @@ def test_time_is_read_once_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
         next(reads)
         return time.perf_counter()
 
-    monkeypatch.setattr(_claims, "perf_counter", counted)
+    monkeypatch.setattr(map_turns, "perf_counter", counted)
     with AdaptiveExecutor(2) as pool:
         assert len(list(pool.map(abs, range(20_000), chunksize=1000))) == 20_000
     assert next(reads) < 20 * 8

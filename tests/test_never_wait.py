@@ -13,7 +13,7 @@ import pytest
 from support import TIMEOUT, Background, Gate, Thing, eventually
 
 from ebbpool import COMPILED, AdaptiveExecutor, QueueFull
-from ebbpool._timekeeper import timekeeper
+from ebbpool._pool.timekeeper import timekeeper
 
 Place = Callable[[AdaptiveExecutor, Callable[[], Any]], Any]
 

@@ -12,7 +12,7 @@ import pytest
 from support import LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._accel import core
+from ebbpool._core.accel import core
 
 
 def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:

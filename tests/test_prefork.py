@@ -460,11 +460,11 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
 
 def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: Path) -> None:
     script = """
-    from ebbpool import _prefork_child
+    from ebbpool._prefork import child
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
     # What is left of the two seconds is there for its last words.
-    _prefork_child.PATIENCE = 0.1
+    child.PATIENCE = 0.1
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from support import output_of, run_script
 
-from ebbpool import _prefork_child, prefork
-from ebbpool._prefork_bind import Handed, Listeners, address_of
+from ebbpool import prefork
+from ebbpool._prefork import child
+from ebbpool._prefork.bind import Handed, Listeners, address_of
 
 HERE = ("127.0.0.1", 0)
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
@@ -331,9 +332,7 @@ def test_a_child_that_imports_the_main_module_may_not_run_it(monkeypatch: pytest
 
 def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ebbpool.prefork"):
-        _prefork_child.log(
-            logging.INFO, {"event": "child_ready", "pid": 12, "seconds": 0.5, "error": "it's no use", "n": ""}
-        )
+        child.log(logging.INFO, {"event": "child_ready", "pid": 12, "seconds": 0.5, "error": "it's no use", "n": ""})
     (record,) = caplog.records
     assert record.getMessage() == """event=child_ready pid=12 seconds=0.5 error="it's no use" n=''"""
     assert (record.__dict__["event"], record.__dict__["pid"], record.__dict__["seconds"]) == ("child_ready", 12, 0.5)
@@ -342,7 +341,7 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 def test_the_modules_that_a_fork_server_imports_start_no_thread() -> None:
     script = """
     import threading
-    from ebbpool._prefork_helpers import PRELOADED
+    from ebbpool._prefork.helper_processes import PRELOADED
     for name in PRELOADED:
         __import__(name)
     print(threading.active_count())
@@ -355,14 +354,14 @@ def test_the_users_own_choice_of_what_to_preload_is_kept() -> None:
     script = """
     import multiprocessing
     from multiprocessing import forkserver
-    from ebbpool import _prefork_helpers
+    from ebbpool._prefork import helper_processes
 
     def chosen():
         return forkserver._forkserver._preload_modules
 
     multiprocessing.set_forkserver_preload(["json"])
-    _prefork_helpers.start_helpers(multiprocessing.get_context("spawn"))
-    _prefork_helpers.start_helpers(multiprocessing.get_context("forkserver"))
+    helper_processes.start_helpers(multiprocessing.get_context("spawn"))
+    helper_processes.start_helpers(multiprocessing.get_context("forkserver"))
     print(chosen())
     """
     done = run_script(script)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from prefork_support import LIMIT, World
 
-from ebbpool._watchdog import (
+from ebbpool._prefork.watchdog import (
     LATE,
     LONGEST_DELAY,
     NEVER_STARTED,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbpool import _compat
+from ebbpool import _interpreter
 from ebbpool._quota import INTERVAL, Processors, cpu_quota
 
 V2 = "35 24 0:31 {root} /sys/fs/cgroup rw,nosuid,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -226,15 +226,15 @@ def test_processors_are_the_least_of_what_is_given_and_the_quota() -> None:
 
 
 def test_the_quota_is_in_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compat, "processors", Processors(lambda: 64, lambda: 2))
-    assert _compat.available_cpus() == 2
+    monkeypatch.setattr(_interpreter, "processors", Processors(lambda: 64, lambda: 2))
+    assert _interpreter.available_cpus() == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are control groups on Linux alone")
 def test_here_it_can_be_read() -> None:
     quota = cpu_quota()
     assert quota is None or quota >= 1
-    assert 1 <= _compat.available_cpus() <= (os.cpu_count() or 1)
+    assert 1 <= _interpreter.available_cpus() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.skipif(sys.platform == "linux", reason="Linux has control groups")

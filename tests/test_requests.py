@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbpool._requests import (
+from ebbpool._http.framing import (
     BadRequest,
     Head,
     head_size,

@@ -15,7 +15,7 @@ from loops import Loops, Report, behind, each_loop, turns, until  # noqa: F401  
 from support import Boom, Gate, Thing, gone, no_collector
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._accel import LoopCall
+from ebbpool._core.accel import LoopCall
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
 

@@ -15,7 +15,7 @@ from loops import Loops, Report, behind, each_loop, in_threads, turns, until  # 
 from support import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core import SLICE
+from ebbpool._core.engine import SLICE
 from ebbpool.aio import mailbox_of
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)

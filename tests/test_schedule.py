@@ -15,7 +15,7 @@ from manual_time import ManualTimekeeper, break_down, pass_time, timed_pool
 from support import Boom, Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._schedule import ScheduledTask
+from ebbpool._work.schedule import ScheduledTask
 
 
 def test_the_beat() -> None:

@@ -16,7 +16,7 @@ from manual_time import break_down, pass_time, timed_pool
 from support import LONG, TIMEOUT, Background, Gate, Thing, all_end, collected, eventually, gone, output_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._schedule import ScheduledTask
+from ebbpool._work.schedule import ScheduledTask
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 

@@ -31,8 +31,8 @@ from server_support import (
 )
 from support import TIMEOUT, Background, Boom, Gate, eventually
 
-from ebbpool import AdaptiveExecutor, _serving
-from ebbpool._servers import AdaptivePoolMixIn
+from ebbpool import AdaptiveExecutor
+from ebbpool._servers.mixin import AdaptivePoolMixIn, serve_loop
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 
@@ -145,7 +145,7 @@ def shut_down_at(code: CodeType, moment: int) -> bool:
 
 @pytest.mark.parametrize("name", ["__enter__", "_end"])
 def test_the_loops_own_thread_may_shut_it_down_at_any_moment(name: str) -> None:
-    code = getattr(_serving.Loop, name).__code__
+    code = getattr(serve_loop.Loop, name).__code__
     # Before the first line of one there is no loop yet, and after the last one of the other there is none any more.
     moment = 1 if name == "__enter__" else 0
     while shut_down_at(code, moment):
@@ -155,7 +155,7 @@ def test_the_loops_own_thread_may_shut_it_down_at_any_moment(name: str) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_shutdown_sees_the_end_of_its_loop_though_the_next_one_has_begun(again: bool) -> None:
-    loop = _serving.Loop()
+    loop = serve_loop.Loop()
     loop.__enter__()
     stopping = Background(loop.stop)
     eventually(lambda: loop.stopping)
@@ -168,7 +168,7 @@ def test_a_shutdown_sees_the_end_of_its_loop_though_the_next_one_has_begun(again
 
 
 def test_a_loop_that_begins_while_the_last_one_goes_is_known_for_one() -> None:
-    loop, gate = _serving.Loop(), Gate()
+    loop, gate = serve_loop.Loop(), Gate()
     following: list[Background] = []
 
     def follow() -> bool:

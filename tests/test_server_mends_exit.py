@@ -119,7 +119,7 @@ def test_a_loop_in_a_daemon_thread_ends_before_its_pool() -> None:
 def test_which_threads_and_loops_the_exit_waits_for() -> None:
     lines = output_of(
         """
-        from ebbpool._serving import _may_begin
+        from ebbpool._servers.serve_loop import _may_begin
         gate, begun = threading.Event(), threading.Semaphore(0)
         def hold():
             begun.release()

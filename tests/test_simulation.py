@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
 
-from ebbpool._sizing import CREW, TICK, WorkerBounds
+from ebbpool._pool.sizing import CREW, TICK, WorkerBounds
 
 SHARED = Machine(hogs=2)
 """A free-threaded interpreter on two processors that two other processes want too."""

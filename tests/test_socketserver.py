@@ -42,7 +42,7 @@ def test_each_connection_is_echoed() -> None:
 
 
 def test_more_connections_than_are_accepted_at_once_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._servers.ACCEPTS", 3)
+    monkeypatch.setattr("ebbpool._servers.mixin.ACCEPTS", 3)
     served: list[Any] = []
     with (
         closing_server(made(handler(lambda request: served.append(request.client_address)), max_workers=1)) as server,

@@ -31,7 +31,7 @@ from server_support import (
 from support import A_MOMENT, TIMEOUT, Boom, Gate, eventually, output_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._accepting import Shortage
+from ebbpool._servers.accepting import Shortage
 
 LOGGER = "ebbpool.socketserver"
 
@@ -278,7 +278,7 @@ class Exhausted(Server):
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ebbpool._accepting.FIRST_BACK_OFF", 0.0001)
+    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 0.0001)
     now = [1000.0]
     with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
         server._shortage = Shortage(lambda: now[0])
@@ -296,7 +296,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._accepting.FIRST_BACK_OFF", 3600.0)
+    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 3600.0)
     with closing_server(Exhausted(LOOPBACK, Echo)) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):

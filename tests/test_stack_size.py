@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from support import LONG, TIMEOUT, Background, Gate, eventually, output_of
 
-from ebbpool import AdaptiveExecutor, _stack
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import stack_size
 
 SMALL = 1 << 18
 LARGE = 1 << 25
@@ -26,7 +27,7 @@ glibc_only = pytest.mark.skipif(
 def setting() -> int:
     """Return the interpreter's setting; asking `threading.stack_size` for it resets it."""
     # A pool that is refused threads has them started again and again, and lends them its size each time.
-    with _stack._lock:
+    with stack_size._lock:
         size = threading.stack_size()
         threading.stack_size(size)
     return size
@@ -90,10 +91,10 @@ def test_a_pool_without_a_size_follows_the_interpreter() -> None:
 
 
 def test_part_of_a_page_counts_as_a_whole_one() -> None:
-    assert _stack.stack_size("size", SMALL) == SMALL
-    assert _stack.stack_size("size", SMALL + 1) == SMALL + mmap.PAGESIZE
-    assert _stack.stack_size("size", SMALL + mmap.PAGESIZE) == SMALL + mmap.PAGESIZE
-    assert _stack.stack_size("size", None) is None
+    assert stack_size.stack_size("size", SMALL) == SMALL
+    assert stack_size.stack_size("size", SMALL + 1) == SMALL + mmap.PAGESIZE
+    assert stack_size.stack_size("size", SMALL + mmap.PAGESIZE) == SMALL + mmap.PAGESIZE
+    assert stack_size.stack_size("size", None) is None
 
 
 @glibc_only
@@ -127,7 +128,7 @@ def test_a_worker_that_is_started_in_the_middle_of_another_start() -> None:
             super().start()
 
     thread = Starting(target=lambda: outer.append(own_stack()))
-    _stack.start(thread, SMALL)
+    stack_size.start(thread, SMALL)
     thread.join(TIMEOUT)
     assert fits(inner[0], LARGE) and fits(outer[0], SMALL), (inner, between, outer)
     assert between == [SMALL]
@@ -145,9 +146,9 @@ def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatc
     thread = threading.Thread(target=int)
     monkeypatch.setattr(thread, "start", refuse)
     with pytest.raises(type(error)):
-        _stack.start(thread, SMALL)
+        stack_size.start(thread, SMALL)
     assert (seen, setting()) == ([SMALL], before)
-    assert Background(lambda: _stack._lock.acquire(timeout=TIMEOUT) and not _stack._lock.release()).join()
+    assert Background(lambda: stack_size._lock.acquire(timeout=TIMEOUT) and not stack_size._lock.release()).join()
 
 
 def test_a_system_that_refuses_threads_costs_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,8 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
     lines = output_of(
         """
     import os, threading
-    from ebbpool import AdaptiveExecutor, _stack
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._pool import stack_size
 
     def setting():
         size = threading.stack_size()
@@ -231,7 +233,7 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
             assert go.wait(10)
             super().start()
 
-    starter = threading.Thread(target=_stack.start, args=(Slow(target=int), 1 << 18))
+    starter = threading.Thread(target=stack_size.start, args=(Slow(target=int), 1 << 18))
     starter.start()
     assert inside.wait(10)
     assert setting() == 1 << 18
@@ -261,7 +263,8 @@ def test_a_fork_inside_the_start_of_a_worker() -> None:
     lines = output_of(
         """
     import os, threading
-    from ebbpool import AdaptiveExecutor, _stack
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._pool import stack_size
 
     def setting():
         size = threading.stack_size()
@@ -276,7 +279,7 @@ def test_a_fork_inside_the_start_of_a_worker() -> None:
                 super().start()
 
     thread = Forking(target=int)
-    _stack.start(thread, 1 << 18)
+    stack_size.start(thread, 1 << 18)
     if pid:
         thread.join(10)
     with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support import TIMEOUT, Background, Boom, Gate, output_of
 
-from ebbpool import AdaptiveExecutor, _stack
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import stack_size
 
 REFUSAL = "can't start new thread"
 
@@ -32,7 +33,7 @@ def stranded(pool: AdaptiveExecutor, submit: Callable[[], object]) -> Iterator[N
         raise RuntimeError(REFUSAL)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_stack, "start", refuse)
+        patch.setattr(stack_size, "start", refuse)
         with pytest.raises(RuntimeError, match=REFUSAL):
             pool.submit(int)
         assert not calls
@@ -171,7 +172,7 @@ def test_blocked_workers_are_stood_in_for() -> None:
         def refuse(*_: object) -> None:
             raise RuntimeError(REFUSAL)
 
-        patch.setattr(_stack, "start", refuse)
+        patch.setattr(stack_size, "start", refuse)
         shutdown = Background(pool.shutdown)
         assert shutdown.still_waits()
         gate.open()
@@ -224,8 +225,9 @@ def test_an_interrupt_ends_the_shutdown_and_loses_nothing() -> None:
 
 REFUSE = f"""
 import threading, time
-from ebbpool import AdaptiveExecutor, _stack
-start = _stack.start
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import stack_size
+start = stack_size.start
 def refuse(*_):
     raise RuntimeError({REFUSAL!r})
 def show(what):
@@ -238,11 +240,11 @@ def test_exit_runs_what_no_worker_takes() -> None:
         """
         pool = AdaptiveExecutor(4)
         def submit_and_refuse(*_):
-            _stack.start = refuse
+            stack_size.start = refuse
             pool.submit(show, "first")
             pool.submit(show, "second")
             refuse()
-        _stack.start = submit_and_refuse
+        stack_size.start = submit_and_refuse
         try:
             pool.submit(int)
         except RuntimeError as error:
@@ -263,7 +265,7 @@ def test_exit_stands_in_for_blocked_workers() -> None:
         def parent():
             grandchild = pool.submit(pow, 2, 3)
             child = pool.submit_first(lambda: grandchild.result() + 1)
-            _stack.start = refuse
+            stack_size.start = refuse
             begun.set()
             while not pool._shutdown:
                 time.sleep(0.001)
@@ -283,11 +285,11 @@ def test_exit_fails_what_relies_on_its_thread_and_says_so() -> None:
         logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
         pool = AdaptiveExecutor(4, "framed", initializer=int)
         def submit_and_refuse(*_):
-            _stack.start = refuse
+            stack_size.start = refuse
             for _ in range(2):
                 pool.submit(show, "never").add_done_callback(lambda future: show(future.exception()))
             refuse()
-        _stack.start = submit_and_refuse
+        stack_size.start = submit_and_refuse
         try:
             pool.submit(int)
         except RuntimeError:
@@ -304,18 +306,18 @@ def test_every_pool_is_relieved_before_one_is_waited_for() -> None:
         first, second = AdaptiveExecutor(4), AdaptiveExecutor(4)
         waits, stuck = threading.Event(), []
         def submit_and_refuse(*_):
-            _stack.start = start
+            stack_size.start = start
             stuck.append(second.submit(pow, 2, 3))
             refuse()
         def await_other():
             waits.set()
             print(stuck[0].result(), flush=True)
         first.submit(int).result()
-        _stack.start = submit_and_refuse
+        stack_size.start = submit_and_refuse
         try:
             second.submit(int)
         except RuntimeError:
-            _stack.start = refuse
+            stack_size.start = refuse
         first.submit(await_other)
         waits.wait(10)
     """,

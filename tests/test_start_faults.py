@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from support import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
-from ebbpool import AdaptiveExecutor, _crew, _stack
-from ebbpool._threads import WorkerThread
-from ebbpool._timekeeper import timekeeper
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import crew, stack_size
+from ebbpool._pool.threads import WorkerThread
+from ebbpool._pool.timekeeper import timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
 
@@ -33,10 +34,10 @@ def break_step(
     places: dict[str, tuple[Any, str]] = {
         "timekeeper": (timekeeper, "start"),
         "strike_off": (pool._crew, "_strike_off"),
-        "worker": (_crew, "Worker"),
-        "thread": (_crew, "WorkerThread"),
+        "worker": (crew, "Worker"),
+        "thread": (crew, "WorkerThread"),
         "thread_init": (threading.Thread, "__init__"),
-        "stack": (_stack, "start"),
+        "stack": (stack_size, "start"),
         "thread_start": (threading.Thread, "start"),
     }
     if step == "name":
@@ -84,7 +85,7 @@ def test_the_pool_grows_again_after_starts_that_fail(
 
 
 def interrupt_after(start: Callable[[WorkerThread], object]) -> Callable[..., None]:
-    """Return a stand-in for `_stack.start` that is interrupted when `start` has been called."""
+    """Return a stand-in for `stack_size.start` that is interrupted when `start` has been called."""
 
     def interrupted(thread: WorkerThread, size: int | None) -> None:
         start(thread)
@@ -101,7 +102,7 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
                 thread.start()
                 eventually(lambda: pool.pool.starting == 0, "the worker has come to the queue")
 
-            patch.setattr(_stack, "start", interrupt_after(start))
+            patch.setattr(stack_size, "start", interrupt_after(start))
             pool.submit(int)
         assert pool.submit(threading.current_thread).result(TIMEOUT) in pool._threads
         stats = pool.stats()
@@ -113,7 +114,7 @@ def test_a_thread_whose_start_was_taken_back_ends_at_once(monkeypatch: pytest.Mo
     ran: list[str] = []
     with AdaptiveExecutor(1, initializer=ran.append, initargs=("initialized",)) as pool:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(_stack, "start", interrupt_after(made.append))
+            patch.setattr(stack_size, "start", interrupt_after(made.append))
             pool.submit(ran.append, "refused")
         (late,) = made
         late.start()
@@ -151,7 +152,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
 
 
 def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = _stack.start
+    start = stack_size.start
     waits: list[Background] = []
 
     def refuse_once(*args: Any) -> None:
@@ -163,7 +164,7 @@ def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.Mo
         start(*args)
 
     with AdaptiveExecutor(1, max_queue=0) as pool:
-        monkeypatch.setattr(_stack, "start", refuse_once)
+        monkeypatch.setattr(stack_size, "start", refuse_once)
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
         assert waits[0].join() == 8

@@ -29,7 +29,8 @@ from support import (
     wait_for_idle,
 )
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull, _stream
+from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
+from ebbpool._work import streams
 
 
 def loops() -> list[Any]:
@@ -673,4 +674,4 @@ def test_many_streams_under_contention() -> None:
         ]
         for reader in readers:
             assert reader.join() == list(range(2_000))
-    assert not _stream._open
+    assert not streams._open

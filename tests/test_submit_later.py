@@ -19,7 +19,7 @@ from manual_time import break_down, timed_pool
 from support import LONG, TIMEOUT, Background, Boom, Gate, Thing, all_end, collected, eventually, gone, output_of
 
 from ebbpool import AdaptiveExecutor, Future
-from ebbpool._alarms import VOID
+from ebbpool._pool.alarms import VOID
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 

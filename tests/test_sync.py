@@ -20,7 +20,7 @@ from hypothesis import given
 from semaphore_support import NAMES, variant, waiting
 from support import Boom, is_freed, output_of
 
-from ebbpool import _compat, sync
+from ebbpool import _interpreter, sync
 
 try:
     from test import lock_tests
@@ -252,9 +252,9 @@ def test_a_single_thread_sees_what_threading_would_show_it(
 def test_the_choice_between_plain_and_compiled() -> None:
     script = "import ebbpool.sync as s; print(s.COMPILED, s.Semaphore.__module__, s.core.__name__)"
     assert output_of(script, "import os; os.environ['EBBPOOL_PURE'] = '1'\n") == [
-        "False ebbpool.sync ebbpool._semaphore"
+        "False ebbpool.sync ebbpool._core.semaphore"
     ]
-    compiled = not _compat.PURE and sync.core.__name__.endswith("_c")
+    compiled = not _interpreter.PURE and sync.core.__name__.endswith("_c")
     assert compiled == sync.COMPILED
     assert {sync.Semaphore, sync.BoundedSemaphore} == {getattr(sync.core, name) for name in NAMES}
 

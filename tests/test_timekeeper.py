@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from manual_time import ManualTimekeeper
 from support import A_MOMENT, TIMEOUT, Background, all_end, eventually
 
-from ebbpool._alarms import FOLD, VOID, Alarms
-from ebbpool._sizing import TICK
-from ebbpool._timekeeper import FIRE, Tick, Timekeeper
+from ebbpool._pool.alarms import FOLD, VOID, Alarms
+from ebbpool._pool.sizing import TICK
+from ebbpool._pool.timekeeper import FIRE, Tick, Timekeeper
 
 
 class Notes:

@@ -12,8 +12,8 @@ from manual_time import timed_pool
 from support import FORK, LONG, TIMEOUT, Background, Gate, all_end, eventually, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._alarms import Alarms
-from ebbpool._timekeeper import NAME, Tick, Timekeeper
+from ebbpool._pool.alarms import Alarms
+from ebbpool._pool.timekeeper import NAME, Tick, Timekeeper
 
 
 class Notes:
@@ -367,7 +367,7 @@ def test_a_fork_in_the_thread_itself() -> None:
     """In the child that thread is not the timekeeper any more."""
     lines = output_of(
         """
-    from ebbpool._timekeeper import timekeeper
+    from ebbpool._pool.timekeeper import timekeeper
     pool = AdaptiveExecutor(2, keep_alive=600)
     pool.submit(int).result(10)
     forked = threading.Event()

@@ -125,7 +125,7 @@ def test_instrumented_while_the_pool_works_and_no_more(tool: str) -> None:
 def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool: str) -> None:
     script = """
         from ebbpool import AdaptiveExecutor
-        from ebbpool._timekeeper import timekeeper
+        from ebbpool._pool.timekeeper import timekeeper
 
         instrument()
         with AdaptiveExecutor(1) as pool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures.thread import BrokenThreadPool
 
-from ebbpool._accel import COMPILED, Future
-from ebbpool._schedule import ScheduledTask
-from ebbpool._stats import LaneStats, PoolStats
-from ebbpool._stream import Stream
+from ebbpool._core.accel import COMPILED, Future
+from ebbpool._pool.stats import LaneStats, PoolStats
+from ebbpool._work.schedule import ScheduledTask
+from ebbpool._work.streams import Stream
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
 

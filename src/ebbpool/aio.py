@@ -8,8 +8,8 @@ import inspect
 import sys
 from typing import Any
 
-from ebbpool._accel import instrumented
-from ebbpool._loops import LoopFuture, mailbox_of
+from ebbpool._core.accel import instrumented
+from ebbpool._loops.delivery import LoopFuture, mailbox_of
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 

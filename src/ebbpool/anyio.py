@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from anyio._core import _eventloop
 
-from ebbpool import _lifecycle
+from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _importer(installation: Installation) -> Callable[..., ModuleType]:
 def _shared_executor() -> AdaptiveExecutor:
     global _shared
     executor = _shared
-    if executor is None or (executor.pool.closed and not _lifecycle.exiting()):
+    if executor is None or (executor.pool.closed and not lifecycle.exiting()):
         with _lock:
             executor = _shared
             if executor is None or executor.pool.closed:
@@ -289,12 +289,12 @@ def _check(backend: Any) -> Callable[..., Awaitable[Any]]:
 
 def _load(name: str) -> Callable[..., Awaitable[Any]]:
     if name == "trio":
-        from ebbpool import _anyio_trio
+        from ebbpool._anyio import on_trio
 
-        return _anyio_trio.run_sync
-    from ebbpool import _anyio_asyncio
+        return on_trio.run_sync
+    from ebbpool._anyio import on_asyncio
 
-    return _anyio_asyncio.run_sync
+    return on_asyncio.run_sync
 
 
 def _require_tested(package: str) -> None:

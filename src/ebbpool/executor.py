@@ -15,22 +15,16 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
-from ebbpool import _delayed, _instruments, _lifecycle, _map, _stack, _stream
-from ebbpool._accel import ExecutorCore, LaneCore, LoopCall, orphans
 from ebbpool._checks import one_of, optional_callable, time_limit, waiting_limit, whole
-from ebbpool._compat import daemon_threads
-from ebbpool._crew import Crew, QueueView
-from ebbpool._schedule import OnError, ScheduledTask
-from ebbpool._settings import (
-    DEFAULT_MAX_WORKERS,
-    UNSET,
-    Settings,
-    Unmade,
-    Unset,
-    WhenFull,
-)
-from ebbpool._stats import PoolStats
-from ebbpool._stream import DEFAULT_BUFFERSIZE, Stream
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._interpreter import daemon_threads
+from ebbpool._pool import instruments, lifecycle, stack_size
+from ebbpool._pool.crew import Crew, QueueView
+from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
+from ebbpool._pool.stats import PoolStats
+from ebbpool._work import delayed, maps, streams
+from ebbpool._work.schedule import OnError, ScheduledTask
+from ebbpool._work.streams import DEFAULT_BUFFERSIZE, Stream
 from ebbpool.lane import Lane
 
 if TYPE_CHECKING:
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from ebbpool._accel import Future
+    from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -137,7 +131,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         self._when_full: WhenFull = one_of("when_full", when_full, get_args(WhenFull))
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
-        stack = _stack.stack_size("thread_stack_size", thread_stack_size)
+        stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
         self.pool = self._crew.pool
@@ -163,11 +157,11 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return _instruments.submit(self, queue, fn, args, kwargs)
+        return instruments.submit(self, queue, fn, args, kwargs)
 
     def _connect(self) -> None:
         # Here, for asyncio is imported only where it is used.
-        import ebbpool._loops  # noqa: F401  (it connects itself)
+        import ebbpool._loops.delivery  # noqa: F401  (it connects itself)
 
     def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
         again = False
@@ -177,7 +171,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             if refusal == "closed":
                 if self.pool is orphans:
                     raise RuntimeError("AdaptiveExecutor.__init__() was never called")
-                when = "interpreter shutdown" if _lifecycle.exiting() else "shutdown"
+                when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":
                 self.pool.count_reject()
@@ -250,7 +244,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
 
         `stats` counts tasks, each of which may run many items.
         """
-        return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return maps.ordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def map_unordered(
         self,
@@ -265,7 +259,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         An error is raised at its turn, and the iterator may be asked on after it; a time-out, or a pool that breaks or
         cancels, ends it.
         """
-        return _map.unordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stream(
         self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any
@@ -286,7 +280,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
         worker as soon as it comes to a ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
         """
-        return _stream.stream(self, genfn, args, kwargs, buffersize)
+        return streams.stream(self, genfn, args, kwargs, buffersize)
 
     def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queues `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
@@ -303,7 +297,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
             BrokenThreadPool: A worker's initializer failed.
         """
-        future: Future[T] = _delayed.submit_later(self, delay, fn, args, kwargs)
+        future: Future[T] = delayed.submit_later(self, delay, fn, args, kwargs)
         return future
 
     def schedule(
@@ -332,7 +326,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
                 is neither.
             RuntimeError: As for `submit_later`.
         """
-        return _delayed.schedule(self, interval, fn, args, kwargs, first, on_error)
+        return delayed.schedule(self, interval, fn, args, kwargs, first, on_error)
 
     def amap(
         self,
@@ -357,7 +351,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
         the results of all calls made before. When the iterator ends early, calls that have not started are cancelled.
         """
-        from ebbpool._amap import amap
+        from ebbpool._loops.async_maps import amap
 
         return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 
@@ -463,14 +457,14 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         if cancel_futures:
             self._discarding = True
         self.pool.close()
-        _delayed.close(self._crew)
+        delayed.close(self._crew)
         if wait and self.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
             for future in self.pool.waiting():
                 future.cancel()
         if wait:
-            _stream.end_own(self.pool, True)
+            streams.end_own(self.pool, True)
         if wait and not self._crew.join(limit):
             raise TimeoutError(f"after {limit:g} s {self._crew.report()}")
         self._crew.part(0.0 if not wait else None if deadline is None else max(0.0, deadline - monotonic()))
@@ -493,7 +487,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         import asyncio
 
         self.shutdown(wait=False)
-        _stream.end_own(self.pool, False)
+        streams.end_own(self.pool, False)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 

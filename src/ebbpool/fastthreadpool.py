@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._accel import Future, current_worker
 from ebbpool._checks import optional_callable, time_limit, whole
-from ebbpool._fastthreadpool_jobs import Jobs, PoolStopped, TimerObj, waits
-from ebbpool._fastthreadpool_outlet import Bounded, Outlet, Semaphore, Sink
+from ebbpool._core.accel import Future, current_worker
+from ebbpool._fastthreadpool.jobs import Jobs, PoolStopped, TimerObj, waits
+from ebbpool._fastthreadpool.outlet import Bounded, Outlet, Semaphore, Sink
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:

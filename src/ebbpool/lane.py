@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool import _map
-from ebbpool._accel import ExecutorCore, LaneCore
 from ebbpool._checks import waiting_limit
-from ebbpool._settings import Unmade
-from ebbpool._stats import LaneStats
+from ebbpool._core.accel import ExecutorCore, LaneCore
+from ebbpool._pool.settings import Unmade
+from ebbpool._pool.stats import LaneStats
+from ebbpool._work import maps
 
 if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
     from typing import Self
 
-    from ebbpool._accel import Future
+    from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Lane(ThreadPoolExecutor):
         buffersize: int | None = None,
     ) -> Iterator[T]:
         """Calls `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
-        return _map.ordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return maps.ordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def map_unordered(
         self,
@@ -80,7 +80,7 @@ class Lane(ThreadPoolExecutor):
         buffersize: int | None = None,
     ) -> Iterator[T]:
         """Does what `map` does, but hands out results as they come; see `AdaptiveExecutor.map_unordered`."""
-        return _map.unordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stats(self) -> LaneStats:
         """A snapshot of the lane, taken in one piece."""

@@ -51,12 +51,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._compat import available_cpus
-from ebbpool._prefork_bind import Bind, Listeners
-from ebbpool._prefork_child import Child, Server, log
-from ebbpool._prefork_parent import Parent, context_of
-from ebbpool._streams import unhindered
-from ebbpool._watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
+from ebbpool._interpreter import available_cpus
+from ebbpool._output import unhindered
+from ebbpool._prefork.bind import Bind, Listeners
+from ebbpool._prefork.child import Child, Server, log
+from ebbpool._prefork.parent import Parent, context_of
+from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
 

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import socket
 
-from ebbpool._httpserver import AdaptivePoolHTTPServer
-from ebbpool._servers import AdaptivePoolMixIn, AdaptivePoolTCPServer, AdaptivePoolUDPServer
+from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool._servers.mixin import AdaptivePoolMixIn, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 __all__ = ["AdaptivePoolHTTPServer", "AdaptivePoolMixIn", "AdaptivePoolTCPServer", "AdaptivePoolUDPServer"]
 
 if hasattr(socket, "AF_UNIX"):
-    from ebbpool._servers import AdaptivePoolUnixDatagramServer, AdaptivePoolUnixStreamServer
+    from ebbpool._servers.mixin import AdaptivePoolUnixDatagramServer, AdaptivePoolUnixStreamServer
 
     __all__ += ["AdaptivePoolUnixDatagramServer", "AdaptivePoolUnixStreamServer"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbpool._compat import PURE
+from ebbpool._interpreter import PURE
 
 if TYPE_CHECKING:
-    from ebbpool import _semaphore as core
+    from ebbpool._core import semaphore as core
 elif PURE:
-    from ebbpool import _semaphore as core
+    from ebbpool._core import semaphore as core
 else:
     try:
-        from ebbpool import _semaphore_c as core
+        from ebbpool._core import semaphore_c as core
     except ImportError:
-        from ebbpool import _semaphore as core
+        from ebbpool._core import semaphore as core
 
 __all__ = ["BoundedSemaphore", "Semaphore"]
 

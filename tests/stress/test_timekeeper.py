@@ -13,7 +13,7 @@ import pytest
 from stress_harness import PATIENCE, TIMEKEEPER, Crew, bounded, named, rounds, stuck
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._timekeeper import Tick, Timekeeper
+from ebbpool._pool.timekeeper import Tick, Timekeeper
 
 
 class Errand:

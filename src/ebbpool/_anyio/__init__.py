@@ -1,0 +1,1 @@
+"""How `ebbpool.anyio` runs calls, for each backend."""

@@ -1,0 +1,191 @@
+"""How `ebbpool.anyio` runs calls for anyio's asyncio backend, on whatever loop asyncio runs on.
+
+What it does follows ``run_sync_in_worker_thread`` of ``anyio._backends._asyncio`` (MIT licence), of which it uses the
+cancel scope and the variables through which ``anyio.from_thread`` finds its way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from asyncio import CancelledError, current_task
+from asyncio import _get_running_loop as running_loop
+from contextvars import copy_context
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
+from anyio._core._eventloop import threadlocals
+
+from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
+from ebbpool._loops.delivery import mailbox_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from anyio import CapacityLimiter
+
+    from ebbpool._core.accel import LoopCall, Mailbox
+    from ebbpool.executor import AdaptiveExecutor
+
+HOME = "_ebbpool_anyio"
+"""The attribute of an event loop that holds its `Home`: so they are garbage together."""
+
+ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
+"""How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio tells it by that, too."""
+
+task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
+
+
+class Home:
+    """What every call from one event loop needs."""
+
+    __slots__ = ("mailbox", "token")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.mailbox: Mailbox = mailbox_of(loop)
+        self.token = token_for(AsyncIOBackend, loop)
+
+
+class Ticket(asyncio.Future[Any]):
+    """Waits for the outcome of one call.
+
+    Attributes:
+        call: The call; None once nobody can cancel it any more.
+        shielded: Whether a cancellation by anyio has to wait until the call has ended, if it has begun.
+        relay: Where the outcome goes after such a cancellation.
+    """
+
+    __slots__ = ("call", "relay", "shielded")
+
+    call: LoopCall | None
+    shielded: bool
+    relay: asyncio.Future[Any] | None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Gives up waiting for the call, and takes it off the queue; or says that the pool has cancelled it."""
+        call, self.call = self.call, None
+        if call is not None:
+            if call.cancelled() and not self.done():
+                self.set_exception(concurrent.futures.CancelledError(CANCELLED))
+                return False
+            by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
+            if not call.withdraw(by_anyio) and self.shielded and by_anyio:
+                self.relay = self.get_loop().create_future()
+                self.__class__ = Relay
+        return super().cancel(msg)
+
+    def abandoned(self, error: BaseException) -> None:
+        """Drops what an abandoned call raised, as anyio does."""
+
+
+class Relay(Ticket):
+    """A ticket that is cancelled already, and hands the outcome on to where the task waits now."""
+
+    __slots__ = ()
+
+    relay: asyncio.Future[Any]
+
+    def done(self) -> bool:
+        """Whether the task has been cancelled natively meanwhile."""
+        return self.relay.done()
+
+    def set_result(self, result: Any, /) -> None:
+        """Hands it on."""
+        self.relay.set_result(result)
+
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        """Hands it on."""
+        self.relay.set_exception(exception)
+
+
+@coroutine
+def turn() -> Generator[None, None, None]:
+    """Gives other tasks a turn, as `asyncio.sleep(0)` does."""
+    yield
+
+
+async def run_sync(
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool,
+    limiter: CapacityLimiter | None,
+    beyond: bool,
+) -> Any:
+    """See `ebbpool.anyio.run_sync`; a call that goes `beyond` the executor's ceiling has borrowed from a limiter.
+
+    anyio has the task wait in a shield. Here the shield is raised by the first cancellation, for most calls never see
+    one: if the call still waits for capacity then, the cancellation goes through, as it does with anyio where a call
+    waits for a token.
+    """
+    if limiter is not None:
+        async with limiter:
+            return await run_sync(executor, func, args, abandon_on_cancel, None, beyond)
+    await turn()
+    task: Any = current_task()
+    state = task_states.get(ref(task))
+    scope = None if state is None else state.cancel_scope
+    if abandon_on_cancel and scope is not None:
+        with CancelScope() as own:
+            return await _start(executor, func, args, own, False, beyond)
+    requests = task.cancelling()
+    ticket = _start(executor, func, args, scope, not abandon_on_cancel, beyond)
+    try:
+        return await ticket
+    except CancelledError:
+        # If a native cancellation has come with it, which asyncio folds into one error, that one goes through.
+        if ticket.relay is None or task.cancelling() > requests + 1:
+            raise
+        relay = ticket.relay
+    finally:
+        # The ticket holds the error, whose traceback holds this frame.
+        del ticket
+    try:
+        with CancelScope(shield=True):
+            return await relay
+    finally:
+        del relay
+
+
+def _start(
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    scope: CancelScope | None,
+    shielded: bool,
+    beyond: bool,
+) -> Ticket:
+    loop = running_loop()
+    home = getattr(loop, HOME, None)
+    if home is None:
+        home = Home(loop)  # type: ignore[arg-type]  # a loop runs here
+        setattr(loop, HOME, home)
+    ticket = Ticket(loop=loop)
+    ticket.call = ticket.relay = None
+    ticket.shielded = shielded
+    run = copy_context().run
+    work = (_perform, home.token, scope, func, args)
+    ticket.call = executor.offload(home.mailbox, ticket, None, run, work, None, executor.guests if beyond else None)
+    return ticket
+
+
+def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Runs the call, in a worker; or in the loop's own thread, from where there is no way back to wait for."""
+    if LIBRARY is not None and LIBRARY.get() is not None:
+        LIBRARY.set(None)
+    if running_loop() is not None:
+        return call_in_line(func, args)
+    if BACKEND_IS_APART:
+        threadlocals.current_async_backend = AsyncIOBackend
+    threadlocals.current_token = token
+    threadlocals.current_cancel_scope = scope
+    try:
+        return func(*args)
+    except StopIteration as error:
+        raise RuntimeError("coroutine raised StopIteration") from error
+    finally:
+        del threadlocals.current_cancel_scope, threadlocals.current_token
+        if BACKEND_IS_APART:
+            del threadlocals.current_async_backend

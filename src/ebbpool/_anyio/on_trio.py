@@ -1,0 +1,227 @@
+"""How `ebbpool.anyio` runs calls for anyio's trio backend. Imported only where trio runs.
+
+What it does follows ``trio/_threads.py`` (MIT and Apache licences), of which it uses the variables through which
+``trio.from_thread`` finds its way back, and the messages it sends.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from contextvars import copy_context
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+import trio
+from anyio._backends._trio import TrioBackend
+from anyio._core._eventloop import threadlocals
+from outcome import Value
+from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local, _ActiveThreadCount
+from trio.lowlevel import (
+    Abort,
+    RunVar,
+    checkpoint_if_cancelled,
+    current_task,
+    current_trio_token,
+    enable_ki_protection,
+    in_trio_run,
+    reschedule,
+    wait_task_rescheduled,
+)
+
+from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
+from ebbpool._core.accel import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trio.lowlevel import Task
+
+    from ebbpool._core.accel import LoopCall
+    from ebbpool.executor import AdaptiveExecutor
+
+
+class Home:
+    """What every call from one run of trio needs."""
+
+    __slots__ = ("active", "mailbox", "token", "trio_token")
+
+    def __init__(self) -> None:
+        self.trio_token = current_trio_token()
+        self.token = token_for(TrioBackend, self.trio_token)
+        self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon)
+        # What ``trio.testing.wait_all_threads_completed`` counts.
+        try:
+            self.active = _active_threads_local.get()
+        except LookupError:
+            self.active = _ActiveThreadCount(0, trio.Event())
+            _active_threads_local.set(self.active)
+
+
+_home: RunVar[Home] = RunVar("ebbpool.anyio")
+
+
+class Ticket:
+    """Waits for the outcome of one call, in trio's thread.
+
+    Attributes:
+        home: The run it belongs to.
+        abandon: Whether a cancelled task leaves a running call behind.
+        task: Whom to wake, in the list in which trio's messages from the worker look for it.
+        cancel_with: What raises `trio.Cancelled`, once the task is cancelled; in the list where trio looks for it.
+        call: The call.
+        limiter: Where `self` has borrowed a token, to be given back when the call is over.
+        value: What the call returned.
+        error: What it raised.
+    """
+
+    __slots__ = ("abandon", "call", "cancel_with", "error", "home", "limiter", "task", "value")
+
+    call: LoopCall
+
+    def __init__(self, home: Home, task: Task, abandon: bool, limiter: Any) -> None:
+        self.home = home
+        self.abandon = abandon
+        self.task: list[Task | None] = [task]
+        self.cancel_with: list[Any] = [None]
+        self.limiter = limiter
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether nothing depends on the call any more."""
+        return self.task[0] is None and self.limiter is None
+
+    def set_result(self, value: Any) -> None:
+        """Wakes the task."""
+        self.value = value
+        self._wake()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Wakes the task."""
+        self.error = error
+        self._wake()
+
+    def cancel(self) -> None:
+        """Wakes the task: the pool has cancelled the call."""
+        self.set_exception(concurrent.futures.CancelledError(CANCELLED))
+
+    def abandoned(self, error: BaseException) -> None:
+        """Drops what an abandoned call raised, as trio does."""
+
+    def _wake(self) -> None:
+        self._give_back()
+        task = self.task[0]
+        self.task[0] = None
+        if task is not None:
+            reschedule(task, Value(self))
+
+    def _give_back(self) -> None:
+        limiter, self.limiter = self.limiter, None
+        if limiter is not None:
+            try:
+                limiter.release_on_behalf_of(self)
+            except BaseException as error:
+                # As in trio: a limiter may be anybody's, and its error takes the place of the outcome.
+                error.__context__ = self.error
+                self.error = error
+
+    def abort(self, raise_cancel: Any) -> Abort:
+        """Trio asks whether the task may be cancelled: yes, if the call waits for capacity, or may be abandoned."""
+        self.cancel_with[0] = raise_cancel
+        withdrawn = self.call.withdraw(True)
+        if withdrawn:
+            self._give_back()
+        if withdrawn or self.abandon:
+            self.task[0] = None
+            return Abort.SUCCEEDED
+        return Abort.FAILED
+
+
+@enable_ki_protection
+async def run_sync(
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool,
+    limiter: Any,
+    beyond: bool,
+) -> Any:
+    """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call may go `beyond` them."""
+    await checkpoint_if_cancelled()
+    try:
+        home = _home.get()
+    except LookupError:
+        home = Home()
+        _home.set(home)
+    run = copy_context().run
+    ticket = Ticket(home, current_task(), abandon_on_cancel, limiter)
+    active = home.active
+    try:
+        if limiter is not None:
+            await limiter.acquire_on_behalf_of(ticket)
+        active.count += 1
+        try:
+            try:
+                work = (_perform, ticket, func, args)
+                ticket.call = executor.offload(
+                    home.mailbox, ticket, None, run, work, None, executor.guests if beyond else None
+                )
+            except BaseException:
+                ticket._give_back()
+                raise
+            message = await wait_task_rescheduled(ticket.abort)
+            while message is not ticket:
+                if type(message) is RunSync:
+                    message.run_sync()
+                elif type(message) is Run:
+                    await message.run()
+                else:
+                    raise TypeError(f"a worker sent trio an unknown message: {message!r}")
+                message = await wait_task_rescheduled(ticket.abort)
+        finally:
+            active.count -= 1
+            if active.count == 0:
+                active.event.set()
+                active.event = trio.Event()
+        error = ticket.error
+        if error is None:
+            return ticket.value
+        raise error
+    finally:
+        # The error's traceback holds this frame and that of `_perform`, and with them the ticket.
+        ticket.error = error = message = None
+
+
+def _perform(ticket: Ticket, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Runs the call, in a worker; or in trio's own thread, from where there is no way back to wait for."""
+    if LIBRARY is not None and LIBRARY.get() is not None:
+        LIBRARY.set(None)
+    if in_trio_run():
+        return _synchronous(func, call_in_line(func, args))
+    home = ticket.home
+    data = PARENT_TASK_DATA
+    data.token = home.trio_token
+    data.abandon_on_cancel = ticket.abandon
+    data.cancel_register = ticket.cancel_with
+    data.task_register = ticket.task
+    if BACKEND_IS_APART:
+        threadlocals.current_async_backend = TrioBackend
+    threadlocals.current_token = home.token
+    try:
+        return _synchronous(func, func(*args))
+    except StopIteration as error:
+        raise RuntimeError("coroutine raised StopIteration") from error
+    finally:
+        del threadlocals.current_token
+        if BACKEND_IS_APART:
+            del threadlocals.current_async_backend
+        del data.token, data.abandon_on_cancel, data.cancel_register, data.task_register
+
+
+def _synchronous(func: Callable[..., Any], value: Any) -> Any:
+    if isinstance(value, CoroutineType):
+        value.close()
+        raise TypeError(
+            f"Trio expected a sync function, but {getattr(func, '__qualname__', func)!r} appears to be asynchronous"
+        )
+    return value

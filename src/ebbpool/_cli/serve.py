@@ -1,0 +1,224 @@
+"""What ``python -m ebbpool serve`` runs: `http.server`'s handler of files on a pool, in one process or several."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool._output import settle, unhindered
+
+if TYPE_CHECKING:
+    from ebbpool.prefork import Child
+
+BACKLOG = 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, read. Times are in seconds; `processes` None is this process alone."""
+
+    port: int
+    bind: str | None
+    directory: str
+    protocol: str
+    quiet: bool
+    processes: int | None
+    max_workers: int
+    min_workers: int
+    min_spare_workers: int
+    keep_alive: float
+    max_queue: int | None
+    header_timeout: float
+    idle_timeout: float
+    request_timeout: float
+    shutdown_timeout: float
+
+
+class FileHandler(http.server.SimpleHTTPRequestHandler):
+    """`SimpleHTTPRequestHandler`, which can be quiet, and which clients of HTTP/1.0 can keep their connections to."""
+
+    server: FileServer
+
+    def end_headers(self) -> None:
+        """Ends the head; a client of HTTP/1.0 that keeps its connection is told so, and would wait for its end else."""
+        if self.request_version == "HTTP/1.0" and not self.close_connection:
+            self.send_header("Connection", "keep-alive")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
+        """Writes a line to standard error, unless the server is to be quiet; in a worker.
+
+        A reply does not depend on whether somebody reads that.
+        """
+        if not self.server.options.quiet and sys.stderr is not None:
+            with suppress(OSError, ValueError):
+                super().log_message(format, *args)
+
+
+class FileServer(AdaptivePoolHTTPServer):
+    """Serves the files that `options` name."""
+
+    # What still runs once `server_close` has given up is not to keep the process.
+    daemon_threads = True
+
+    def __init__(self, *args: Any, options: Options, **kwargs: Any) -> None:
+        self.options = options
+        self.max_workers = options.max_workers
+        self.min_workers = options.min_workers
+        self.min_spare_workers = options.min_spare_workers
+        self.keep_alive = options.keep_alive
+        self.max_queue = options.max_queue
+        self.header_timeout = options.header_timeout
+        self.idle_timeout = options.idle_timeout
+        self.request_timeout = options.request_timeout
+        self.shutdown_timeout = options.shutdown_timeout
+        super().__init__(*args, **kwargs)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Reports an exception of a handler, in a worker; that a client left, in one line."""
+        error = sys.exception()
+        if sys.stderr is None:
+            return
+        with suppress(OSError, ValueError):
+            if not isinstance(error, ConnectionError):
+                super().handle_error(request, client_address)
+            elif not self.options.quiet:
+                sys.stderr.write(f"{client_address[0]} left: {error}\n")
+
+
+def server_on(listener: socket.socket, options: Options) -> FileServer:
+    """Returns a server on `listener`, which is bound and listens."""
+    handler = type("FileHandler", (FileHandler,), {"protocol_version": options.protocol})
+    return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
+
+
+def listen(options: Options) -> socket.socket:
+    """Returns a socket that listens where `options` say: on IPv4 and IPv6 if the address allows, as `http.server` does.
+
+    Raises:
+        OSError: The address is taken, or cannot be had.
+    """
+    found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+
+
+def serve(options: Options) -> int:
+    """Serves until a signal ends it; main thread only.
+
+    Returns:
+        The exit status: 0 if all that ran was done, 1 if it could not begin or could not end.
+    """
+    try:
+        with unhindered():
+            return _serve(options)
+    finally:
+        settle(sys.stdout, sys.stderr)
+
+
+def _serve(options: Options) -> int:
+    try:
+        listener = listen(options)
+    except OSError as error:
+        # `create_server` repeats the address in its own way.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        return _failed(f"cannot listen on {options.bind or 'all interfaces'}, port {options.port}: {reason}")
+    except UnicodeError as error:
+        return _failed(f"cannot listen on {options.bind}, port {options.port}: the name cannot be encoded: {error}")
+    with listener:
+        if options.processes is None:
+            return _serve_here(listener, options)
+        return _serve_in_children(listener, options)
+
+
+def _serve_in_children(listener: socket.socket, options: Options) -> int:
+    from ebbpool import prefork
+
+    _announce(listener)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("ebbpool.prefork").setLevel(logging.WARNING if options.quiet else logging.INFO)
+    return prefork.run(
+        functools.partial(serve_in_child, options),
+        bind=listener,
+        processes=options.processes,
+        backlog=BACKLOG,
+        graceful_timeout=options.shutdown_timeout,
+    )
+
+
+def serve_in_child(options: Options, child: Child) -> None:
+    """What each process of several runs."""
+    child.serve(server_on(child.listener, options))
+
+
+def _serve_here(listener: socket.socket, options: Options) -> int:
+    server = server_on(listener, options)
+    with _ended_by_signals(server) as received:
+        _announce(listener)
+        server.serve_forever()
+        if signal.SIGINT in received:
+            _say(sys.stdout, "\nKeyboard interrupt received, exiting.")
+        try:
+            server.server_close()
+        except TimeoutError as error:
+            return _failed(str(error))
+    return 0
+
+
+@contextmanager
+def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
+    """Has the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
+    received: list[int] = []
+    # Nothing else that wakes a thread can be used by a handler that interrupts it.
+    bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, frame: object) -> None:
+        if received:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        received.append(number)
+        bell.put(None)
+
+    def stop() -> None:
+        bell.get()
+        server.shutdown()
+
+    threading.Thread(target=stop, name="ebbpool-serve-stop", daemon=True).start()
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _announce(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    _say(sys.stdout, f"Serving HTTP on {host} port {port} (http://{shown}:{port}/) ...")
+
+
+def _failed(reason: str) -> int:
+    _say(sys.stderr, f"python -m ebbpool serve: error: {reason}")
+    return 1
+
+
+def _say(stream: TextIO | None, line: str) -> None:
+    """Prints a line, if there is somebody to read it."""
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            print(line, file=stream, flush=True)

@@ -1,0 +1,1 @@
+"""What is compiled, its plain source, and the pick between the two."""

@@ -1,0 +1,41 @@
+"""Picks the compiled engine where there is one, the plain one otherwise or where ``EBBPOOL_PURE=1`` asks for it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import TYPE_CHECKING, TypeVar
+
+from ebbpool._interpreter import PURE
+
+if TYPE_CHECKING:
+    from ebbpool._core import engine as core
+elif PURE:
+    from ebbpool._core import engine as core
+else:
+    try:
+        from ebbpool._core import engine_c as core
+    except ImportError:
+        from ebbpool._core import engine as core
+
+COMPILED = core.COMPILED
+"""Whether the compiled core runs."""
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+    class Future(concurrent.futures.Future[T]):
+        """What `engine.Future` is to a type checker, which cannot follow its two bases."""
+else:
+    Future = core.Future
+
+ExecutorCore = core.ExecutorCore
+LaneCore = core.LaneCore
+LoopCall = core.LoopCall
+Mailbox = core.Mailbox
+Pool = core.Pool
+Worker = core.Worker
+connect = core.connect
+current_worker = core.current_worker
+instrumented = core.instrumented
+keep_time = core.keep_time
+orphans = core.orphans

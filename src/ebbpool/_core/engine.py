@@ -1,0 +1,2432 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""The hot path: the future, the queue, the parked workers and the worker's loop.
+
+This file runs as it stands and is also compiled, typed from ``engine_c.pxd``. One mutex per pool guards the queue,
+the stack of parked workers and every state change of the pool's futures. Two rules keep that safe:
+
+* Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of
+  a reference that might be the last one to a user's object.
+* What has to follow a decision made under the mutex and takes time (start a worker, call the timekeeper) is returned as
+  an *errand* and done after the mutex is free.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import sys
+import threading
+import weakref
+from _thread import LockType, allocate_lock
+from collections import deque
+from concurrent.futures import CancelledError, InvalidStateError, thread
+from concurrent.futures._base import LOGGER
+from contextvars import Context, copy_context
+from functools import partial
+from time import sleep
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # Where C is made of this file, engine_c.pxd declares these.
+    from time import monotonic
+
+    from ebbpool._core.uncompiled import altered, breathe, enter, fence, free_mutex, leave, remember, version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class Crew(Protocol):
+        """Starts a pool's threads; see ``ebbpool._pool.crew``."""
+
+        def start(self, searching: bool) -> BaseException | None: ...
+        def watch(self) -> BaseException | None: ...
+
+
+COMPILED = bool(cython.compiled)
+
+PENDING = 0
+RUNNING = 1
+CANCELLED = 2
+NOTIFIED = 3
+FINISHED = 4
+STATES = ("PENDING", "RUNNING", "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
+DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
+
+START = "start"
+EXTRA = "extra"
+HASTE = "haste"
+WATCH = "watch"
+
+HELD = -1.0
+COMPACT = 64
+"""From how many dead futures on a queue is looked through for them."""
+OVERTAKEN = 0.1
+"""Seconds for which tasks that go first may hold up the others; from then on they take turns."""
+TURNS = 256
+"""Up to so many tasks that go first, one that was overtaken is taken after each of them."""
+SLICE = 256
+"""How many results a loop is given before its other callbacks have their turn."""
+GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+STINT = 5e-3
+"""Seconds for which a loop is given results, slice after slice, until other threads have their turn.
+
+Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
+the GIL wakes from that too late each time, and begins anew with the interval after which it would ask for it.
+"""
+NAP = 50e-6
+"""Seconds for which the GIL is left to them then: as long as a thread needs to wake up."""
+
+ROOM = 24
+"""How deep the calls may go by which the plain core takes back a start that failed."""
+
+_here = threading.local()
+
+_Standard = thread.ThreadPoolExecutor
+_own: Any = None
+"""The standard library's `ThreadPoolExecutor.submit`, as it was when `_replaced` found it in its place."""
+_own_code: Any = None
+_kept: list[Any] = []
+"""Every `_own` and `_own_code` that there has been: compiled code looks at them through bare pointers."""
+
+
+def instrumented() -> bool:
+    """Return whether something stands in the place of `ThreadPoolExecutor.submit`, to see what is submitted."""
+    if cython.compiled:
+        return altered() and _replaced()
+    return (_Standard.submit is not _own or _own.__code__ is not _own_code) and _replaced()
+
+
+def _replaced() -> bool:
+    """Look at `ThreadPoolExecutor.submit` again: whether it is another function, or has got another code."""
+    global _own, _own_code
+    # Looked up twice, because a type has a version only once something was looked up in it. A change after this is read
+    # makes it another one.
+    tag = version(_Standard) if cython.compiled and _Standard.submit is not None else 0
+    function = _Standard.submit
+    if type(function) is not FunctionType or function.__globals__ is not thread.__dict__:
+        return True
+    code = function.__code__
+    if "_work_queue" not in code.co_names:
+        return True
+    if function is not _own or code is not _own_code:
+        _kept.append((function, code))
+    _own, _own_code = function, code
+    if cython.compiled:
+        remember(_Standard, tag, function, code)
+    return False
+
+
+# Interpreted, unlike the rest of this file where that is compiled: to call it passes the eval breaker.
+_interpreted: Callable[[], None] = eval("lambda: None")
+
+
+class FutureCore:
+    """State and protocol of a future, in the shape the worker's loop wants it.
+
+    A pending future carries its own call. Lock and condition objects appear only when somebody waits.
+
+    Attributes:
+        _since: When the future was queued (monotonic seconds); below zero while it is *held*: pending, and on no queue.
+        _lane: The lane it was submitted to, or None.
+    """
+
+    _code: int
+    _value: Any
+    _error: BaseException | None
+    _fn: Callable[..., Any] | None
+    _args: tuple[Any, ...] | None
+    _kwargs: dict[str, Any] | None
+    _since: float
+    _pool: Pool
+    _audience: list[Any] | None
+    _cond: threading.Condition | None
+    _observers: list[Any] | None
+    _lane: LaneCore | None
+
+    __slots__ = (
+        "_args",
+        "_audience",
+        "_code",
+        "_cond",
+        "_error",
+        "_fn",
+        "_kwargs",
+        "_lane",
+        "_observers",
+        "_pool",
+        "_since",
+        "_value",
+    )
+
+    def __init__(self) -> None:
+        self._pool = _ORPHANS
+        self._code = PENDING
+        self._value = self._error = self._audience = self._cond = self._observers = self._lane = None
+        self._fn = self._args = self._kwargs = None
+
+    def cancel(self) -> bool:
+        """Cancels the call if it has not started; tells everyone who waits, in the calling thread.
+
+        Returns:
+            True if the call will never run.
+        """
+        wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
+        if not self._conclude(PENDING, PENDING, wanted, None, None):
+            return self.cancelled()
+        self._forget()
+        self._sweep()
+        return True
+
+    def _forget(self) -> None:
+        """Drops a call that will not be made."""
+        self._fn = self._args = self._kwargs = None
+
+    def _sweep(self) -> None:
+        if self._pool.dead >= COMPACT:
+            self._pool.compact()
+        if self._lane is not None and self._lane.dead >= COMPACT:
+            self._lane.compact()
+
+    def cancelled(self) -> bool:
+        """True if the call was cancelled."""
+        return self._code == CANCELLED or self._code == NOTIFIED
+
+    def running(self) -> bool:
+        """True while the call is being executed."""
+        return self._code == RUNNING
+
+    def done(self) -> bool:
+        """True if the call was cancelled or has finished."""
+        return self._code >= CANCELLED
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Returns what the call returned, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+            BaseException: whatever the call raised.
+        """
+        if self._code != FINISHED:
+            self._settle(timeout)
+        elif cython.compiled:
+            fence()
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            # The traceback holds this frame, and the error holds the traceback.
+            self = None  # type: ignore[assignment]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Returns what the call raised, or None, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+        """
+        self._settle(timeout)
+        return self._error
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Has `fn(self)` called once the future is done.
+
+        It runs in the thread that finishes or cancels the future, or here and now if that has happened. What it
+        raises is logged to the ``concurrent.futures`` logger.
+        """
+        with self._pool.mutex:
+            waits = self._code < CANCELLED
+            if waits:
+                if self._audience is None:
+                    self._audience = []
+                self._audience.append(fn)
+        if not waits:
+            self._tell([fn])
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Marks the future as running; returns False if it was cancelled. For executors only.
+
+        Raises:
+            RuntimeError: the future is running or done.
+        """
+        with self._pool.mutex:
+            started = self._code == PENDING
+            if started:
+                self._move(RUNNING, None, None)
+        if started:
+            return True
+        if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
+            return False
+        LOGGER.critical("Future %s in unexpected state: %s", id(self), self._state)
+        raise RuntimeError("Future in unexpected state")
+
+    def set_result(self, result: Any) -> None:
+        """Sets the result. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, result, None):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Sets the exception. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
+        """Moves a future whose state lies in first..last to `code` and tells everyone; False if it is elsewhere."""
+        audience = None
+        with self._pool.mutex:
+            condition = self._cond
+            moved = condition is None and first <= self._code <= last
+            if moved:
+                audience = self._move(code, value, error)
+        if condition is not None:
+            with condition:
+                with self._pool.mutex:
+                    moved = first <= self._code <= last
+                    if moved:
+                        audience = self._move(code, value, error)
+                if moved and code != CANCELLED:
+                    for observer in self._observers or ():
+                        if code == NOTIFIED:
+                            observer.add_cancelled(self)
+                        elif error is not None:
+                            observer.add_exception(self)
+                        else:
+                            observer.add_result(self)
+                if moved:
+                    condition.notify_all()
+        if moved and audience is not None:
+            self._tell(audience)
+        return moved
+
+    def _move(self, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
+        """Under the mutex. Returns who is to be told."""
+        if self._code == PENDING and self._pool is not _ORPHANS:
+            self._pool.bury(self, code)
+        if code == RUNNING:
+            self._code = code
+            return None
+        audience = self._audience
+        self._audience = None
+        if code == FINISHED:
+            self._value = value
+            self._error = error
+            if cython.compiled:
+                fence()
+        self._code = code
+        return audience
+
+    def perform(self, aside: bool = True) -> None:
+        """Run the call in this thread; it is counted here if it has been taken from no queue (`aside`)."""
+        fn, args, kwargs = self._fn, self._args, self._kwargs
+        self._fn = self._args = self._kwargs = None
+        self._code = RUNNING
+        value = error = None
+        try:
+            value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as caught:
+            error = _trimmed(caught)
+        fn = args = kwargs = None
+        if aside:
+            self._pool.count_aside(error is not None)
+        self._conclude(RUNNING, RUNNING, FINISHED, value, error)
+        value = error = None
+
+    def reject(self, error: BaseException) -> None:
+        """Fails a queued task that nobody will run; nothing happens if it is no longer queued."""
+        if self._conclude(PENDING, PENDING, FINISHED, None, error):
+            self._forget()
+
+    def disown(self, error: BaseException) -> None:
+        """In a forked child: fails without telling anyone, for whoever would be told stayed with the parent.
+
+        The locks on the way there may have been held by threads that no longer exist.
+        """
+        self._audience = self._cond = self._observers = None
+        self._forget()
+        if self._code < CANCELLED:
+            self._error = error
+            self._code = FINISHED
+
+    def _tell(self, audience: list[Any]) -> None:
+        interrupt = None
+        # A callback may take its time, or wait for a thread that waits for the result.
+        for listener in audience:
+            if type(listener) is LockType:
+                listener.release()
+        for listener in audience:
+            if type(listener) is LockType:
+                continue
+            try:
+                listener(self)
+            except Exception:
+                LOGGER.exception("exception calling callback for %r", self)
+            except BaseException as error:
+                # A worker survives it; any other thread is told, once everyone else has been.
+                LOGGER.exception("exception calling callback for %r", self)
+                if getattr(_here, "worker", None) is None:
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _settle(self, timeout: float | None) -> None:
+        if self._code < CANCELLED:
+            self._await(timeout)
+        if cython.compiled:
+            fence()
+        if self._code != FINISHED:
+            try:
+                raise CancelledError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _await(self, timeout: float | None) -> None:
+        if timeout is None or timeout > 0:
+            reason = self._pool.forbids()
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for a future here: {reason}")
+        if self._pool is _ORPHANS:
+            # Whoever made this future may set its state by hand, and notify its condition.
+            self._await_condition(timeout)
+            return
+        waiter = allocate_lock()
+        waiter.acquire()
+        with self._pool.mutex:
+            if self._code >= CANCELLED:
+                return
+            if self._audience is None:
+                self._audience = []
+            self._audience.append(waiter)
+        here = getattr(_here, "worker", None)
+        nested = here is not None and here.pool is self._pool
+        if nested:
+            self._pool.block()
+        told = False
+        try:
+            if here is not None and nested and here.standing_in and timeout is None:
+                # No other thread may ever take what this one waits for.
+                while self._code < CANCELLED and self._pool.stand_in():
+                    pass
+            told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+        finally:
+            if nested:
+                self._pool.unblock()
+            if not told:
+                self._ignore(waiter)
+        if not (told or self.done()):
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _await_condition(self, timeout: float | None) -> None:
+        condition = self._condition
+        with condition:
+            if not self.done():
+                condition.wait(timeout)
+        if not self.done():
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]
+
+    def _ignore(self, waiter: LockType) -> None:
+        # By identity: a callback's own __eq__ must not run under the mutex.
+        with self._pool.mutex:
+            if self._audience is not None:
+                for place in range(len(self._audience)):
+                    if self._audience[place] is waiter:
+                        del self._audience[place]
+                        break
+
+    @property
+    def _condition(self) -> threading.Condition:
+        fresh = threading.Condition()
+        with self._pool.mutex:
+            if self._cond is None:
+                self._cond = fresh
+                # Sends the worker's loop down the path that takes the condition first.
+                if self._audience is None and self._code < CANCELLED:
+                    self._audience = []
+            condition = self._cond
+        return condition
+
+    @property
+    def _waiters(self) -> list[Any]:
+        fresh = Observers(self)
+        with self._pool.mutex:
+            if self._observers is None:
+                self._observers = fresh
+            observers = self._observers
+        return observers
+
+    @property
+    def _done_callbacks(self) -> list[Callable[[Any], object]]:
+        with self._pool.mutex:
+            audience = self._audience
+        return [listener for listener in audience or () if type(listener) is not LockType]
+
+    @property
+    def _state(self) -> str:
+        return STATES[self._code]
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._code = STATES.index(state)
+
+    @property
+    def _result(self) -> Any:
+        return self._value
+
+    @_result.setter
+    def _result(self, value: Any) -> None:
+        self._value = value
+
+    @property
+    def _exception(self) -> BaseException | None:
+        return self._error
+
+    @_exception.setter
+    def _exception(self, error: BaseException | None) -> None:
+        self._error = error
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """(done, cancelled, result, exception), as asyncio asks for it on newer Pythons."""
+        code = self._code
+        if cython.compiled:
+            fence()
+        if code == FINISHED:
+            return True, False, self._value, self._error
+        return code >= CANCELLED, code >= CANCELLED, None, None
+
+    def __repr__(self) -> str:
+        text = f"<{type(self).__name__} at {id(self):#x} state={DESCRIPTIONS[self._code]}"
+        if self._code != FINISHED:
+            return text + ">"
+        if self._error is not None:
+            return f"{text} raised {type(self._error).__name__}>"
+        return f"{text} returned {type(self._value).__name__}>"
+
+
+# The standard library's Future has plain attributes where FutureCore has properties.
+class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]
+    """The result of a call handed to a pool: a `concurrent.futures.Future` that is cheap until it is waited on."""
+
+    @cython.locals(future=FutureCore)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one that is complete without `__init__`, which a subclass may forget. Not on the way of `submit`."""
+        future = FutureCore.__new__(cls)
+        FutureCore.__init__(future)
+        return future
+
+
+class Observers(list[Any]):
+    """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
+
+    A worker that is about to wait there for a future of its own pool has its event replaced by one that counts the
+    worker as blocked while it waits; a thread that must not wait, by one that says why.
+    """
+
+    @cython.locals(future=FutureCore)
+    def __init__(self, future: FutureCore) -> None:
+        super().__init__()
+        self._pool = future._pool
+
+    def append(self, waiter: Any) -> None:
+        worker = getattr(_here, "worker", None)
+        if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
+            waiter.event = _CountedEvent(waiter.event, self._pool)
+        reason = self._pool.forbids()
+        if reason is not None:
+            waiter.event = _ForbiddenEvent(waiter.event, reason)
+        super().append(waiter)
+
+
+class _CountedEvent:
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
+        self._event = event
+        self._pool = pool
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._pool.block()
+        try:
+            worker = getattr(_here, "worker", None)
+            if worker is not None and worker.standing_in:
+                # Nobody else will take the tasks that this one waits for.
+                while not self._event.is_set() and self._pool.stand_in():
+                    pass
+            return self._event.wait(timeout)
+        finally:
+            self._pool.unblock()
+
+
+class _ForbiddenEvent:
+    def __init__(self, event: threading.Event, reason: str) -> None:
+        self._event = event
+        self._reason = reason
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._event.is_set() and (timeout is None or timeout > 0):
+            raise RuntimeError(f"cannot wait for futures here: {self._reason}")
+        return self._event.is_set()
+
+
+class LoopCall(FutureCore):
+    """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
+
+    Compiled, it enters its context itself: `Context.run` would cost a bound method and another tuple.
+
+    A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
+    for what was raised after it was done.
+    """
+
+    _mailbox: Mailbox
+    _ticket: Any
+    _context: Context | None
+
+    __slots__ = ("_context", "_mailbox", "_ticket")
+
+    def _tell(self, audience: list[Any]) -> None:
+        self._mailbox.post(self)
+
+    def _forget(self) -> None:
+        self._fn = self._args = self._kwargs = None
+        if cython.compiled:
+            self._context = None
+
+    def perform(self, aside: bool = True) -> None:
+        """Run the call in this thread, in its own context."""
+        if cython.compiled and self._context is not None:
+            self._args = (self._fn, *(self._args or ()))
+            self._fn = self._context.run
+            self._context = None
+        FutureCore.perform(self, aside)
+
+    def withdraw(self, at_ceiling: bool = False) -> bool:
+        """Takes the call off the queue, in any thread; the ticket is not told.
+
+        Args:
+            at_ceiling: Whether to do so only where the call waits for capacity, and not just for a worker to come.
+
+        Returns:
+            True if the call will never run.
+        """
+        pool = self._pool
+        with pool.mutex:
+            waits = self._code == PENDING
+            if waits and at_ceiling and self._since >= 0:
+                waits = pool.headcount - pool.blocked >= pool.max_workers
+            if waits:
+                self._move(NOTIFIED, None, None)
+        if waits:
+            self._forget()
+            self._ticket = None
+            self._sweep()
+        return self._code == NOTIFIED
+
+    def deliver(self) -> None:
+        """Gives the outcome to the ticket, in the loop's thread."""
+        ticket, value, error = self._ticket, self._value, self._error
+        self._ticket = self._value = self._error = None
+        if ticket is None:
+            return
+        if ticket.done():
+            if error is not None:
+                ticket.abandoned(error)
+        elif error is not None:
+            ticket.set_exception(error)
+        elif self._code == FINISHED:
+            ticket.set_result(value)
+        else:
+            ticket.cancel()
+
+
+class Mailbox:
+    """Where workers leave finished calls for one event loop, which is woken once per batch.
+
+    A result is delivered by a callback that was put on the loop after the call had ended. So whatever the call itself
+    put there comes first. The call that wakes the loop has just been finished; those that join it in the mailbox may
+    have put something behind the waking callback, and are delivered by the next one.
+
+    Args:
+        wake: Has the given function called in the loop's thread; for any thread. What it raises means that the loop
+            has ended: the results are dropped.
+        again: The same, for the loop's own thread.
+
+    Attributes:
+        arrived: Finished calls, left by workers.
+        due: Calls whose turn it is; the loop's thread alone touches it.
+        ringing: Whether a callback of this mailbox is on the loop, or about to be.
+        nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
+    """
+
+    __slots__ = ("again", "arrived", "due", "mutex", "nap_due", "ringing", "wake")
+
+    mutex: Any
+
+    def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
+        if not cython.compiled:
+            self.mutex = threading.RLock()
+        self.wake = wake
+        self.again = again
+        self.arrived: list[LoopCall] = []
+        self.due: deque[LoopCall] = deque()
+        self.ringing = False
+        self.nap_due = 0.0
+
+    def post(self, call: LoopCall) -> None:
+        """Leaves a finished call, and wakes the loop if nobody has."""
+        with self.mutex:
+            self.arrived.append(call)
+            ring = not self.ringing
+            self.ringing = True
+        if ring:
+            try:
+                self.wake(self.open)
+            except BaseException:
+                # Either the loop has ended, or this is a signal handler's error, or one thrown into this thread: that
+                # must not cost the results.
+                try:
+                    self.wake(self.open)
+                except BaseException as error:
+                    lost = self._empty(False)
+                    if not isinstance(error, RuntimeError):
+                        LOGGER.exception("%d results could not be delivered", len(lost))
+                else:
+                    raise
+
+    def _empty(self, ringing: bool) -> list[LoopCall]:
+        arrived: list[LoopCall] = []
+        with self.mutex:
+            arrived, self.arrived = self.arrived, arrived
+            self.ringing = ringing
+        return arrived
+
+    @cython.locals(call=LoopCall)
+    def open(self) -> None:
+        """Begins to deliver, in the loop's thread."""
+        arrived = self._empty(True)
+        try:
+            if arrived:
+                call = arrived[0]
+                call.deliver()
+        finally:
+            if len(arrived) > 1:
+                del arrived[0]
+                self.due.extend(arrived)
+            self._go_on()
+
+    @cython.locals(call=LoopCall)
+    def deliver(self) -> None:
+        """Delivers up to `SLICE` results, in the loop's thread."""
+        if GIL:
+            now = monotonic()
+            if now >= self.nap_due:
+                if now < self.nap_due + STINT:
+                    sleep(NAP)
+                self.nap_due = now + STINT
+        count = min(len(self.due), SLICE)
+        arrived = self._empty(True)
+        try:
+            while count > 0:
+                count -= 1
+                call = self.due.popleft()
+                call.deliver()
+        finally:
+            self.due.extend(arrived)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.due:
+            with self.mutex:
+                self.ringing = bool(self.arrived)
+                if not self.ringing:
+                    return
+        try:
+            self.again(self.deliver)
+        except BaseException:
+            # A signal handler's. Without a callback on the loop nothing would ever be delivered again.
+            self.again(self.deliver)
+            raise
+
+
+class Worker:
+    """One thread's place in a pool.
+
+    Attributes:
+        mailbox: A lock that is free only when somebody has woken this worker.
+        current: The task in hand, until its callbacks are done.
+        since: When the task in hand was taken (monotonic seconds).
+        patience: Seconds to stay parked; below zero, for ever.
+        fresh: Whether `Pool._arrived` has something to clear.
+        standing_in: Whether its thread is none of the pool's; see `Pool.stand_in`.
+    """
+
+    __slots__ = (
+        "current",
+        "expired",
+        "fresh",
+        "leaving",
+        "mailbox",
+        "parked",
+        "patience",
+        "pool",
+        "roused",
+        "searching",
+        "since",
+        "standing_in",
+        "starting",
+        "thread",
+    )
+
+    def __init__(self, pool: Pool, searching: bool) -> None:
+        self.pool = pool
+        self.mailbox = allocate_lock()
+        self.mailbox.acquire()
+        self.thread: threading.Thread = threading.main_thread()
+        self.current: FutureCore | None = None
+        self.since = 0.0
+        self.patience = 0.0
+        self.parked = False
+        self.roused = False
+        self.searching = searching
+        self.starting = True
+        self.fresh = True
+        self.expired = False
+        self.leaving = False
+        self.standing_in = False
+
+    # Nothing here can be None where an attribute of it is asked for.
+    @cython.nonecheck(False)
+    @cython.locals(done=FutureCore, future=FutureCore, letter=LoopCall, unsettled=cython.bint, failed=cython.bint)
+    def run(self) -> None:
+        """Takes and runs tasks until it is time to leave."""
+        pool = self.pool
+        if pool is None:
+            raise RuntimeError("Worker.__init__() was never called")
+        done: Any = None
+        future: Any = None
+        letter: Any = None
+        value = error = errand = context = None
+        unsettled = failed = False
+        _here.worker = self
+        while True:
+            # One visit to the mutex settles the last task and takes the next. `done` keeps the last one alive until
+            # the mutex is free.
+            # Signals reach the main thread alone, so that nothing can come between this and the `try`.
+            pool.mutex.acquire()
+            try:
+                if unsettled and done._audience is None:
+                    if done._code == RUNNING:
+                        done._value = value
+                        done._error = error
+                        if cython.compiled:
+                            fence()
+                        done._code = FINISHED
+                    failed = error is not None
+                    unsettled = False
+                elif unsettled and type(done) is LoopCall:
+                    letter = done
+                    if letter._code == RUNNING:
+                        letter._value = value
+                        letter._error = error
+                        letter._code = FINISHED
+                    failed = error is not None
+                    unsettled = False
+                if not unsettled:
+                    self.current = None
+                    if failed:
+                        pool.failed += 1
+                    if done is not None and done._lane is not None:
+                        pool._vacate(done._lane, failed)
+                    failed = False
+                    if pool.queue and not pool.surplus:
+                        future = pool._next() if pool.ahead else pool.dequeue()
+                        if future._code == PENDING:
+                            future._code = RUNNING
+                            self.current = future
+                            pool.taken += 1
+                            if self.fresh:
+                                errand = pool._arrived(self)
+                            self.since = pool.clock
+                        else:
+                            pool.dead -= 1
+                        if pool.seekers:
+                            pool._make_room()
+                    else:
+                        errand = pool._rest(self)
+            finally:
+                pool.mutex.release()
+            if unsettled:
+                try:
+                    done._conclude(RUNNING, RUNNING, FINISHED, value, error)
+                except BaseException:
+                    LOGGER.critical("Exception while %r was being settled:", done, exc_info=True)
+                failed = error is not None
+                unsettled = False
+                continue
+            done = value = error = None
+            if letter is not None:
+                # Only now, when this worker is parked or has its next task, does the loop get to know.
+                letter._mailbox.post(letter)
+                letter = None
+            if errand is not None:
+                pool._run(errand, None)
+                errand = None
+            if future is None:
+                if self.leaving:
+                    break
+                if not self.mailbox.acquire(True, self.patience):
+                    pool.expire(self)
+                continue
+            if self.current is None:
+                future = None
+                continue
+            fn, args, kwargs = future._fn, future._args, future._kwargs
+            future._fn = future._args = future._kwargs = None
+            if cython.compiled and type(future) is LoopCall:
+                letter = future
+                context, letter._context = letter._context, None
+                letter = None
+                if context is not None:
+                    enter(context)
+            try:
+                if cython.compiled:
+                    breathe()
+                value = fn(*args) if kwargs is None else fn(*args, **kwargs)
+            except BaseException as caught:
+                error = _trimmed(caught)
+            if cython.compiled and context is not None:
+                leave(context)
+                context = None
+            fn = args = kwargs = None
+            done = future
+            future = None
+            unsettled = True
+        _here.worker = None
+
+
+def _nobody() -> None:
+    return None
+
+
+def _leave_room(depth: int) -> None:
+    """Raise RecursionError in the plain core, before anything is changed, where calls `depth` deep would."""
+    if depth > 0:
+        _leave_room(depth - 1)
+
+
+@cython.locals(future=FutureCore)
+def _pending(futures: list[FutureCore]) -> list[FutureCore]:
+    pending: list[FutureCore] = []
+    for future in futures:
+        if future._code == PENDING:
+            pending.append(future)
+    return pending
+
+
+def _trimmed(error: BaseException) -> BaseException:
+    # The worker's own frame would tie the error to whatever the worker does next.
+    trace = error.__traceback__
+    return error if trace is None else error.with_traceback(trace.tb_next)
+
+
+class LaneCore:
+    """A limited share of a pool: its tasks wait in a backlog of their own until the limit lets them into the queue.
+
+    The pool's mutex guards it.
+
+    Attributes:
+        first: Whether its tasks go to the head of the pool's queue.
+        beyond: Whether each of its tasks lifts the pool's ceiling by one for as long as it is there.
+        backlog: Held futures, oldest first.
+        admitted: Tasks in the pool's queue or running; where any wait in the backlog, this is `limit`.
+        dead: Futures in the backlog that were cancelled while they waited.
+        taken: Tasks that have left the pool, run or refused.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "admitted",
+        "backlog",
+        "beyond",
+        "cancelled",
+        "closed",
+        "dead",
+        "failed",
+        "first",
+        "limit",
+        "pool",
+        "taken",
+    )
+
+    def __init__(self, pool: Pool, limit: int, first: bool, beyond: bool = False) -> None:
+        self.pool = pool
+        self.limit = limit
+        self.first = first
+        self.beyond = beyond
+        self.closed = False
+        self.backlog: deque[FutureCore] = deque()
+        self.admitted = 0
+        self.dead = 0
+        self.taken = 0
+        self.failed = 0
+        self.cancelled = 0
+
+    def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
+        """Under the mutex: admits a future that the pool would refuse for the given reason, or keeps it back."""
+        if refusal is not None and refusal != "full":
+            return refusal
+        if self.closed:
+            return "closed"
+        # The limit bounds what a lane adds to the pool's queue.
+        if self.admitted < self.limit:
+            self.enter()
+        else:
+            future._since = HELD - self.pool.clock
+            self.backlog.append(future)
+        return None
+
+    def enter(self) -> None:
+        """Under the mutex: one of its tasks goes to the pool's queue."""
+        self.admitted += 1
+        if self.beyond:
+            self.pool._lend(1)
+
+    def leave(self) -> None:
+        """Under the mutex: one of its tasks has left the pool."""
+        self.admitted -= 1
+        if self.beyond:
+            self.pool._lend(-1)
+
+    def renew(self) -> None:
+        """In a forked child: all its tasks stayed with the parent."""
+        self.backlog = deque()
+        self.admitted = self.dead = 0
+
+    def close(self) -> None:
+        """Takes no more tasks."""
+        with self.pool.mutex:
+            self.closed = True
+
+    @cython.locals(future=FutureCore)
+    def compact(self) -> None:
+        """Drops cancelled futures from the backlog once they are most of it."""
+        fresh: deque[FutureCore] = deque()
+        trash: list[FutureCore] = []
+        with self.pool.mutex:
+            if self.dead < COMPACT or self.dead * 2 < len(self.backlog):
+                return
+            while self.backlog:
+                future = self.backlog.popleft()
+                if future._code == PENDING:
+                    fresh.append(future)
+                else:
+                    trash.append(future)
+            self.backlog = fresh
+            self.dead = 0
+
+    @cython.locals(future=FutureCore)
+    def waiting(self) -> list[FutureCore]:
+        """The lane's futures that wait, those in its backlog first."""
+        waiting: list[FutureCore] = []
+        with self.pool.mutex:
+            waiting.extend(self.backlog)
+            for future in self.pool.queue:
+                if future._lane is self:
+                    waiting.append(future)
+        return _pending(waiting)
+
+    @cython.locals(future=FutureCore, worker=Worker)
+    def counts(self) -> dict[str, float]:
+        """The figures behind `LaneStats`."""
+        oldest = 0.0
+        running = 0
+        with self.pool.mutex:
+            now = monotonic()
+            for worker in self.pool.workers:
+                if worker.current is not None and worker.current._lane is self:
+                    running += 1
+            for future in self.backlog:
+                if future._code == PENDING:
+                    oldest = now - HELD + future._since
+                    break
+            if self.admitted > running:
+                for future in self.pool.queue:
+                    if future._lane is self and future._code == PENDING:
+                        oldest = max(oldest, now - future._since)
+            queued = self.admitted - running + len(self.backlog) - self.dead
+            taken = self.taken
+            failed = self.failed
+            cancelled = self.cancelled
+        return {
+            "limit": self.limit,
+            "running": running,
+            "queued": queued,
+            "oldest_wait": oldest,
+            "submitted": taken + running + queued + cancelled,
+            "completed": taken - failed,
+            "failed": failed,
+            "cancelled": cancelled,
+        }
+
+
+class Pool:
+    """What an executor and its workers share: the queue, the parked workers and the counts.
+
+    Attributes:
+        special: Whether `push` has to look closer: the pool is closed, broken or bounded.
+        searching: Whether a woken or newly started worker is on its way to the queue.
+        roused: Workers taken off the stack that have not come to the queue yet.
+        covered: Whether the timekeeper watches, or there is nothing it could do (`at_ceiling`).
+        clock: Monotonic seconds, kept by whoever comes by: right to about a tick while tasks wait, and when a worker
+            wakes up. A clock call per task would be a tenth of the task's cost.
+        dead: Futures in the queue that were cancelled while they waited.
+        ahead: Futures at the head of the queue that have overtaken the others.
+        passed: How many that have overtaken others were taken since the last time that one of the others was.
+        seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
+        promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
+        ceiling: The most workers that the settings allow.
+        max_workers: The most there may be: `ceiling`, and what is `lent` beyond it.
+        surplus: Workers that should leave as soon as they have no task in hand.
+        taken: Tasks taken off the queue so far.
+        turned_away: Whether a task found the queue full since the timekeeper last looked.
+    """
+
+    __slots__ = (
+        "ahead",
+        "at_ceiling",
+        "blocked",
+        "broken",
+        "cancelled",
+        "ceiling",
+        "clock",
+        "closed",
+        "contextual",
+        "covered",
+        "crew",
+        "dead",
+        "dequeue",
+        "enqueue",
+        "enqueue_first",
+        "failed",
+        "headcount",
+        "hurry",
+        "idlers",
+        "lent",
+        "max_queue",
+        "max_workers",
+        "min_spare_workers",
+        "min_workers",
+        "mutex",
+        "parked",
+        "passed",
+        "patience",
+        "promised",
+        "queue",
+        "rejected",
+        "rejecting",
+        "retired",
+        "roused",
+        "searching",
+        "seekers",
+        "slow_start",
+        "special",
+        "started",
+        "starting",
+        "surplus",
+        "taken",
+        "turned_away",
+        "workers",
+    )
+
+    mutex: Any
+
+    def __init__(self, crew: Crew | None) -> None:
+        if not cython.compiled:
+            # Re-entrant: a finaliser or a signal handler may submit while this very thread is in a critical section.
+            self.mutex = threading.RLock()
+        # Executor and threads hold the crew, the crew holds the pool: no cycle.
+        self.crew: Callable[[], Crew | None] = _nobody if crew is None else weakref.ref(crew)
+        self._replace_queue(deque())
+        self.parked: list[Worker] = []
+        self.workers: list[Worker] = []
+        self.seekers: deque[LockType | FutureCore] = deque()
+        self.idlers: list[LockType] = []
+        self.min_workers = 0
+        self.ceiling = self.max_workers = 1
+        self.min_spare_workers = 0
+        self.patience = 10.0
+        self.max_queue = -1
+        self.rejecting = False
+        self.contextual = False
+        self.slow_start = False
+        self.special = False
+        self.closed = False
+        self.broken = False
+        self.searching = False
+        self.covered = False
+        self.at_ceiling = False
+        self.hurry = False
+        self.roused = 0
+        self.turned_away = False
+        self.clock = 0.0
+        self.headcount = 0
+        self.lent = 0
+        self.starting = 0
+        self.blocked = 0
+        self.surplus = 0
+        self.dead = 0
+        self.ahead = 0
+        self.passed = 0
+        self.promised: list[LockType] = []
+        self.taken = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.rejected = 0
+        self.started = 0
+        self.retired = 0
+
+    def configure(
+        self,
+        min_workers: int,
+        max_workers: int,
+        min_spare_workers: int,
+        patience: float,
+        max_queue: int,
+        rejecting: bool,
+    ) -> None:
+        """Takes new settings into force; `patience` and `max_queue` below zero mean without limit."""
+        with self.mutex:
+            self.min_workers = min_workers
+            self.ceiling = max_workers
+            self.max_workers = max_workers + self.lent
+            self.min_spare_workers = min_spare_workers
+            self.patience = patience
+            self.max_queue = max_queue
+            self.rejecting = rejecting
+            self._special()
+            self._measure()
+            self._uncover()
+            # Parked workers look again at whether, and how long, they should stay.
+            self._rouse_all()
+            self._make_room()
+            errand = self._arrange() if self._waiting() > 0 else None
+            if errand is None and self.headcount > 0:
+                errand = self._spare()
+        if errand is not None:
+            self._run(errand, None)
+
+    def push(self, future: FutureCore, first: bool = False, waiter: LockType | None = None) -> str | None:
+        """Queues a task, at the head if it is to be `first`, and sees to it that somebody will take it.
+
+        Whoever waited for room with `waiter` takes the place that was promised to it.
+
+        Returns:
+            None, or why the task was not taken: "closed", "broken" or "full".
+
+        Raises:
+            RuntimeError: no worker could be started, and there is none that could take the task later.
+        """
+        errand = None
+        lane = future._lane
+        with self.mutex:
+            if waiter is not None and waiter in self.promised:
+                self.promised.remove(waiter)
+            refusal = self._refusal() if self.special else None
+            if lane is not None:
+                refusal = lane.enlist(future, refusal)
+                if refusal is not None or future._since < 0:
+                    self.hurry = False
+                    return refusal
+            if refusal is None:
+                self._enter(future, first)
+                try:
+                    if self.hurry:
+                        self.hurry = False
+                        self._reserve(1)
+                        errand = HASTE
+                    elif not self.searching and (self.parked or not self.covered):
+                        errand = self._arrange()
+                except BaseException:
+                    self._withdraw(future)
+                    raise
+                future._since = self.clock
+            elif refusal == "full":
+                self.turned_away = True
+                if not self.searching and not self.covered:
+                    errand = self._arrange()
+        if errand is not None:
+            self._run(errand, future)
+        return refusal
+
+    def line_up(self, future: FutureCore) -> str | None:
+        """Queues a held task, now or, if the queue is full, in its turn among those who wait for room.
+
+        Returns:
+            None, or why the task was not taken: "closed" or "broken".
+
+        Raises:
+            RuntimeError: as `push` does.
+        """
+        errand = None
+        with self.mutex:
+            if future._code != PENDING:
+                return None
+            refusal = self._refusal()
+            room = refusal is None
+            if room:
+                self._enter(future, False)
+            elif refusal == "full":
+                refusal = None
+                future._since = HELD
+                self.seekers.append(future)
+            if self.hurry:
+                self.hurry = False
+                self._reserve(1)
+                errand = HASTE
+            elif refusal is None and not self.searching and (self.parked or not self.covered):
+                errand = self._arrange()
+            if room:
+                future._since = self.clock
+        if errand is not None:
+            self._run(errand, future)
+        return refusal
+
+    def _enter(self, future: FutureCore, first: bool) -> None:
+        future._since = self.clock
+        if not first:
+            self.enqueue(future)
+            return
+        if future._lane is None:
+            self.enqueue_first(future)
+        else:
+            # Tasks of a lane keep their order.
+            self.queue.insert(self.ahead, future)
+        self.ahead += 1
+
+    def _next(self) -> FutureCore:
+        """Under the mutex: takes a task where some have overtaken others.
+
+        Once the oldest that was overtaken has waited for `OVERTAKEN`, it and its like take turns with those that go
+        first. Not beside calls for which the pool has `lent` itself a place: others may wait for them.
+        """
+        # To take one out of the middle costs time in proportion to those before it: the more they are, the rarer.
+        if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
+            oldest = self.queue[self.ahead]
+            if self.clock - oldest._since >= OVERTAKEN:
+                del self.queue[self.ahead]
+                # One that was cancelled takes nobody's turn.
+                if oldest._code == PENDING:
+                    self.passed = 0
+                return oldest
+        self.passed += 1
+        self.ahead -= 1
+        return self.dequeue()
+
+    def _make_room(self) -> None:
+        """Under the mutex: gives what room there is in the queue to those who have waited longest for it."""
+        while self.seekers and self._refusal() != "full":
+            seeker = self.seekers.popleft()
+            if type(seeker) is LockType:
+                # Nobody else may take the place before that thread has come for it.
+                self.promised.append(seeker)
+                seeker.release()
+            else:
+                # The timekeeper knows of whoever waits for room, and looks on now that this one is queued.
+                self._enter(seeker, False)
+            if self.headcount == 0:
+                # A pool without workers refuses nobody: the first of them starts one, and that makes room for the rest.
+                break
+        self.hurry = False
+
+    def _vacate(self, lane: LaneCore, failed: bool) -> None:
+        """Under the mutex: a task of `lane` has left the pool; the next may come."""
+        lane.leave()
+        lane.taken += 1
+        if failed:
+            lane.failed += 1
+        self._admit(lane)
+
+    def _admit(self, lane: LaneCore) -> None:
+        while lane.admitted < lane.limit and lane.backlog:
+            future = lane.backlog.popleft()
+            if future._code == PENDING:
+                lane.enter()
+                self._enter(future, lane.first)
+            else:
+                # Dropped by whoever comes across it in the queue: not here, under the mutex.
+                lane.dead -= 1
+                future._since = self.clock
+                self.enqueue(future)
+                self.dead += 1
+        if lane.admitted == 0:
+            self._tell_idlers()
+
+    def _replace_queue(self, queue: deque[FutureCore]) -> None:
+        self.queue = queue
+        self.enqueue = queue.append
+        self.enqueue_first = queue.appendleft
+        self.dequeue = queue.popleft
+
+    def _refusal(self) -> str | None:
+        if self.broken:
+            return "broken"
+        if self.closed:
+            return "closed"
+        if self.max_queue < 0:
+            return None
+        # Tasks that idle or arriving workers are about to take do not count as waiting. Workers too many take none.
+        coming = max(0, self._at_hand() + self.starting - self.surplus)
+        if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
+            return None
+        # Where a task must not wait, or would be lost, the pool grows without further thought.
+        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
+            self.hurry = True
+            return None
+        return "full"
+
+    def _arrange(self) -> str | None:
+        """Under the mutex: finds who takes the waiting tasks, and returns the errand that sets it going."""
+        self.clock = monotonic()
+        if self.searching:
+            return None
+        if self.parked:
+            return self._rouse()
+        self.at_ceiling = self.headcount - self.blocked >= self.max_workers
+        if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
+            self._reserve(1)
+            if self.slow_start:
+                # Its initializer may take any time: nobody else must wait for it to arrive.
+                self.covered = True
+                return EXTRA
+            self.searching = True
+            return START
+        if self.covered:
+            return None
+        self.covered = True
+        return WATCH
+
+    def _rouse(self) -> str | None:
+        """Wakes the worker that parked last; returns an errand or None."""
+        try:
+            worker = self.parked.pop()
+        except IndexError:
+            # A signal handler that submitted has come in between.
+            return None
+        worker.searching = True
+        self.searching = True
+        # In one piece with the above: in the plain core any call may be one too deep.
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
+        worker.mailbox.release()
+        return self._spare()
+
+    def _spare(self) -> str | None:
+        """Returns the errand that gets spare workers, if any are wanted and nobody is about it."""
+        if self.covered or not self._lacks_spare():
+            return None
+        self.covered = True
+        return WATCH
+
+    def _rouse_all(self) -> None:
+        for worker in self.parked:
+            self._unpark(worker)
+            worker.mailbox.release()
+        self.parked.clear()
+
+    def _unpark(self, worker: Worker) -> None:
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
+
+    def _run(self, errand: str, future: FutureCore | None) -> None:
+        """Not under the mutex. `future` is withdrawn again if no worker can be had for it."""
+        if errand is WATCH:
+            self._watch()
+            return
+        try:
+            crew = self.crew()
+            if crew is None:
+                raise RuntimeError("the executor is gone")
+            interruption = crew.start(errand is START)
+        except BaseException as error:
+            # There is no thread: the room that was reserved for it must not be lost, whatever the reason.
+            withdrawn = self.unreserve(errand is START, future, errand is HASTE)
+            if errand is EXTRA:
+                # It counts as watched; whatever comes next relies on that.
+                self._watch()
+            if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
+                raise
+            return
+        if errand is EXTRA:
+            self._watch()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                # The traceback holds this frame.
+                interruption = None
+
+    def _watch(self) -> None:
+        crew = self.crew()
+        if crew is None:
+            return
+        try:
+            refusal = crew.watch()
+        except (RuntimeError, MemoryError) as error:
+            refusal = error
+        except BaseException:
+            # A signal handler's error, before the timekeeper knew of this pool, which counts as watched.
+            try:
+                crew.watch()
+            except BaseException:
+                with self.mutex:
+                    self.covered = False
+            raise
+        if refusal is not None:
+            self._strand(refusal)
+
+    def _strand(self, refusal: BaseException) -> None:
+        """Not even the timekeeper can be started: what no worker will ever take fails at once."""
+        with self.mutex:
+            self.covered = False
+        # Each that goes may let in others, from a lane or from among those who wait for room.
+        while self.headcount == 0:
+            stranded = self.waiting()
+            if not stranded:
+                break
+            for future in stranded:
+                future.reject(refusal)
+
+    def _waiting(self) -> int:
+        return len(self.queue) - self.dead
+
+    def _demand(self) -> int:
+        """Tasks that want a worker: those in the queue, those that wait for room in it, those turned away."""
+        return len(self.queue) - self.dead + len(self.seekers) + self.turned_away
+
+    def _at_hand(self) -> int:
+        """Workers that are parked, or roused and on their way to the queue."""
+        return len(self.parked) + self.roused
+
+    def _lacks_spare(self) -> bool:
+        return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
+
+    def _special(self) -> None:
+        self.special = self.closed or self.broken or self.max_queue >= 0
+
+    def _measure(self) -> None:
+        surplus = self.headcount - self.blocked - self.max_workers
+        self.surplus = surplus if surplus > 0 else 0
+
+    def _uncover(self) -> None:
+        if self.at_ceiling:
+            self.at_ceiling = False
+            self.covered = False
+
+    def _lend(self, places: int) -> None:
+        self.lent += places
+        self.max_workers += places
+        self._measure()
+        if places > 0:
+            self._uncover()
+
+    def _reserve(self, count: int) -> None:
+        if not cython.compiled:
+            _leave_room(ROOM)
+        self.headcount += count
+        self.starting += count
+
+    def reserve(self, count: int) -> int:
+        """Makes room for up to `count` workers about to be started; returns for how many."""
+        with self.mutex:
+            room = self.max_workers + self.blocked - self.headcount
+            if self.closed:
+                room = min(room, self._waiting())
+            count = max(0, min(count, room))
+            self._reserve(count)
+        return count
+
+    def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
+        """A reserved worker could not be started; the timekeeper tries again while tasks wait.
+
+        Returns:
+            True if `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
+        """
+        with self.mutex:
+            self.headcount -= 1
+            self.starting -= 1
+            self._tell_idlers()
+            if searching:
+                self.searching = False
+            self._uncover()
+            withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
+            if withdrawn and future is not None:
+                self._withdraw(future)
+            # The pool has a place more, and may have no other worker that would tell those who wait for one.
+            if self.seekers:
+                self._make_room()
+            watch = self._waiting() > 0 and not self.covered
+            if watch:
+                self.covered = True
+        if watch:
+            self._watch()
+        return withdrawn
+
+    def _withdraw(self, future: FutureCore) -> None:
+        """Takes back `_enter`, or a place among those who wait for room."""
+        if future._since < 0:
+            if future in self.seekers:
+                self.seekers.remove(future)
+            return
+        if self.ahead and self.queue.index(future) < self.ahead:
+            self.ahead -= 1
+        self.queue.remove(future)
+        future._since = HELD
+        if future._lane is not None:
+            future._lane.leave()
+            self._admit(future._lane)
+
+    def enlist(self, worker: Worker) -> None:
+        """Counts a worker for which room was reserved, before its thread starts."""
+        with self.mutex:
+            self.workers.append(worker)
+            self.started += 1
+
+    def delist(self, worker: Worker) -> None:
+        """Take back `enlist`, if it has been done: the worker's thread could not be started."""
+        with self.mutex:
+            if worker in self.workers:
+                self.workers.remove(worker)
+                self.started -= 1
+
+    def _arrived(self, worker: Worker) -> str | None:
+        """Under the mutex: a worker that was on its way has taken a task. Returns an errand or None."""
+        self._clear(worker)
+        self.clock = monotonic()
+        if self._waiting() > 0 and (self.parked or not self.covered):
+            return self._arrange()
+        return self._spare()
+
+    def _clear(self, worker: Worker) -> None:
+        if worker.starting:
+            worker.starting = False
+            self.starting -= 1
+        if worker.roused:
+            worker.roused = False
+            self.roused -= 1
+        if worker.searching:
+            worker.searching = False
+            self.searching = False
+        worker.fresh = False
+        worker.expired = False
+
+    def _rest(self, worker: Worker) -> str | None:
+        """Under the mutex: a worker without a task parks or leaves. Returns an errand or None."""
+        expired = worker.expired or self.patience == 0
+        self._clear(worker)
+        if self.surplus > 0 or self.closed:
+            worker.leaving = True
+        elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
+            worker.leaving = True
+        if worker.leaving:
+            self._remove(worker)
+        else:
+            # Nobody wakes up merely to find that it has to stay.
+            worker.patience = -1.0 if expired else self.patience
+            worker.parked = True
+            self.parked.append(worker)
+        if self.seekers:
+            self._make_room()
+        self._tell_idlers()
+        return self._arrange() if self._waiting() > 0 else None
+
+    def _remove(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.headcount -= 1
+        self.retired += 1
+        self._tell_idlers()
+        self._measure()
+        self._uncover()
+
+    def expire(self, worker: Worker) -> None:
+        """A worker's patience is over. If a waker has taken it off the stack already, its release is awaited."""
+        with self.mutex:
+            woken = not worker.parked
+            if not woken:
+                self.parked.remove(worker)
+                self._unpark(worker)
+                worker.expired = True
+        if woken:
+            worker.mailbox.acquire()
+
+    def bury(self, future: FutureCore, code: int) -> None:
+        """Under the mutex: a queued or held future is done before its turn."""
+        lane = future._lane
+        if code == NOTIFIED:
+            self.cancelled += 1
+            if lane is not None:
+                lane.cancelled += 1
+        else:
+            self.taken += 1
+            self.failed += 1
+            if lane is not None:
+                lane.taken += 1
+                lane.failed += 1
+        if future._since < 0:
+            if lane is not None:
+                lane.dead += 1
+            elif self.seekers and future in self.seekers:
+                self.seekers.remove(future)
+        else:
+            self.dead += 1
+            if lane is not None:
+                lane.leave()
+                self._admit(lane)
+            if self.seekers:
+                self._make_room()
+        self._tell_idlers()
+
+    @cython.locals(future=FutureCore)
+    def compact(self) -> None:
+        """Drops cancelled futures from the queue once they are most of it."""
+        fresh: deque[FutureCore] = deque()
+        trash: list[FutureCore] = []
+        ahead = 0
+        # Lists and deques are made beforehand: making one may run the garbage collector.
+        with self.mutex:
+            if self.dead < COMPACT or self.dead * 2 < len(self.queue):
+                return
+            old = self.queue
+            while old:
+                future = old.popleft()
+                if future._code == PENDING:
+                    fresh.append(future)
+                    if self.ahead > 0:
+                        ahead += 1
+                else:
+                    trash.append(future)
+                self.ahead -= 1
+            self._replace_queue(fresh)
+            self.dead = 0
+            self.ahead = ahead
+
+    def block(self) -> None:
+        """The calling worker is about to wait for this very pool; another may take its place."""
+        if not cython.compiled:
+            _leave_room(ROOM)
+        with self.mutex:
+            self.blocked += 1
+            self._measure()
+            self._uncover()
+            errand = self._arrange() if self._waiting() > 0 else None
+        if errand is not None:
+            self._run(errand, None)
+
+    @cython.locals(leaver=Worker)
+    def unblock(self) -> None:
+        """The calling worker goes on; a worker too many leaves when it has no task in hand."""
+        leaver = None
+        with self.mutex:
+            self.blocked -= 1
+            self._measure()
+            if self.surplus > 0 and self.parked:
+                leaver = self.parked.pop(0)
+                self._unpark(leaver)
+        if leaver is not None:
+            leaver.mailbox.release()
+
+    def seek(self, waiter: LockType, again: bool) -> bool:
+        """Queues a submitter for room in a full queue; False if there is no need to wait."""
+        with self.mutex:
+            refusal = self._refusal()
+            self.hurry = False
+            if refusal != "full":
+                return False
+            if again:
+                self.seekers.appendleft(waiter)
+            else:
+                self.seekers.append(waiter)
+            errand = None if self.searching or self.covered else self._arrange()
+        if errand is not None:
+            self._run(errand, None)
+        return True
+
+    def unseek(self, waiter: LockType) -> None:
+        """A submitter gives up; room that was already promised to it goes to the next."""
+        with self.mutex:
+            if waiter in self.seekers:
+                self.seekers.remove(waiter)
+            elif waiter in self.promised:
+                self.promised.remove(waiter)
+                self._make_room()
+
+    def count_reject(self) -> None:
+        """Counts a task that was refused."""
+        with self.mutex:
+            self.rejected += 1
+
+    def count_aside(self, failed: bool) -> None:
+        """Counts a task that was run by its submitter."""
+        with self.mutex:
+            self.taken += 1
+            if failed:
+                self.failed += 1
+
+    def close(self) -> None:
+        """Takes no more tasks; workers leave once the queue is empty. Safe to call again."""
+        with self.mutex:
+            self.closed = True
+            self._special()
+            self._rouse_all()
+            self._make_room()
+            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+        if errand is not None:
+            self._run(errand, None)
+
+    def break_up(self) -> list[FutureCore]:
+        """Takes no more tasks because workers cannot be initialised; returns those that waited."""
+        with self.mutex:
+            self.broken = True
+        self.close()
+        return self.waiting()
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def dismiss(self, worker: Worker, error: BaseException | None) -> None:
+        """Strikes off a worker that ended without leave; `error` becomes the outcome of the task in hand."""
+        with self.mutex:
+            current = worker.current
+            self._clear(worker)
+            if worker.parked:
+                self.parked.remove(worker)
+            if worker in self.workers:
+                self._remove(worker)
+            worker.current = None
+            if current is not None:
+                if error is not None:
+                    self.failed += 1
+                if current._lane is not None:
+                    self._vacate(current._lane, error is not None)
+            self._make_room()
+            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+        if current is not None:
+            current._conclude(RUNNING, RUNNING, FINISHED, None, error)
+        if errand is not None:
+            self._run(errand, None)
+
+    @cython.locals(future=FutureCore, worker=Worker, lane=LaneCore)
+    def waiting(self) -> list[FutureCore]:
+        """The queued futures: those that wait in lanes, then the others, oldest first."""
+        waiting: list[FutureCore] = []
+        lanes: list[LaneCore] = []
+        with self.mutex:
+            seen = list(self.queue)
+            for worker in self.workers:
+                if worker.current is not None:
+                    seen.append(worker.current)
+            # A lane in which futures wait has others queued or running.
+            for future in seen:
+                if future._lane is not None and future._lane not in lanes:
+                    lanes.append(future._lane)
+            for lane in lanes:
+                waiting.extend(lane.backlog)
+        waiting.extend(seen)
+        return _pending(waiting)
+
+    def _idle(self) -> bool:
+        if self._waiting() > 0:
+            return False
+        for worker in self.workers:
+            if worker.current is not None:
+                return False
+        return True
+
+    def _tell_idlers(self) -> None:
+        while self.idlers:
+            self.idlers.pop().release()
+
+    def await_idle(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
+        return self._await(None, -1, timeout, False)
+
+    def await_departure(self, remaining: int, timeout: float, helping: bool) -> bool:
+        """Wait up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted and no task waits.
+
+        With `helping` it also ends where tasks wait that no worker will take; see `stranded`.
+        """
+        return self._await(None, remaining, timeout, helping)
+
+    def await_lane(self, lane: LaneCore, timeout: float) -> bool:
+        """Waits up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
+        return self._await(lane, 0, timeout, False)
+
+    def forbids(self) -> str | None:
+        """Return why the calling thread must not wait for this pool, or None."""
+        if getattr(_here, "keeps_time", False):
+            return "this is the timekeeper's thread, and every pool relies on that"
+        if not cython.compiled and self.mutex._is_owned():
+            return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
+        return None
+
+    def stranded(self) -> int:
+        """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
+        with self.mutex:
+            return self._stranded()
+
+    def _stranded(self) -> int:
+        return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+
+    @cython.locals(worker=Worker, future=FutureCore)
+    def stand_in(self) -> bool:
+        """Run the next task in the calling thread, in the place of a worker, if no worker will take it.
+
+        Returns:
+            False if there is no such task.
+        """
+        trash: list[FutureCore] = []
+        worker = Worker(self, False)
+        worker.standing_in = True
+        worker.starting = worker.fresh = False
+        worker.thread = threading.current_thread()
+        with self.mutex:
+            self._trim(trash)
+            if self._stranded() == 0:
+                return False
+            future = self.dequeue()
+            if self.ahead:
+                self.ahead -= 1
+            self.workers.append(worker)
+            self.headcount += 1
+            self.started += 1
+            future._code = RUNNING
+            self.taken += 1
+            self.clock = monotonic()
+            worker.current = future
+            worker.since = self.clock
+            if self.seekers:
+                self._make_room()
+        before = getattr(_here, "worker", None)
+        _here.worker = worker
+        try:
+            # As in a worker: not in the context of the thread that happens to wait.
+            Context().run(future.perform, False)
+        finally:
+            _here.worker = before
+            self.dismiss(worker, future._error)
+        if isinstance(future._error, KeyboardInterrupt):
+            # It may have been meant for this thread and not for the task.
+            raise KeyboardInterrupt
+        return True
+
+    def _await(self, lane: LaneCore | None, remaining: int, timeout: float, helping: bool) -> bool:
+        reason = None if timeout == 0 else self.forbids()
+        deadline = monotonic() + timeout
+        told = True
+        while told:
+            waiter = allocate_lock()
+            waiter.acquire()
+            with self.mutex:
+                if lane is not None:
+                    over = lane.admitted == 0
+                elif remaining < 0:
+                    over = self._idle()
+                else:
+                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
+                    over = over or (helping and self._stranded() > 0)
+                if over:
+                    return True
+                if reason is None:
+                    self.idlers.append(waiter)
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for the pool here: {reason}")
+            told = False
+            try:
+                told = waiter.acquire(True, timeout if timeout < 0 else max(0.0, deadline - monotonic()))
+            finally:
+                if not told:
+                    with self.mutex:
+                        if waiter in self.idlers:
+                            self.idlers.remove(waiter)
+        return False
+
+    @cython.locals(head=FutureCore)
+    def _trim(self, trash: list[FutureCore]) -> None:
+        while self.dead and self.queue:
+            head = self.queue[0]
+            if head._code == PENDING:
+                break
+            trash.append(self.dequeue())
+            self.dead -= 1
+            if self.ahead:
+                self.ahead -= 1
+
+    def _oldest(self) -> float:
+        """When the future that has waited longest was queued; some wait."""
+        head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
+        return head._since
+
+    def look(self, now: float) -> tuple[bool, int, int, int, int, int, int] | None:
+        """What the timekeeper wants to know at `now` (monotonic seconds), or None when it need not come back.
+
+        Returns:
+            (whether another worker may be started, waiting, taken so far, workers, starting, idle, blocked)
+        """
+        trash: list[FutureCore] = []
+        errand = None
+        with self.mutex:
+            self.clock = now
+            self._trim(trash)
+            waiting = self._demand()
+            self.turned_away = False
+            needed = waiting > 0 or self._lacks_spare()
+            self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
+            self.covered = needed
+            may_grow = not self.at_ceiling
+            if self._waiting() > 0 and self.parked and not self.searching:
+                errand = self._rouse()
+            taken = self.taken
+            headcount = self.headcount
+            starting = self.starting
+            idle = self._at_hand()
+            blocked = self.blocked
+        if errand is not None:
+            self._run(errand, None)
+        if not needed:
+            return None
+        return may_grow, waiting, taken, headcount, starting, idle, blocked
+
+    @cython.locals(worker=Worker)
+    def counts(self) -> dict[str, float]:
+        """The figures behind `PoolStats`."""
+        trash: list[FutureCore] = []
+        oldest = longest = 0.0
+        running = 0
+        with self.mutex:
+            self._trim(trash)
+            now = monotonic()
+            waiting = self._waiting()
+            if waiting > 0:
+                oldest = now - self._oldest()
+            for worker in self.workers:
+                if worker.current is not None:
+                    running += 1
+                    longest = max(longest, now - worker.since)
+            # A worker counts from when it is made: one for which room is reserved may yet be refused its thread.
+            workers = len(self.workers)
+            taken = self.taken
+            failed = self.failed
+            cancelled = self.cancelled
+            blocked = self.blocked
+            rejected = self.rejected
+            started = self.started
+            retired = self.retired
+        return {
+            "workers": workers,
+            "idle": workers - running,
+            "running": running,
+            "blocked": blocked,
+            "queued": waiting,
+            "oldest_wait": oldest,
+            "submitted": taken + waiting + cancelled,
+            "completed": taken - failed - running,
+            "failed": failed,
+            "cancelled": cancelled,
+            "rejected": rejected,
+            "started": started,
+            "retired": retired,
+            "longest_running": longest,
+        }
+
+    @cython.locals(worker=Worker)
+    def crew_list(self) -> list[tuple[threading.Thread, float]]:
+        """(thread, seconds its task has been running or -1.0) of every worker."""
+        listed = []
+        with self.mutex:
+            now = monotonic()
+            for worker in self.workers:
+                listed.append((worker.thread, now - worker.since if worker.current is not None else -1.0))
+        return listed
+
+    def reopen(self) -> bool:
+        """In a forked child: frees the mutex if the thread that held it stayed with the parent; True if one did."""
+        if cython.compiled:
+            return free_mutex(self)
+        if self.mutex.acquire(False):
+            # Nobody held it, or this very thread does.
+            self.mutex.release()
+            return False
+        self.mutex = threading.RLock()
+        return True
+
+    @cython.locals(future=FutureCore, mine=FutureCore, lane=LaneCore, worker=Worker)
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: forgets the threads that did not come along, and fails the futures they left behind.
+
+        Their callbacks belong to the parent and do not run here. A worker that itself forked has come along, and
+        stays. No state is trusted that a thread may have been changing when the process forked.
+        """
+        caught = self.reopen()
+        here = getattr(_here, "worker", None)
+        lost = self.waiting()
+        lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
+        lanes: set[LaneCore] = set()
+        stayed = []
+        mine: Any = None
+        for worker in self.workers:
+            if worker is here:
+                stayed.append(worker)
+                mine = worker.current
+            elif worker.current is not None:
+                lost.append(worker.current)
+        if caught:
+            _search(self, lost, lanes)
+        for future in lost:
+            if future._lane is not None:
+                lanes.add(future._lane)
+        with self.mutex:
+            self._replace_queue(deque())
+            self.parked = []
+            self.workers = stayed
+            self.seekers = deque()
+            self.promised = []
+            self.idlers = []
+            self.headcount = len(self.workers)
+            self.retired = self.started - self.headcount
+            self.searching = self.covered = self.at_ceiling = self.hurry = self.turned_away = False
+            self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
+            self.lent = 0
+            self.max_workers = self.ceiling
+            if mine is not None and mine._lane is not None:
+                lanes.add(mine._lane)
+            for lane in lanes:
+                lane.renew()
+            if mine is not None and mine._lane is not None:
+                mine._lane.enter()
+            self._special()
+            self._measure()
+        for future in lost:
+            if future is not mine:
+                future.disown(error)
+
+
+@cython.locals(future=FutureCore, lane=LaneCore)
+def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
+    """Adds all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
+
+    A thread that stayed with the parent may have had some in its hands that are on no queue.
+    """
+    for thing in gc.get_objects():
+        # Not isinstance: that would ask the object, and a proxy answers with code of its own.
+        if issubclass(type(thing), FutureCore):
+            future = thing
+            try:
+                if future._pool is pool and future._code < CANCELLED:
+                    futures.append(future)
+            except AttributeError:
+                # Plain, it has no fields yet: nobody but its maker knows it.
+                continue
+        elif type(thing) is LaneCore:
+            lane = thing
+            if lane.pool is pool:
+                lanes.add(lane)
+
+
+class ExecutorCore:
+    """The part of an executor that every task passes."""
+
+    pool: Pool
+
+    def runs_here(self) -> bool:
+        """Return whether a task of this pool is what calls."""
+        worker = current_worker()
+        return worker is not None and worker.pool is self.pool
+
+    @cython.nonecheck(False)
+    @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queues `fn(*args, **kwargs)` and returns its `Future`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down, or no thread can be started and there is none.
+            BrokenThreadPool: a worker's initializer failed.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            breathe()
+            strange = altered()
+        else:
+            strange = _Standard.submit is not _own or _own.__code__ is not _own_code
+        if strange and _replaced():
+            return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
+        pool = self.pool
+        if pool is None:
+            raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
+        future = FutureCore.__new__(Future)
+        future._pool = pool
+        if pool.contextual:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), {}
+            args = (fn, *args)
+            fn = copy_context().run
+        future._fn = fn
+        future._args = args
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+        future._kwargs = kwargs if kwargs else None
+        future._since = pool.clock
+        errand = None
+        with pool.mutex:
+            special = pool.special
+            if not special:
+                pool.enqueue(future)
+                if not pool.searching and (pool.parked or not pool.covered):
+                    try:
+                        errand = pool._arrange()
+                    except BaseException:
+                        pool.queue.remove(future)
+                        raise
+                future._since = pool.clock
+        if errand is not None:
+            pool._run(errand, future)
+        elif special:
+            refusal = pool.push(future)
+            if refusal is not None:
+                self._refused(future, refusal, False)
+        return future
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queues `fn(*args, **kwargs)` before everything that waits; raises what `submit` raises.
+
+        Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
+        """
+        return self.hand_in(None, True, fn, args, kwargs)
+
+    def hand_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Queues a call in `lane`, or at the head of the queue if it is to be `first`; raises what `submit` raises."""
+        if instrumented():
+            return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
+        return self.take_in(lane, first, fn, args, kwargs)
+
+    def take_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Do what `hand_in` does, past whatever instruments `ThreadPoolExecutor.submit`."""
+        future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        future._lane = lane
+        future._since = 0.0
+        refusal = self.pool.push(future, first)
+        if refusal is not None:
+            self._refused(future, refusal, first)
+        return future
+
+    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Returns a pending future for a call that is on no queue yet; see `release`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down.
+        """
+        if self.pool.closed:
+            self._refused(None, "broken" if self.pool.broken else "closed", False)
+        return self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+
+    @cython.locals(future=FutureCore)
+    def release(self, future: FutureCore) -> bool:
+        """Queues a future that was held back, if it is still pending; with a full queue it waits its turn.
+
+        It neither waits nor raises: where no worker can be had, the future is settled with the error.
+
+        Returns:
+            False if the pool takes no more tasks; the future is as it was then.
+        """
+        try:
+            refusal = self.pool.line_up(future)
+        except RuntimeError as error:
+            future.reject(error)
+            return True
+        return refusal is None
+
+    def offload(
+        self,
+        mailbox: Mailbox,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> LoopCall:
+        """Queues a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
+
+        With a full queue and `when_full` "block" it waits its turn without blocking the thread.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: as `submit` does.
+        """
+        if context is None and self.pool.contextual:
+            context = copy_context()
+        call: LoopCall = LoopCall.__new__(LoopCall)
+        self._prepare(call, fn, args, kwargs)
+        if cython.compiled:
+            call._context = context
+        elif context is not None:
+            call._args = (partial(fn, **kwargs) if kwargs else fn, *args)
+            call._fn, call._kwargs = context.run, None
+        call._mailbox = mailbox
+        call._ticket = ticket
+        call._audience = _LOOP
+        call._since = 0.0
+        call._lane = lane
+        first = lane is not None and lane.first
+        refusal = self.pool.push(call, first)
+        if refusal is not None:
+            self._refused(call, refusal, first)
+        return call
+
+    def _prepare(
+        self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> FutureCore:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            breathe()
+        if self.pool.contextual and type(future) is not LoopCall:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), None
+            args = (fn, *args)
+            fn = copy_context().run
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+        future._pool = self.pool
+        future._fn = fn
+        future._args = args
+        future._kwargs = kwargs if kwargs else None
+        future._since = HELD
+        return future
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Has `fn(*args, **kwargs)` run by a worker; returns an `asyncio.Future` of the running loop for its result.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: no asyncio loop runs in this thread, or as `submit` does.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        return self.run_in(None, fn, args, kwargs)
+
+    def run_in(
+        self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Does what `run` does, in a lane if one is given."""
+        if _get_loop is None:
+            self._connect()
+        try:
+            loop = _get_loop()
+        except RuntimeError:
+            raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
+        return self.run_on(loop, None, copy_context(), fn, args, kwargs, lane)
+
+    def run_on(
+        self,
+        loop: Any,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> Any:
+        """Does what `run` does, for `loop`, with a given future or a new one of the running loop."""
+        mailbox = getattr(loop, MAILBOX, None)
+        if mailbox is None:
+            mailbox = _make_mailbox(loop)
+        if ticket is None:
+            ticket = _LoopFuture()
+        ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
+        return ticket
+
+    def _instrumented(
+        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Has `queue` called with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
+        raise NotImplementedError
+
+    def _connect(self) -> None:
+        """Sees to it that `connect` is called."""
+        raise NotImplementedError
+
+    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
+        """Deals with a task that the pool did not take."""
+        raise NotImplementedError
+
+
+MAILBOX = "_ebbpool_mailbox"
+"""The attribute of an event loop that holds its mailbox: so they are garbage together."""
+
+_LOOP: list[Any] = []
+"""The audience of every `LoopCall`: not None, for somebody has to be told."""
+
+_get_loop: Any = None
+_make_mailbox: Any = None
+_LoopFuture: Any = None
+
+
+def connect(get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type) -> None:
+    """Takes on what `ebbpool.aio` knows of asyncio."""
+    global _get_loop, _make_mailbox, _LoopFuture
+    _get_loop = get_loop
+    _make_mailbox = make_mailbox
+    _LoopFuture = loop_future
+
+
+_ORPHANS = Pool(None)
+"""Where futures belong that no executor made. It takes no tasks: an executor whose `__init__` was not called has it."""
+_ORPHANS.close()
+
+orphans = _ORPHANS
+
+
+def keep_time(keeps: bool = True) -> None:
+    """Say whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    _here.keeps_time = keeps
+
+
+def current_worker() -> Any:
+    """The calling thread's `Worker`, or None."""
+    return getattr(_here, "worker", None)

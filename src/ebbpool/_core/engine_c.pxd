@@ -1,0 +1,310 @@
+# C types for engine.py, which Cython compiles as ebbpool._core.engine_c.
+cimport cython
+from cpython.time cimport monotonic
+
+cdef class Pool
+
+cdef extern from *:
+    """
+    #if !defined(Py_GIL_DISABLED)
+    #define ebbpool_fence() ((void)0)
+    #elif defined(_MSC_VER)
+    #include <windows.h>
+    #define ebbpool_fence() MemoryBarrier()
+    #else
+    #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    #endif
+
+    /* Only where there is one thread: frees a mutex, and says whether it was taken. Cython's own is one of these two. */
+    #if PY_VERSION_HEX > 0x030d0000
+    #include <string.h>
+    static int ebbpool_free_mutex(PyMutex *mutex)
+    {
+        static const PyMutex untouched = {0};
+        int taken = memcmp(mutex, &untouched, sizeof untouched) != 0;
+        memcpy(mutex, &untouched, sizeof untouched);
+        return taken;
+    }
+    #else
+    static int ebbpool_free_mutex(PyThread_type_lock *mutex)
+    {
+        int taken = !PyThread_acquire_lock(*mutex, NOWAIT_LOCK);
+        PyThread_release_lock(*mutex);
+        return taken;
+    }
+    #endif
+    #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
+
+    /* The lowest byte has the events that the interpreter waits to handle. */
+    #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
+    #define ebbpool_awaited() ((*(volatile uintptr_t *)&PyThreadState_GetUnchecked()->eval_breaker & 0xFF) != 0)
+    #else
+    static unsigned int ebbpool_turns = 0;
+    #define ebbpool_awaited() ((++ebbpool_turns & 15) == 0)
+    #endif
+    """
+    void fence "ebbpool_fence"() noexcept nogil
+    bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
+    # Whether this thread should pass the eval breaker; one time in 16 where the interpreter does not tell.
+    bint awaited "ebbpool_awaited"() noexcept nogil
+
+cdef extern from *:
+    """
+    /* Each of the two is another one as soon as somebody replaces ThreadPoolExecutor.submit, or its code. */
+    static volatile unsigned int *ebbpool_tag;
+    static unsigned int ebbpool_known_tag;
+    static PyObject *volatile *ebbpool_code;
+    static PyObject *ebbpool_known_code;
+
+    static unsigned int ebbpool_version(PyObject *type) {
+        return *(volatile unsigned int *)&((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
+        if (tag == 0) {
+            /* A type that has had too many versions. */
+            ebbpool_tag = NULL;
+            return;
+        }
+        ebbpool_known_tag = tag;
+        ebbpool_known_code = code;
+        ebbpool_code = &((PyFunctionObject *)function)->func_code;
+        ebbpool_tag = &((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static CYTHON_INLINE int ebbpool_altered(void) {
+        return ebbpool_tag == NULL || *ebbpool_tag != ebbpool_known_tag || *ebbpool_code != ebbpool_known_code;
+    }
+    """
+    unsigned int version "ebbpool_version"(object type) noexcept
+    void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
+    bint altered "ebbpool_altered"() noexcept nogil
+
+cdef extern from "Python.h":
+    int enter "PyContext_Enter"(object context) except -1
+    int leave "PyContext_Exit"(object context) except -1
+
+# Passes the interpreter's eval breaker, as compiled code that calls built-in functions never does: there another thread
+# gets the GIL, asynchronous exceptions are raised, the garbage collector runs. To give the GIL up by hand would not do:
+# the thread that waits for it wakes too late, finds it taken back, and begins anew with the interval after which it asks.
+cdef inline int breathe() except -1:
+    if awaited():
+        _interpreted()
+    return 0
+
+cdef object _interpreted
+cdef bint GIL
+
+cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
+cdef tuple STATES, DESCRIPTIONS
+cdef str START, EXTRA, HASTE, WATCH, MAILBOX
+cdef double HELD
+cdef Py_ssize_t COMPACT, SLICE, TURNS, ROOM
+cdef list _LOOP
+cdef Pool _ORPHANS
+cdef object _get_loop, _make_mailbox, _LoopFuture
+cdef object _Standard, _own, _own_code
+cdef list _kept
+
+cpdef bint instrumented() except -1
+cdef bint _replaced() except -1
+
+
+cdef class FutureCore:
+    cdef int _code
+    cdef object _value
+    cdef object _error
+    cdef object _fn
+    cdef object _args
+    cdef object _kwargs
+    cdef double _since
+    cdef Pool _pool
+    cdef list _audience
+    cdef object _cond
+    cdef object _observers
+    cdef LaneCore _lane
+
+    cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
+    cdef list _move(self, int code, object value, object error)
+    cpdef disown(self, object error)
+    cdef _tell(self, list audience)
+    cdef _settle(self, object timeout)
+    cdef _await(self, object timeout)
+    cdef _await_condition(self, object timeout)
+    cdef _ignore(self, object waiter)
+    cdef _sweep(self)
+    cdef _forget(self)
+
+
+cdef class LoopCall(FutureCore):
+    cdef Mailbox _mailbox
+    cdef object _ticket
+    cdef object _context
+
+    cpdef deliver(self)
+
+
+cdef class Mailbox:
+    cdef cython.pymutex mutex
+    cdef object wake
+    cdef object again
+    cdef list arrived
+    cdef object due
+    cdef bint ringing
+    cdef double nap_due
+
+    cpdef post(self, LoopCall call)
+    cdef list _empty(self, bint ringing)
+    cdef _go_on(self)
+
+
+cdef class LaneCore:
+    cdef object __weakref__
+    cdef readonly Pool pool
+    cdef readonly Py_ssize_t limit
+    cdef readonly bint first
+    cdef readonly bint beyond
+    cdef readonly bint closed
+    cdef object backlog
+    cdef readonly Py_ssize_t admitted
+    cdef readonly Py_ssize_t dead
+    cdef readonly long long taken
+    cdef readonly long long failed
+    cdef readonly long long cancelled
+
+    cdef enter(self)
+    cdef leave(self)
+    cdef renew(self)
+    cdef enlist(self, FutureCore future, object refusal)
+    cpdef compact(self)
+
+
+cdef class Pool:
+    cdef cython.pymutex mutex
+    cdef readonly object crew
+    cdef object queue
+    cdef object enqueue
+    cdef object enqueue_first
+    cdef object dequeue
+    cdef list parked
+    cdef list workers
+    cdef object seekers
+    cdef list idlers
+    cdef readonly Py_ssize_t min_workers
+    cdef readonly Py_ssize_t ceiling
+    cdef readonly Py_ssize_t max_workers
+    cdef readonly Py_ssize_t min_spare_workers
+    cdef readonly double patience
+    cdef readonly Py_ssize_t max_queue
+    cdef readonly bint rejecting
+    cdef public bint contextual
+    cdef public bint slow_start
+    cdef bint special
+    cdef readonly bint closed
+    cdef readonly bint broken
+    cdef readonly bint searching
+    cdef readonly bint covered
+    cdef readonly bint at_ceiling
+    cdef bint hurry
+    cdef readonly Py_ssize_t roused
+    cdef bint turned_away
+    cdef double clock
+    cdef readonly Py_ssize_t headcount
+    cdef readonly Py_ssize_t lent
+    cdef readonly Py_ssize_t starting
+    cdef readonly Py_ssize_t blocked
+    cdef readonly Py_ssize_t surplus
+    cdef readonly Py_ssize_t dead
+    cdef Py_ssize_t ahead
+    cdef Py_ssize_t passed
+    cdef list promised
+    cdef readonly long long taken
+    cdef readonly long long failed
+    cdef readonly long long cancelled
+    cdef readonly long long rejected
+    cdef readonly long long started
+    cdef readonly long long retired
+
+    @cython.locals(lane=LaneCore)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*)
+    cpdef line_up(self, FutureCore future)
+    cdef _enter(self, FutureCore future, bint first)
+    @cython.locals(oldest=FutureCore)
+    cdef FutureCore _next(self)
+    cdef _make_room(self)
+    cdef _vacate(self, LaneCore lane, bint failed)
+    @cython.locals(future=FutureCore)
+    cdef _admit(self, LaneCore lane)
+    cdef _withdraw(self, FutureCore future)
+    @cython.locals(head=FutureCore)
+    cdef double _oldest(self) except? -2
+    cdef _replace_queue(self, object queue)
+    cdef _refusal(self)
+    cdef _arrange(self)
+    @cython.locals(worker=Worker)
+    cdef _rouse(self)
+    cdef _spare(self)
+    @cython.locals(worker=Worker)
+    cdef _rouse_all(self)
+    cdef _run(self, object errand, FutureCore future)
+    cdef _unpark(self, Worker worker)
+    cdef _watch(self)
+    cdef _strand(self, object refusal)
+    cdef Py_ssize_t _waiting(self) except -1
+    cdef Py_ssize_t _demand(self) except -1
+    cdef Py_ssize_t _at_hand(self) except -1
+    cdef bint _lacks_spare(self) except -1
+    cdef _special(self)
+    cdef _measure(self)
+    cdef _uncover(self)
+    cdef _lend(self, Py_ssize_t places)
+    cdef _reserve(self, Py_ssize_t count)
+    cpdef bint unreserve(self, bint searching, FutureCore future, bint bounded) except -1
+    cdef _arrived(self, Worker worker)
+    cdef _clear(self, Worker worker)
+    cdef _rest(self, Worker worker)
+    cdef _remove(self, Worker worker)
+    cdef expire(self, Worker worker)
+    @cython.locals(lane=LaneCore)
+    cdef bury(self, FutureCore future, int code)
+    cdef count_aside(self, bint failed)
+    @cython.locals(worker=Worker)
+    cdef bint _idle(self) except -1
+    cdef _tell_idlers(self)
+    cpdef forbids(self)
+    cdef Py_ssize_t _stranded(self) except -1
+    @cython.locals(worker=Worker, future=FutureCore)
+    cpdef bint stand_in(self) except -1
+    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout, bint helping) except -1
+    cdef _trim(self, list trash)
+
+
+cdef class Worker:
+    cdef readonly Pool pool
+    cdef object mailbox
+    cdef public object thread
+    cdef FutureCore current
+    cdef double since
+    cdef double patience
+    cdef bint parked
+    cdef bint roused
+    cdef bint searching
+    cdef bint starting
+    cdef bint fresh
+    cdef bint expired
+    cdef bint leaving
+    cdef readonly bint standing_in
+
+
+cdef class ExecutorCore:
+    cdef public Pool pool
+
+    @cython.locals(future=FutureCore)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    @cython.locals(future=FutureCore)
+    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
+    @cython.locals(call=LoopCall)
+    cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs)
+    cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)

@@ -1,0 +1,323 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: auto_pickle=False
+"""Semaphores with threading's semantics.
+
+This file runs as it stands and is also compiled, typed from ``semaphore_c.pxd``. One mutex per semaphore guards its
+permits and its waiters. Nothing that could run foreign code happens under it: what has to be allocated is made before,
+and what is dropped belongs to this module.
+
+Waiters are served in order of arrival. A newcomer may take a permit that is free while others wait, because handing
+every permit over would cost a switch of threads each time. A waiter loses to newcomers at most one time that it is
+woken: it is handed the next permit. The starvation mode of Go's ``sync.Mutex`` is the model.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+import threading
+from _thread import allocate_lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # Where C is made of this file, semaphore_c.pxd declares this.
+    from time import monotonic
+
+from ebbpool._checks import time_limit
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import NoReturn
+
+COMPILED = bool(cython.compiled)
+
+ONE = 1
+MOST = sys.maxsize
+"""The most permits there can be: in C they are counted in a machine word."""
+
+_forks = 0
+_survivor = 0
+
+
+def permits(name: str, value: Any) -> int:
+    """Returns `value` as a number of permits; all that is negative becomes -1.
+
+    Raises:
+        TypeError: It is no integer.
+        OverflowError: It is greater than `MOST`.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+    if number > MOST:
+        raise OverflowError(f"{name} must be at most {MOST}, not {value!r}")
+    return max(number, -1)
+
+
+class Waiter:
+    """A thread that waits for a permit.
+
+    Attributes:
+        bell: A lock that is free only when somebody has rung for this waiter.
+        rung: Whether somebody has, and the waiter has not yet looked why.
+        granted: Whether it has its permit; it is then no longer among the waiters.
+        starved: Whether it was rung for once and found the permit gone.
+        thread: The waiting thread.
+        forks: How many forks lay behind this process when it began to wait.
+    """
+
+    __slots__ = ("bell", "forks", "granted", "rung", "starved", "thread")
+
+    def __init__(self) -> None:
+        self.bell = allocate_lock()
+        self.bell.acquire()
+        self.rung = self.granted = self.starved = False
+        self.thread = get_ident()
+        self.forks = _forks
+
+
+class SemaphoreCore:
+    """Permits and those who wait for them."""
+
+    _value: int
+    _initial_value: int
+    _waiters: list[Waiter]
+
+    def __init__(self, value: int = 1) -> None:
+        value = permits("value", value)
+        if value < 0:
+            raise ValueError("semaphore initial value must be >= 0")
+        if not cython.compiled:
+            # Reentrant, because a signal handler may come between any two steps and release this very semaphore.
+            self._mutex = threading.RLock()
+        self._waiters = []
+        self._initial_value = MOST
+        self._value = value
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Takes a permit; waits for one if there is none.
+
+        Those who wait get theirs in order of arrival. A permit that is free goes to whoever comes first, even if a
+        waiter is just waking up for it; that waiter is then handed the next one.
+
+        Args:
+            blocking: Whether to wait at all.
+            timeout: Seconds to wait at most; None waits for ever, 0 or less not at all.
+
+        Returns:
+            Whether a permit was taken.
+
+        Raises:
+            ValueError: A timeout was given although `blocking` is false.
+            TypeError: No permit is free and `timeout` is no number.
+            OverflowError: No permit is free and `timeout` is greater than `threading.TIMEOUT_MAX`.
+        """
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify timeout for non-blocking acquire")
+        with self._mutex:
+            if self._value > 0:
+                self._value -= 1
+                return True
+        if blocking:
+            return self._wait(timeout)
+        self._check_made()
+        return False
+
+    __enter__ = acquire
+
+    def release(self, n: int = 1) -> None:
+        """Gives back `n` permits, and wakes whoever waits for them.
+
+        Raises:
+            ValueError: `n` is less than one, or more permits than a bounded semaphore began with would be free.
+            TypeError: `n` is no integer.
+            OverflowError: More than `sys.maxsize` permits would be free.
+        """
+        count = 1 if n is ONE else permits("n", n)
+        if count < 1:
+            raise ValueError("n must be one or more")
+        with self._mutex:
+            excess = self._value > self._initial_value - count
+            if not excess:
+                self._value += count
+                if self._waiters:
+                    self._serve(count > 1)
+        if excess:
+            self._refuse(n)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _check_made(self) -> None:
+        # Before `__init__` there are no permits, and no waiters: neither `acquire` nor `release` gets past here.
+        if self._waiters is None:
+            raise RuntimeError("Semaphore.__init__() was never called")
+
+    def _refuse(self, n: int) -> None:
+        self._check_made()
+        if self._initial_value < MOST:
+            raise ValueError("Semaphore released too many times")
+        raise OverflowError(f"n must leave at most {MOST} permits, not add {n!r} to {self._value}")
+
+    def _wait(self, timeout: float | None) -> bool:
+        self._check_made()
+        limit = -1.0
+        deadline = 0.0
+        if timeout is not None:
+            limit = time_limit("timeout", timeout)
+            if limit == 0.0:
+                return False
+            deadline = monotonic() + limit
+        waiter = Waiter()
+        # From here on, whatever is raised must find the waiter struck off and its permit, if any, with another.
+        try:
+            with self._mutex:
+                over = self._queue(waiter)
+            while not over:
+                rung = waiter.bell.acquire(True, limit)
+                with self._mutex:
+                    over = self._look(waiter, rung)
+                if limit >= 0.0:
+                    limit = max(0.0, deadline - monotonic())
+        except BaseException:
+            with self._mutex:
+                self._give_up(waiter)
+            raise
+        return bool(waiter.granted)
+
+    def _queue(self, waiter: Waiter) -> bool:
+        if self._value > 0:
+            waiter.granted = True
+            self._value -= 1
+            return True
+        self._waiters.append(waiter)
+        return False
+
+    def _look(self, waiter: Waiter, rung: bool) -> bool:
+        """Lets a waiter that woke take its permit, or leave if it was not `rung` for; tells whether it is done."""
+        if waiter.granted:
+            return True
+        waiter.rung = False
+        if self._value > 0 and self._head() is waiter:
+            waiter.granted = True
+            self._value -= 1
+            del self._waiters[0]
+        elif rung:
+            waiter.starved = True
+            return False
+        else:
+            self._strike(waiter)
+        self._serve(False)
+        return True
+
+    def _give_up(self, waiter: Waiter) -> None:
+        if waiter.granted:
+            waiter.granted = False
+            self._value += 1
+        else:
+            self._strike(waiter)
+        self._serve(False)
+
+    def _strike(self, waiter: Waiter) -> None:
+        for place in range(len(self._waiters)):
+            if self._waiters[place] is waiter:
+                del self._waiters[place]
+                break
+
+    def _head(self) -> Waiter | None:
+        """The waiter whose turn it is; those whose threads a fork has left behind are dropped."""
+        while self._waiters:
+            head = self._waiters[0]
+            if head.forks == _forks or head.thread == _survivor:
+                return head
+            del self._waiters[0]
+        return None
+
+    def _serve(self, hand_over: bool) -> None:
+        # Invariant, whenever the mutex is free: if a permit is free and somebody waits, the head has been rung for.
+        while self._value > 0:
+            head = self._head()
+            if head is None:
+                return
+            handed = hand_over or head.starved
+            if handed:
+                head.granted = True
+                self._value -= 1
+                del self._waiters[0]
+            if not head.rung:
+                head.rung = True
+                head.bell.release()
+            if not handed:
+                return
+
+
+if not cython.compiled:
+    # What a C object has at birth: it shows where `__init__` was never called.
+    SemaphoreCore._mutex = threading.RLock()
+    SemaphoreCore._value = SemaphoreCore._initial_value = 0
+    SemaphoreCore._waiters = None  # type: ignore[assignment]  # as `_check_made` wants it
+
+
+class Semaphore(SemaphoreCore):
+    """A semaphore: `threading.Semaphore`, but quicker, and first come, first served among those who wait.
+
+    It holds a number of permits, which may grow beyond its initial `value`. `acquire` takes one, `release` gives one
+    back; ``with`` does both. A waiter that is interrupted or runs out of time costs no permit.
+
+    A newcomer may take a permit that is free while the waiter it was meant for is still waking up; that waiter is
+    then handed the next one.
+
+    After `os.fork` the child has the semaphore as it was, without the waiters whose threads stayed in the parent.
+
+    Raises:
+        ValueError: `value` is negative.
+        TypeError: `value` is no integer.
+        OverflowError: `value` is greater than `sys.maxsize`.
+    """
+
+    __module__ = "ebbpool.sync"
+
+    def __init__(self, value: int = 1) -> None:
+        super().__init__(value)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        return f"<{cls.__module__}.{cls.__qualname__} at {id(self):#x}: value={self._value}>"
+
+
+class BoundedSemaphore(Semaphore):
+    """A `Semaphore` that refuses, with ValueError, to hold more permits than it began with."""
+
+    __module__ = "ebbpool.sync"
+
+    def __init__(self, value: int = 1) -> None:
+        super().__init__(value)
+        self._initial_value = self._value
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        return f"<{cls.__module__}.{cls.__qualname__} at {id(self):#x}: value={self._value}/{self._initial_value}>"
+
+
+def _after_fork_in_child() -> None:
+    global _forks, _survivor
+    _forks += 1
+    _survivor = get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

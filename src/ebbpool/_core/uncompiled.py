@@ -1,0 +1,61 @@
+"""Stands in for the `cython` module where Cython is not installed: the engine runs as plain Python there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+compiled = False
+bint = bool
+
+
+def locals(**types: Any) -> Callable[[F], F]:
+    """Declares C types of local variables; nothing to a plain interpreter."""
+    return lambda function: function
+
+
+def nonecheck(on: bool) -> Callable[[F], F]:
+    """Has attributes of None looked for with an error, as an interpreter does by itself."""
+    return lambda function: function
+
+
+def fence() -> None:
+    """Orders memory accesses of compiled code; an interpreter does that by itself."""
+
+
+def breathe() -> None:
+    """Passes the interpreter's eval breaker; interpreted code does that by itself."""
+
+
+def enter(context: Any) -> None:
+    """Enters a context in compiled code; an interpreter goes through `Context.run`."""
+    raise NotImplementedError
+
+
+def leave(context: Any) -> None:
+    """Leaves a context in compiled code."""
+    raise NotImplementedError
+
+
+def altered() -> bool:
+    """Tell compiled code whether a type, or a function's code, is not what `remember` was told."""
+    raise NotImplementedError
+
+
+def remember(kind: Any, tag: int, function: Any, code: Any) -> None:
+    """Note a type's version and a function's code for `altered`."""
+    raise NotImplementedError
+
+
+def version(kind: Any) -> int:
+    """Return the version of a type in compiled code; 0 if it has none."""
+    raise NotImplementedError
+
+
+def free_mutex(pool: Any) -> bool:
+    """Frees the mutex of a pool in a forked child, in compiled code."""
+    raise NotImplementedError

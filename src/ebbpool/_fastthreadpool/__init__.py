@@ -1,0 +1,1 @@
+"""What `ebbpool.fastthreadpool` is made of."""

@@ -1,0 +1,309 @@
+"""A client's connection, which is lent to a handler for one request at a time."""
+
+from __future__ import annotations
+
+import select
+import selectors
+import socket
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._http.framing import is_interim
+from ebbpool._http.reader import CHUNK, RequestReader
+from ebbpool._http.request import ENDLESS, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
+"""The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
+LONGEST_WAIT: Final = 1e6
+"""Seconds: more than that is too much for some systems."""
+LEAST_RATE: Final = 500.0
+"""Bytes per second: what a client owes that sends a body."""
+
+_receive = socket.socket.recv
+_receive_into = socket.socket.recv_into
+_send = socket.socket.send
+
+
+class Connection(socket.socket):
+    """A client's connection, as handlers get it.
+
+    It behaves as a blocking socket with a time-out. The descriptor itself stays blocking, so that a child process can
+    be given it, and has no time-out of its own, which would cost a system call per operation.
+
+    One thread at a time owns it: the front door's while it is in one of its rooms, otherwise the worker that runs the
+    handler. Both hand it over through a queue.
+
+    Attributes:
+        address: The client's.
+        request: What came, where in it a request ends, and how far that is read.
+        limit: Seconds that one operation of a handler may take; None for ever.
+        timed: Whether the handler has set that.
+        room: The front door's room it is in; None while a worker has it.
+        descriptor: The number under which it is there, whoever has closed it meanwhile.
+        since: Seconds at which it came there, by the door's clock.
+        polled: Whether the door's poller knows the descriptor.
+        discarded: How many bytes were thrown away while it lingers.
+    """
+
+    __slots__ = (
+        "address",
+        "descriptor",
+        "discarded",
+        "limit",
+        "polled",
+        "request",
+        "room",
+        "since",
+        "timed",
+    )
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
+        super().__init__(family, type, proto, fileno)
+        self.address: Any = None
+        self.request = Request()
+        self.limit: float | None = None
+        self.timed = False
+        self.room: Room | None = None
+        self.descriptor = -1
+        self.since = 0.0
+        self.polled = False
+        self.discarded = 0
+        default = super().gettimeout()
+        if default is not None or not AT_ONCE or sys.platform != "linux":
+            # Elsewhere an accepted socket may have its listener's O_NONBLOCK. With a default time-out of the module
+            # every call would wait in C, in the door's thread too.
+            self.limit = default or None
+            super().setblocking(bool(AT_ONCE))
+
+    @classmethod
+    def adopt(cls, other: socket.socket) -> Self:
+        """Makes one of a plain socket, which is closed by that; it keeps the time-out."""
+        limit = other.gettimeout()
+        other.setblocking(True)
+        made = cls(other.family, other.type, other.proto, other.detach())
+        made.limit = limit
+        return made
+
+    # What the loop and the worker do.
+
+    def receive(self, size: int = CHUNK) -> bytes:
+        """Takes what is there, without waiting.
+
+        Raises:
+            BlockingIOError: Nothing is there.
+            OSError: The connection is broken.
+        """
+        return _receive(self, size, AT_ONCE)
+
+    def post(self, data: bytes) -> None:
+        """Sends what there is room for, without waiting.
+
+        Raises:
+            OSError: The connection is broken, or there is no room at all.
+        """
+        _send(self, data, AT_ONCE)
+
+    # What handlers do.
+
+    def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
+        """As of any socket; a binary file to read from ends where the request does."""
+        if self.request.limits is not None and mode in ("rb", "br"):
+            return RequestReader(self.request, self, shared=buffering == 0)
+        return super().makefile(mode, buffering, **options)
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """As of any socket, from the first byte of the request on that was not read; no request follows then."""
+        if self.request.limits is not None and self.request.leave_frame():
+            found = self.request.data[self.request.position : self.request.position + size]
+            if not flags & socket.MSG_PEEK:
+                self.request.position += len(found)
+            return bytes(found)
+        taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
+        return taken
+
+    def await_bytes(self, size: int) -> bytes:
+        """Waits for up to `size` further bytes of the request.
+
+        A client that keeps a worker waiting has the time-out in all, and more only for what it has sent: Apache's
+        mod_reqtimeout has the same rule. What is no request any more may take its time.
+
+        Raises:
+            TimeoutError: Nothing came in time, or too little.
+        """
+        while True:
+            try:
+                chunk = _receive(self, size, AT_ONCE)
+            except BlockingIOError:
+                patience = self.limit
+                if patience == 0:
+                    raise
+                if patience is not None and not (self.request.open_ended and self.request.to_come == ENDLESS):
+                    patience += self.request.came / LEAST_RATE - self.request.waited
+                begun = monotonic()
+                if (patience is not None and patience <= 0) or not wait_for(self, False, patience):
+                    raise TimeoutError("timed out") from None
+                self.request.waited += monotonic() - begun
+            else:
+                self.request.came += len(chunk)
+                return chunk
+
+    def recv_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> int:
+        """As `recv`."""
+        if self.request.limits is not None and self.request.leave_frame():
+            with memoryview(buffer).cast("B") as view:
+                found = self.recv(size or view.nbytes, flags)
+                view[: len(found)] = found
+            return len(found)
+        taken: int = self._patiently(_receive_into, False, buffer, size, flags | AT_ONCE)
+        return taken
+
+    def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
+        """As `recv`; a stream names no address."""
+        return self.recv(size, flags), None
+
+    def recvfrom_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> tuple[int, Any]:
+        """As `recv`; a stream names no address."""
+        return self.recv_into(buffer, size, flags), None
+
+    def _speak(self, data: ReadableBuffer) -> None:
+        self.request.expects = False
+        if not isinstance(data, bytes):
+            with memoryview(data) as view:
+                # Longer than that none is.
+                data = bytes(view) if view.nbytes < CHUNK else b""
+        self.request.answered = not is_interim(data)
+
+    def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
+        """As of any socket."""
+        if not self.request.answered:
+            self._speak(data)
+        sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
+        return sent
+
+    def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
+        """As of any socket, but the time-out is that of each part that goes out."""
+        if not self.request.answered:
+            self._speak(data)
+        sent = self._patiently(_send, True, data, flags | AT_ONCE)
+        if isinstance(data, bytes) and sent == len(data):
+            return
+        with memoryview(data).cast("B") as view:
+            while sent < view.nbytes:
+                sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+
+    def sendto(self, data: ReadableBuffer, *args: Any) -> int:
+        """As of any socket."""
+        if not self.request.answered:
+            self._speak(data)
+        flags, address = args if len(args) == 2 else (0, *args)
+        sent: int = self._patiently(socket.socket.sendto, True, data, flags | AT_ONCE, address)
+        return sent
+
+    if sys.platform != "win32":
+
+        def recvmsg(self, size: int, ancillary: int = 0, flags: int = 0, /) -> Any:
+            """As `recv`."""
+            if self.request.limits is not None and self.request.leave_frame():
+                return self.recv(size, flags), [], 0, None
+            return self._patiently(socket.socket.recvmsg, False, size, ancillary, flags | AT_ONCE)
+
+        def recvmsg_into(self, buffers: Iterable[WriteableBuffer], ancillary: int = 0, flags: int = 0, /) -> Any:
+            """As `recv`."""
+            into = list(buffers)
+            if self.request.limits is not None and self.request.leave_frame():
+                room = next((buffer for buffer in into if memoryview(buffer).nbytes), None)
+                return (0 if room is None else self.recv_into(room, 0, flags)), [], 0, None
+            return self._patiently(socket.socket.recvmsg_into, False, into, ancillary, flags | AT_ONCE)
+
+        def sendmsg(
+            self, buffers: Iterable[ReadableBuffer], ancillary: Any = (), flags: int = 0, address: Any = None, /
+        ) -> int:
+            """As of any socket."""
+            parts, ancillary = list(buffers), list(ancillary)
+            if not self.request.answered:
+                self._speak(b"".join(parts))
+            to = () if address is None else (address,)
+            sent: int = self._patiently(socket.socket.sendmsg, True, parts, ancillary, flags | AT_ONCE, *to)
+            return sent
+
+    def sendfile(self, *args: Any, **kwargs: Any) -> int:
+        """As of any socket."""
+        self.request.answered = True
+        if AT_ONCE:
+            super().settimeout(self.limit)
+        try:
+            return super().sendfile(*args, **kwargs)
+        finally:
+            if AT_ONCE and self.fileno() >= 0:
+                super().settimeout(None)
+
+    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any) -> Any:
+        while True:
+            try:
+                return operation(self, *args)
+            except BlockingIOError:
+                if self.limit == 0:
+                    raise
+                if not wait_for(self, writing, self.limit):
+                    raise TimeoutError("timed out") from None
+
+    def settimeout(self, value: float | None, /) -> None:
+        """As of any socket."""
+        if value is not None and not value >= 0:
+            raise ValueError("Timeout value out of range")
+        self.limit = value if value is None else float(value)
+        self.timed = True
+
+    def gettimeout(self) -> float | None:
+        """As of any socket."""
+        return self.limit
+
+    def setblocking(self, flag: bool, /) -> None:
+        """As of any socket."""
+        self.limit = None if flag else 0.0
+        self.timed = True
+
+    def getblocking(self) -> bool:
+        """As of any socket."""
+        return self.limit != 0
+
+    def detach(self) -> int:
+        """As of any socket; the descriptor blocks, unless the handler has set a time-out."""
+        if self.fileno() >= 0:
+            super().settimeout(self.limit if self.timed else None)
+        return super().detach()
+
+
+class Room:
+    """Connections in one state. All may stay for the same time, so the oldest comes first.
+
+    Attributes:
+        seconds: For how long a connection may stay.
+        held: The connections, by descriptor.
+    """
+
+    __slots__ = ("held", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.held: dict[int, Connection] = {}
+
+
+def wait_for(connection: socket.socket, writing: bool, timeout: float | None) -> bool:
+    """Waits up to `timeout` seconds until the connection can be read, or written; None waits for ever."""
+    if timeout is not None:
+        timeout = min(timeout, LONGEST_WAIT)
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT if writing else select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
+        return bool(selector.select(timeout))

@@ -1,0 +1,207 @@
+"""Where an HTTP/1 request ends, and what the server answers by itself: values and functions, no sockets.
+
+Who decides where a request ends decides what the next one is. What a proxy in front could read in another way is
+answered with 400, or is the last request of its connection.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+REQUEST_LINE: Final = 65537
+"""The bytes that `http.server` asks for when it wants the line that begins a request."""
+
+_CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r?\n)*+\r?\n")
+"""Header lines that everybody reads alike, up to the blank one."""
+_SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
+_LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
+_LENGTH = re.compile(rb"[0-9]{1,20}")
+_BLANK = re.compile(rb"(?:\r?\n)*+")
+_MOST_BLANK: Final = 10
+"""Blank lines before a request; Apache has the same limit."""
+_INTERIM = re.compile(rb"(?:HTTP/1\.[0-9] 1(?!01)[0-9][0-9][^\n]*\n(?:[^\r\n][^\n]*\n)*+\r?\n)+")
+"""Responses that announce another one, up to their last blank line."""
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What a server grants its clients.
+
+    Attributes:
+        header_timeout: Seconds for a whole head, from its first byte or from the accept.
+        body_timeout: Seconds for a body that is waited for.
+        idle_timeout: Seconds between two requests.
+        request_timeout: Seconds for one operation of a handler on its connection; None for ever.
+        max_header_size: Most bytes of a head.
+        max_buffered_body: Most bytes of a body that is waited for; a larger one is read by the handler.
+        retry_after: Seconds after which a client that was refused may come again.
+    """
+
+    header_timeout: float
+    body_timeout: float
+    idle_timeout: float
+    request_timeout: float | None
+    max_header_size: int
+    max_buffered_body: int
+    retry_after: int
+
+
+class BadRequest(Exception):
+    """A request that no handler gets to see.
+
+    Attributes:
+        status: What it is answered with.
+    """
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class Head(NamedTuple):
+    """What the head of a request says about where the request ends.
+
+    Attributes:
+        size: Bytes of the head, the blank line included.
+        length: Bytes of the body; None if only who decodes it can tell.
+        open_ended: Whether the connection may cease to carry requests after this one.
+        expects: Whether the client waits for a word before it sends the body.
+        last: Whether the connection must carry no further request.
+    """
+
+    size: int
+    length: int | None = 0
+    open_ended: bool = False
+    expects: bool = False
+    last: bool = False
+
+
+def skip_blank(data: bytes | bytearray) -> int:
+    """How many bytes of blank lines `data` begins with: some clients send one after a body.
+
+    Raises:
+        BadRequest: They are too many.
+    """
+    found = _BLANK.match(data)
+    size = found.end() if found is not None else 0
+    if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    return size
+
+
+def is_interim(data: bytes) -> bool:
+    """Whether these are whole interim responses, such as ``100 Continue``, and nothing else."""
+    return data.startswith(b"HTTP/1.") and _INTERIM.fullmatch(data) is not None
+
+
+def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
+    """How many bytes the head takes up that `data` begins with; 0 if it is not all there.
+
+    Args:
+        data: What came, from the first byte of the request line.
+        scanned: How many bytes of it have been looked at before.
+    """
+    start = max(0, scanned - 3)
+    found = data.find(b"\n\r\n", start)
+    bare = data.find(b"\n\n", start, found + 1 if found >= 0 else len(data))
+    if bare >= 0:
+        return bare + 2
+    return found + 3 if found >= 0 else 0
+
+
+def is_simple(data: bytes | bytearray) -> bool:
+    """Whether `data` begins with a whole line that is no request line of HTTP/1 or later.
+
+    Such a request is that line: HTTP/0.9 has no more, and what is malformed has no end that anybody could know.
+    """
+    end = data.find(b"\n")
+    if end < 0:
+        return False
+    # As text, for the sake of what is a blank there and not in bytes: `http.server` splits the line so.
+    words = str(data[:end], "latin-1").split()
+    return len(words) != 3 or not words[2].startswith("HTTP/")
+
+
+def parse_head(head: bytes) -> Head:
+    """Reads a whole head.
+
+    Raises:
+        BadRequest: It can be read in more than one way.
+    """
+    size = len(head)
+    line_end = head.index(b"\n")
+    lower = head.lower()
+    # Twice as quick as "in", which tries its operand as a number first.
+    coded = lower.find(b"transfer-encoding") >= 0
+    framed = coded or lower.find(b"content-length") >= 0
+    clean = _CLEAN.fullmatch(head, line_end + 1) is not None and head.find(b"\r", 0, max(0, line_end - 1)) < 0
+    if not clean and (framed or _SPACED_NAME.search(head, line_end)):
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    if is_simple(head):
+        if framed:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        return Head(size, last=True)
+    open_ended = head.startswith(b"CONNECT ") or lower.find(b"\nupgrade:") >= 0
+    expects = lower.find(b"\nexpect:") >= 0
+    last = not clean
+    if not framed:
+        return Head(size, 0, open_ended, expects, last)
+    lengths = _LENGTHS.findall(lower, line_end)
+    if coded and lower.find(b"\ntransfer-encoding:") >= 0:
+        if lengths:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        # Who could tell when it ceases to be a body, and may take its time?
+        return Head(size, None, False, expects, last=True)
+    if not lengths:
+        # The words stand in a value, or in the middle of another name.
+        return Head(size, 0, open_ended, expects, last)
+    length = lengths[0].strip(b" \t\r")
+    if len(lengths) > 1 or _LENGTH.fullmatch(length) is None:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    return Head(size, int(length), open_ended, expects, last)
+
+
+def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
+    """Reads the head that `data` begins with, if it is all there.
+
+    Args:
+        data: What came, from the first byte of the request line.
+        scanned: How many bytes of it have been looked at before.
+        most: How many bytes a head may have.
+
+    Returns:
+        None if there is more of it to come.
+
+    Raises:
+        BadRequest: It is too large, or can be read in more than one way.
+    """
+    size = head_size(data, scanned)
+    if not size and len(data) <= most:
+        return Head(len(data), last=True) if is_simple(data) else None
+    if not size or size > most:
+        whole_line = data.find(b"\n", 0, most) >= 0
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if whole_line else HTTPStatus.REQUEST_URI_TOO_LONG)
+    return parse_head(bytes(data[:size]))
+
+
+def response(status: HTTPStatus, *, body: bool = True, retry_after: int | None = None) -> bytes:
+    """A whole response that ends the connection.
+
+    Args:
+        status: The status.
+        body: Whether there is one: the answer to HEAD has none.
+        retry_after: Seconds after which the client may try again; None to say nothing.
+    """
+    text = f"{status.value} {status.phrase}\n"
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(text)}",
+        "Connection: close",
+    ]
+    if retry_after is not None:
+        lines.append(f"Retry-After: {retry_after}")
+    return "\r\n".join([*lines, "", text if body else ""]).encode("ascii")

@@ -1,0 +1,487 @@
+"""The front door of an HTTP server: one thread that accepts, reads requests, and keeps the connections that wait."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from ebbpool._http.connection import LEAST_RATE, Connection, Room
+from ebbpool._http.framing import BadRequest, RequestLimits, response
+from ebbpool._http.poller import Poller, make_poller
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, Shortage
+from ebbpool._servers.complaints import LOGGER, Complaint
+
+TICK: Final = 0.25
+"""Seconds between two looks at the clocks of connections, at most."""
+LINGER: Final = 2.0
+"""Seconds for which a connection that was answered early stays open, so that the client gets to read the answer."""
+LINGER_BYTES: Final = 4 << 20
+"""Most bytes thrown away meanwhile."""
+GRACE: Final = 1.0
+"""Seconds after the accept in which a connection without a request is taken to have one on its way."""
+MOST_BUFFERED: Final = 64 << 20
+"""Bytes of requests whose bodies are waited for, of all connections together, to_come which none is waited for."""
+FIRST_READ: Final = 16384
+READS: Final = 16
+"""Most reads in a row from a connection that lingers."""
+
+
+class Host(Protocol):
+    """What the door asks of its server; all of it is called in the door's thread."""
+
+    def get_request(self) -> tuple[Any, Any]: ...
+    def verify_request(self, request: Any, client_address: Any) -> bool: ...
+    def process_request(self, request: Any, client_address: Any) -> None: ...
+    def shutdown_request(self, request: Any) -> None: ...
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
+    def service_actions(self) -> None: ...
+
+
+class FrontDoor:
+    """Accepts, reads requests without a worker, and hands them over; keeps connections between requests.
+
+    All of it belongs to the thread that runs the loop, but for `give_back` and what that touches: the queue of returned
+    connections, whether the door is open, and whether it sleeps, all three under the lock.
+
+    Args:
+        host: The server.
+        limits: What clients are granted.
+        accepts: Most connections accepted before the others get a look.
+        clock: Monotonic seconds.
+        poller: What to wait with.
+
+    Attributes:
+        reading: Connections whose head is not there yet, new ones included.
+        filling: Connections whose head is there, and whose body is not.
+        idle: Connections between requests.
+        lingering: Connections that were answered, and whose client is to close.
+        buffered: Bytes that the connections in `filling` have.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        limits: RequestLimits,
+        *,
+        accepts: int = ACCEPTS,
+        clock: Callable[[], float] = monotonic,
+        poller: Poller | None = None,
+    ) -> None:
+        self._host = host
+        self._accepts = accepts
+        self._limits = limits
+        self._clock = clock
+        self._poller = make_poller() if poller is None else poller
+        self.reading = Room(limits.header_timeout)
+        self.filling = Room(limits.body_timeout)
+        self.idle = Room(limits.idle_timeout)
+        self.lingering = Room(LINGER)
+        self.buffered = 0
+        self._held: dict[int, Connection] = {}
+        self._now = clock()
+        self._next_look = 0.0
+        self._listener = -1
+        self._shortage = Shortage(clock)
+        self._deaf = Complaint(logging.WARNING, "cannot wait for the connection of %s: %s", clock)
+        self._resume = 0.0
+        # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
+        self._lock = threading.RLock()
+        self._returned: deque[tuple[Connection, Room]] = deque()
+        self._open = False
+        self._asleep = False
+        self._closed = False
+
+    # The loop.
+
+    def open(self, listener: int) -> None:
+        """Begins to take connections back, and to accept from `listener`."""
+        self._listener = listener
+        self._poller.watch(listener)
+        with self._lock:
+            self._open = True
+
+    def shut(self) -> None:
+        """Ends `open`. Connections that wait stay as they are, those that workers have are closed after their turn."""
+        with self._lock:
+            self._open = False
+        self._take_returned()
+        try:
+            self._poller.forget(self._listener)
+        except OSError:
+            # It was closed while the loop ran.
+            pass
+        self._listener = -1
+        self._shortage.pause = 0.0
+
+    def run(self, stopped: Callable[[], bool], ear: int, listener: int, poll_interval: float | None) -> None:
+        """Serves until `stopped`; `ear` is a descriptor that can be read once that is worth a look."""
+        self.open(listener)
+        self._poller.watch(ear)
+        try:
+            while not stopped():
+                self.turn(poll_interval)
+                if not stopped():
+                    self._host.service_actions()
+        finally:
+            self._poller.forget(ear)
+            self.shut()
+
+    def turn(self, timeout: float | None = None) -> None:
+        """Waits up to `timeout` seconds, a second at most, and does what there is to do."""
+        now = self._clock()
+        wait = TICK if self._held else LAST_BACK_OFF
+        if timeout is not None and timeout < wait:
+            wait = timeout
+        if self._shortage.pause:
+            if now < self._resume:
+                wait = min(wait, self._resume - now)
+            else:
+                self._poller.watch(self._listener)
+        with self._lock:
+            self._asleep = not self._returned
+            if self._returned:
+                wait = 0.0
+        ready = self._poller.wait(max(0.0, wait))
+        self._asleep = False
+        self._now = self._clock()
+        self._take_returned()
+        knock = False
+        for descriptor in ready:
+            if descriptor == self._listener:
+                knock = True
+                continue
+            # What is not held was closed, or lent, since the event.
+            connection = self._held.get(descriptor)
+            if connection is not None:
+                self._read(connection)
+        if knock:
+            self._accept()
+        if self._now >= self._next_look:
+            self._expire()
+
+    def _take_returned(self) -> None:
+        if not self._returned:
+            return
+        with self._lock:
+            batch = list(self._returned)
+            self._returned.clear()
+        for connection, room in batch:
+            if not self._enter(connection, room):
+                continue
+            if connection.request.data:
+                self._advance(connection)
+            elif not self._poller.shared:
+                self._arm(connection)
+
+    # Accepting.
+
+    def _accept(self) -> None:
+        for _ in range(self._accepts):
+            try:
+                request, client_address = self._host.get_request()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    return
+                if not self._shed():
+                    self._pause(error)
+                    return
+            else:
+                self._shortage.over()
+                self._admit(request, client_address)
+
+    def _shed(self) -> bool:
+        """Closes the connection that is worth least, if there is one; of its kind it is the oldest."""
+        for room in (self.idle, self.lingering):
+            for connection in room.held.values():
+                self._drop(connection)
+                return True
+        for room, silent in ((self.reading, True), (self.reading, False), (self.filling, False)):
+            for connection in room.held.values():
+                if connection.since + GRACE > self._now:
+                    break
+                if not (silent and connection.request.data):
+                    self._drop(connection)
+                    return True
+        return False
+
+    def _pause(self, error: OSError) -> None:
+        self._resume = self._now + self._shortage.met(error, False)
+        self._poller.forget(self._listener)
+
+    def _admit(self, accepted: Any, client_address: Any) -> None:
+        try:
+            if not self._host.verify_request(accepted, client_address):
+                self._host.shutdown_request(accepted)
+                return
+            if isinstance(accepted, Connection):
+                connection = accepted
+            elif type(accepted) is socket.socket:
+                connection = Connection.adopt(accepted)
+            else:
+                # TLS, or something else that only a worker can read from.
+                self._host.process_request(accepted, client_address)
+                return
+        except Exception:
+            self._failed(accepted, client_address)
+            return
+        except BaseException:
+            self._host.shutdown_request(accepted)
+            raise
+        connection.address = client_address
+        connection.request.limits = self._limits
+        if self._enter(connection, self.reading):
+            self._read(connection)
+
+    # Reading.
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            if connection.room is self.lingering:
+                self._discard(connection)
+                return
+            chunk = connection.receive() if connection.request.data else connection.receive(FIRST_READ)
+        except BlockingIOError:
+            self._arm(connection)
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        if not chunk:
+            connection.request.ended = True
+            if connection.request.data:
+                self._answer(connection, HTTPStatus.BAD_REQUEST)
+            else:
+                self._drop(connection)
+            return
+        if not connection.request.data:
+            connection.request.data = chunk
+        else:
+            if isinstance(connection.request.data, bytes):
+                connection.request.data = bytearray(connection.request.data)
+            connection.request.data += chunk
+            if connection.room is self.filling:
+                self.buffered += len(chunk)
+        self._advance(connection)
+
+    def _advance(self, connection: Connection) -> None:
+        try:
+            ready = connection.request.ready(self._limits, self.buffered <= MOST_BUFFERED)
+        except BadRequest as error:
+            self._answer(connection, error.status)
+            return
+        if ready:
+            self._lend(connection)
+            return
+        room = self.filling
+        if connection.request.head is None:
+            # Half of a blank line behind a body begins no request.
+            room = self.idle if connection.room is self.idle and connection.request.data == b"\r" else self.reading
+        if connection.request.data and connection.room is not room:
+            self._leave(connection)
+            if not self._enter(connection, room):
+                return
+            connection.request.came = 0
+        self._arm(connection)
+
+    def _lend(self, connection: Connection) -> None:
+        self._leave(connection)
+        self._poller.drop(connection)
+        connection.limit = self._limits.request_timeout
+        connection.timed = False
+        try:
+            self._host.process_request(connection, connection.address)
+        except Exception:
+            self._failed(connection, connection.address)
+        except BaseException:
+            self._host.shutdown_request(connection)
+            raise
+
+    def _discard(self, connection: Connection) -> None:
+        for _ in range(READS):
+            chunk = connection.receive()
+            connection.discarded += len(chunk)
+            if not chunk or connection.discarded > LINGER_BYTES:
+                self._drop(connection)
+                return
+        self._arm(connection)
+
+    def _answer(self, connection: Connection, status: HTTPStatus, retry_after: int | None = None) -> None:
+        self._leave(connection)
+        body = not connection.request.data.startswith(b"HEAD ")
+        connection.request.data = b""
+        LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
+        try:
+            connection.post(response(status, body=body, retry_after=retry_after))
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            connection.request.ended = True
+        if connection.request.ended:
+            self._close(connection)
+        elif self._enter(connection, self.lingering):
+            self._arm(connection)
+
+    def refuse(self, connection: Connection) -> None:
+        """Answers a request that nobody has room for; in the loop's thread, from within `process_request`."""
+        self._answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after)
+
+    # Keeping.
+
+    def _enter(self, connection: Connection, room: Room) -> bool:
+        # Anybody may close a connection while it is here, and its number may be the next one's: it goes by the number
+        # that it came with.
+        descriptor = connection.descriptor = connection.fileno()
+        if descriptor < 0:
+            self._close(connection)
+            return False
+        stale = self._held.get(descriptor)
+        if stale is not None:
+            # If it still has the number, that is what `os.close` leaves.
+            socket.socket.detach(stale)
+            self._drop(stale)
+        connection.room = room
+        connection.since = self._now
+        room.held[descriptor] = connection
+        self._held[descriptor] = connection
+        if room is self.filling:
+            self.buffered += len(connection.request.data)
+        return True
+
+    def _leave(self, connection: Connection) -> None:
+        room, connection.room = connection.room, None
+        if room is not None:
+            del room.held[connection.descriptor]
+            del self._held[connection.descriptor]
+            if room is self.filling:
+                self.buffered -= len(connection.request.data)
+
+    def _arm(self, connection: Connection) -> None:
+        try:
+            self._poller.arm(connection)
+        except (OSError, ValueError) as error:
+            self._deaf.make(connection.address, error)
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._leave(connection)
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._poller.drop(connection)
+        try:
+            self._host.shutdown_request(connection)
+        except Exception:
+            LOGGER.exception("the connection of %s could not be shut down", connection.address)
+
+    def _failed(self, request: Any, client_address: Any) -> None:
+        try:
+            self._host.handle_error(request, client_address)
+        except Exception:
+            LOGGER.exception("handle_error failed for the request from %s", client_address)
+        self._host.shutdown_request(request)
+
+    def _expire(self) -> None:
+        self._next_look = self._now + TICK
+        for room in (self.reading, self.filling, self.idle, self.lingering):
+            while room.held:
+                connection = next(iter(room.held.values()))
+                if connection.since + room.seconds > self._now:
+                    break
+                if room is self.filling and self._keeps_up(connection):
+                    continue
+                if connection.request.data and room is not self.idle:
+                    self._answer(connection, HTTPStatus.REQUEST_TIMEOUT)
+                else:
+                    self._drop(connection)
+
+    def _keeps_up(self, connection: Connection) -> bool:
+        """Whether a client has sent its share of a body since the last look; then it gets as long again."""
+        came = len(connection.request.data)
+        if came - connection.request.came < LEAST_RATE * self.filling.seconds:
+            return False
+        connection.request.came = came
+        self._leave(connection)
+        self._enter(connection, self.filling)
+        return True
+
+    # What workers call.
+
+    def give_back(self, connection: Connection) -> None:
+        """Takes a connection back from its handler, or closes it; in the worker."""
+        if connection.fileno() >= 0:
+            if connection.request.again:
+                if self._take_back(connection, self.idle if connection.request.data in (b"", b"\r") else self.reading):
+                    return
+            elif connection.request.unread() or self._sends_on(connection):
+                connection.request.data = b""
+                try:
+                    connection.shutdown(socket.SHUT_WR)
+                    if self._take_back(connection, self.lingering):
+                        return
+                    for _ in range(READS):
+                        if not connection.receive():
+                            break
+                except OSError:
+                    pass
+        self._host.shutdown_request(connection)
+
+    def _sends_on(self, connection: Connection) -> bool:
+        """Whether there is something that nobody will read: a close would become a reset, and destroy the response."""
+        try:
+            return bool(connection.receive(1))
+        except OSError:
+            return False
+
+    def _take_back(self, connection: Connection, room: Room) -> bool:
+        # Queued before it is armed: the event can come at once, and the loop looks into the queue before it looks for
+        # the connection.
+        with self._lock:
+            if not self._open:
+                return False
+            self._returned.append((connection, room))
+            if self._poller.shared and not connection.request.data:
+                try:
+                    self._poller.arm(connection)
+                except (OSError, ValueError):
+                    self._returned.pop()
+                    return False
+            elif self._asleep:
+                self._asleep = False
+                self._poller.wake()
+        return True
+
+    # The end.
+
+    def close(self, patience: float | None) -> None:
+        """Closes what waits, once requests that are under way have been read; while no loop runs.
+
+        Args:
+            patience: Seconds for that; None for as long as clients are granted.
+        """
+        if self._closed:
+            return
+        self._now = self._clock()
+        deadline = None if patience is None else self._now + patience
+        self._closed = True
+        for connection in list(self.idle.held.values()):
+            self._read(connection)
+        for connection in list(self.idle.held.values()):
+            self._drop(connection)
+        while True:
+            self._now = self._clock()
+            for connection in list(self.reading.held.values()):
+                if not connection.request.data and connection.since + GRACE <= self._now:
+                    self._drop(connection)
+            if not self._held or (deadline is not None and self._now >= deadline):
+                break
+            self.turn(GRACE / 20)
+        for connection in list(self._held.values()):
+            self._drop(connection)
+        self._poller.close()

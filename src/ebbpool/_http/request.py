@@ -1,0 +1,156 @@
+"""What came on a connection, where in it each request ends, and how far it is read; no socket is touched."""
+
+from __future__ import annotations
+
+from typing import IO, Final
+
+from ebbpool._http.framing import BadRequest, Head, RequestLimits, measure, skip_blank
+
+ENDLESS: Final = -1
+"""In place of a number of bytes: only the end of the connection ends the request."""
+
+
+class Request:
+    """The requests of one connection, one at a time.
+
+    It belongs to the thread that owns the connection: the front door's, or the worker that runs the handler.
+
+    Attributes:
+        limits: How large a request may be; None while this is a plain socket that knows of no requests.
+        data: What came and is not dropped yet, from the first byte of the request line on.
+        scanned: How many bytes of it have been looked at for the end of the head.
+        head: What the head says, once that is there.
+        position: How far the handler has read in `data`.
+        head_end: Where the head ends in `data`.
+        end: Where ends in `data` what came of the request.
+        to_come: How many bytes of the request have not come yet, or `ENDLESS`.
+        open_ended: Whether the handler may read past the end: what is there need be no request.
+        last: Whether no request may follow this one.
+        answered: Whether something was sent since the request was handed over, interim responses not counted.
+        expects: Whether the client waits for a word before it sends the body, and nothing was sent.
+        rest: The file that has what is left of the request, if that was laid out for a child process.
+        again: Whether the handler asked for the next request, and there was none.
+        ended: Whether the client has sent all it will.
+        came: How many bytes of the request came while a handler read it; before that, how many were there when it was
+            last given more time.
+        waited: Seconds for which that handler has waited for them.
+    """
+
+    __slots__ = (
+        "again",
+        "answered",
+        "came",
+        "data",
+        "end",
+        "ended",
+        "expects",
+        "head",
+        "head_end",
+        "last",
+        "limits",
+        "open_ended",
+        "position",
+        "rest",
+        "scanned",
+        "to_come",
+        "waited",
+    )
+
+    def __init__(self) -> None:
+        self.limits: RequestLimits | None = None
+        self.data: bytes | bytearray = b""
+        self.scanned = 0
+        self.head: Head | None = None
+        self.head_end = 0
+        self.position = 0
+        self.end = 0
+        self.to_come = ENDLESS
+        self.open_ended = False
+        self.last = False
+        self.expects = False
+        self.answered = False
+        self.rest: IO[bytes] | None = None
+        self.again = False
+        self.ended = False
+        self.came = 0
+        self.waited = 0.0
+
+    def ready(self, limits: RequestLimits, patient: bool = True) -> bool:
+        """Whether `data` begins with a request that can be handed over; if so, reading begins anew with it.
+
+        Args:
+            limits: What clients are granted.
+            patient: Whether a short body is waited for.
+
+        Raises:
+            BadRequest: No handler may see it.
+        """
+        head = self.head
+        if head is None:
+            if self.data[:1] in (b"\r", b"\n"):
+                blank = skip_blank(self.data)
+                if blank:
+                    self.data = self.data[blank:]
+                    self.scanned = 0
+            if not self.data:
+                return False
+            head = self.head = measure(self.data, self.scanned, limits.max_header_size)
+            if head is None:
+                self.scanned = len(self.data)
+                return False
+        came = len(self.data)
+        if head.length is None:
+            self.end = came
+            self.to_come = ENDLESS
+        else:
+            whole = head.size + head.length
+            if came < whole and patient and head.length <= limits.max_buffered_body and not head.expects:
+                return False
+            self.end = min(whole, came)
+            self.to_come = whole - self.end
+        self.data = bytes(self.data)
+        self.position = 0
+        self.head_end = head.size
+        self.open_ended = head.open_ended
+        self.last = head.last
+        self.answered = False
+        self.expects = head.expects
+        self.rest = None
+        self.again = False
+        self.came = 0
+        self.waited = 0.0
+        self.head = None
+        self.scanned = 0
+        return True
+
+    def unread(self) -> bool:
+        """Whether the client may be sending still, so that closing would destroy the response on its way."""
+        return (self.to_come != 0 or self.last) and not self.ended
+
+    def advance(self) -> bool:
+        """Goes on to the next request, if it is here in full; called by the reader, in the worker.
+
+        The body of this one is dropped if it has not been read.
+        """
+        if self.last or self.to_come or self.limits is None:
+            return False
+        self.again = True
+        self.data = self.data[self.end :]
+        self.position = self.end = self.head_end = 0
+        if not self.data:
+            return False
+        try:
+            return self.ready(self.limits)
+        except BadRequest:
+            # The door finds that out again, and answers it.
+            self.scanned = 0
+            return False
+
+    def leave_frame(self) -> bool:
+        """Makes everything that is here readable as plain bytes, whatever follows; tells whether there is anything."""
+        if self.rest is not None:
+            self.data = bytes(self.data[self.position : self.end]) + self.rest.read() + self.data[self.end :]
+            self.position = 0
+        self.to_come = ENDLESS
+        self.end = len(self.data)
+        return self.position < self.end

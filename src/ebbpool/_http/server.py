@@ -1,0 +1,223 @@
+"""The HTTP server whose idle and slow connections hold no worker."""
+
+from __future__ import annotations
+
+import http.server
+import math
+import os
+import socket
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final
+
+from ebbpool._checks import seconds, waiting_limit, whole
+from ebbpool._http.connection import Connection
+from ebbpool._http.framing import RequestLimits, response
+from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._servers.accepting import ACCEPTS
+from ebbpool._servers.complaints import LOGGER
+from ebbpool._servers.mixin import AdaptivePoolMixIn
+
+SHARED_ACCEPTS: Final = 8
+"""Most connections accepted at once where other processes accept from the same listener."""
+
+
+class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
+    """`http.server.HTTPServer` on an adaptive pool; takes a worker only once a request is there.
+
+    `serve_forever` accepts, reads heads and short bodies, and keeps the connections between requests, all in its own
+    thread. A worker gets a whole request, and gives the connection back. Any handler class will do; its instance lives
+    as long as its worker's turn, which is one request, or several that came at once.
+
+    Some requests are read by their worker, with a time-out for each operation: those with a larger body, with one in
+    chunks, or with one that waits for ``100 Continue``, and those that become something else (``Upgrade``,
+    ``CONNECT``). A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
+
+    The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` count, too.
+
+    Attributes:
+        header_timeout: Seconds for a whole head, from its first byte, or from the accept. Then the answer is 408.
+        body_timeout: Seconds for a body that is waited for, and as long again for a client that has sent 500 bytes for
+            each of them. Then the answer is 408.
+        idle_timeout: Seconds between two requests. Then the connection is closed.
+        request_timeout: Seconds for one operation of a handler on its connection; `math.inf` for no limit. For a body
+            that the handler reads from the client it is seconds in all, and one more for each 500 bytes that came.
+        max_header_size: Most bytes of a head. For more the answer is 431, or 414 if it is the first line.
+        max_buffered_body: Most bytes of a body that is waited for before a worker is taken. Once the bodies that are
+            waited for have 64 MiB together, those that go on coming are handed to workers as larger ones are.
+        retry_after: Seconds that are named to clients that are refused: 503.
+    """
+
+    request_queue_size = 1024
+    # Elsewhere the option would let somebody else take the port.
+    allow_reuse_address = os.name == "posix"
+
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    idle_timeout: float = 60.0
+    request_timeout: float = 30.0
+    max_header_size: int = 65536
+    max_buffered_body: int = 1 << 20
+    retry_after: int = 1
+
+    _door: FrontDoor | None = None
+
+    @property
+    def _limits(self) -> RequestLimits:
+        patience = seconds("request_timeout", self.request_timeout)
+        return RequestLimits(
+            header_timeout=seconds("header_timeout", self.header_timeout),
+            body_timeout=seconds("body_timeout", self.body_timeout),
+            idle_timeout=seconds("idle_timeout", self.idle_timeout),
+            request_timeout=None if patience == math.inf else patience,
+            max_header_size=whole("max_header_size", self.max_header_size, 1),
+            max_buffered_body=whole("max_buffered_body", self.max_buffered_body, 0),
+            retry_after=whole("retry_after", self.retry_after, 0),
+        )
+
+    def server_activate(self) -> None:
+        """Checks the attributes, makes the pool, and listens.
+
+        Raises:
+            TypeError: An attribute is of the wrong type; the message names it.
+            ValueError: An attribute is out of range; the message names it.
+        """
+        self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
+        super().server_activate()
+        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
+            # Accepted sockets inherit it: a short body is not to wait until the client has confirmed the head.
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._adopted:
+            self._take_names()
+
+    def _take_names(self) -> None:
+        """What `server_bind` does beside binding, but for asking the name service: no child is to wait for that."""
+        if isinstance(self.server_address, tuple):
+            host, port = self.server_address[:2]
+            self.server_name = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
+            self.server_port = int(port)
+            setup_environ = getattr(self, "setup_environ", None)
+            if setup_environ is not None:
+                setup_environ()
+
+    def get_request(self) -> Any:
+        """Returns a connection and the client's address."""
+        listener = self.socket
+        if type(listener) is not socket.socket or not hasattr(listener, "_accept"):
+            request, client_address = super().get_request()
+        else:
+            # What `accept` does, less a second socket object.
+            descriptor, client_address = listener._accept()
+            request = Connection(self.address_family, self.socket_type, 0, descriptor)
+        # Of a Unix socket it is a string; `http.server` asks for a host, and logs that.
+        return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
+
+    def _serve(self, poll_interval: float) -> None:
+        listener = self.socket
+        if hasattr(listener, "do_handshake_on_connect"):
+            super()._serve(poll_interval)
+            return
+        door = self._door
+        if door is None:
+            accepts = SHARED_ACCEPTS if self._adopted else ACCEPTS
+            door = self._door = FrontDoor(self, self._limits, accepts=accepts)
+        patience = listener.gettimeout()
+        loop = self._loop
+        with loop as ear:
+            if not self._adopted:
+                listener.setblocking(False)
+            try:
+                door.run(lambda: loop.stopping, ear.fileno(), listener.fileno(), poll_interval)
+            finally:
+                # An adopted one is as other processes need it.
+                if not self._adopted and listener.fileno() >= 0:
+                    listener.settimeout(patience)
+
+    def process_request(self, connection: Any, client_address: Any) -> None:
+        """Has a worker handle the request, or refuses it; called for each request of a connection."""
+        if not _is_lent(connection) and isinstance(connection, socket.socket) and connection.gettimeout() is None:
+            connection.settimeout(self._limits.request_timeout)
+            if isinstance(connection, Connection):
+                connection.timed = False
+        super().process_request(connection, client_address)
+
+    def process_request_thread(self, connection: Any, client_address: Any) -> None:
+        """Handles one request, in a worker, and gives the connection back.
+
+        Whatever is raised goes to `handle_error`, and the connection is closed.
+        """
+        door = self._door
+        if door is None or not _is_lent(connection):
+            super().process_request_thread(connection, client_address)
+            return
+        if not self._handle(connection, client_address):
+            connection.request.again = False
+        _return_connection(door, connection, client_address)
+
+    def _lost(self, connection: Any, client_address: Any) -> None:
+        door = self._door
+        if door is None or not _is_lent(connection):
+            super()._lost(connection, client_address)
+            return
+        connection.request.again = False
+        try:
+            # The loop's thread alone may have the door answer, and keep the answer of a slow client.
+            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
+        except OSError:
+            pass
+        _return_connection(door, connection, client_address)
+
+    def refuse_request(self, connection: Any, client_address: Any) -> None:
+        """Answers 503 with Retry-After, without waiting; may be overridden, with that in mind."""
+        door = self._door
+        if door is not None and _is_lent(connection):
+            door.refuse(connection)
+            return
+        if isinstance(connection, socket.socket):
+            try:
+                connection.setblocking(False)
+                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
+            except OSError:
+                pass
+        super().refuse_request(connection, client_address)
+
+    def server_close(self) -> None:
+        """Closes the listener and the idle connections, then waits for the requests of the others.
+
+        A request that is being read is read to its end, and answered. A connection whose request is answered from now
+        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread. In the thread that
+        runs `serve_forever`, by a signal handler perhaps, this ends the loop, and `serve_forever` does the rest, but
+        for requests that are half read: those are dropped.
+
+        Raises:
+            TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
+                where. The server is closed all the same.
+        """
+        super().server_close()
+
+    def _close(self) -> None:
+        granted = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
+        begun = monotonic()
+        if self._loop.runs:
+            self.shutdown()
+        self.socket.close()
+        if self._door is not None:
+            self._door.close(0.0 if self._closing else granted)
+        kept = self.shutdown_timeout
+        if granted is not None:
+            self.shutdown_timeout = max(0.0, granted - (monotonic() - begun))
+        try:
+            super()._close()
+        finally:
+            self.shutdown_timeout = kept
+
+
+def _return_connection(door: FrontDoor, connection: Connection, client_address: Any) -> None:
+    try:
+        door.give_back(connection)
+    except BaseException:
+        LOGGER.exception("the connection of %s could not be shut down", client_address)
+
+
+def _is_lent(connection: Any) -> bool:
+    return isinstance(connection, Connection) and connection.request.limits is not None

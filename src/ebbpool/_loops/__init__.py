@@ -1,0 +1,1 @@
+"""What imports asyncio at its top; loaded on first use only."""

@@ -1,0 +1,89 @@
+"""What asyncio gets of a pool: the loop's own future for an offloaded call, and the mailbox of each loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ebbpool._core.accel import LoopCall, Mailbox, connect
+
+T = TypeVar("T")
+
+MAILBOX = "_ebbpool_mailbox"
+"""The attribute of a loop that holds its mailbox."""
+
+
+def _presentable(error: Any) -> Any:
+    """Returns an error as asyncio hands it out: with its own cancellation and state errors, without StopIteration."""
+    kind = type(error)
+    if isinstance(error, StopIteration):
+        shown: BaseException = RuntimeError(
+            "StopIteration interacts badly with generators and cannot be raised into a Future"
+        )
+        shown.__cause__ = error
+        shown.__context__ = error
+        return shown
+    if kind is concurrent.futures.CancelledError:
+        return asyncio.CancelledError(*error.args).with_traceback(error.__traceback__)
+    if kind is concurrent.futures.InvalidStateError:
+        return asyncio.InvalidStateError(*error.args).with_traceback(error.__traceback__)
+    return error
+
+
+class LoopFuture(asyncio.Future[T]):
+    """The loop's own future, for a call that a pool runs; see `AdaptiveExecutor.run`."""
+
+    __slots__ = ("_call",)
+
+    _call: LoopCall | None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancels the future; a call that has not started is taken off the queue, one that runs is left to finish."""
+        call = getattr(self, "_call", None)
+        if call is not None:
+            self._call = None
+            call.withdraw()
+        return super().cancel(msg)
+
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        """Sets what the call raised, in the form in which asyncio hands out the errors of executors."""
+        super().set_exception(_presentable(exception))
+
+    def abandoned(self, error: BaseException) -> None:
+        """Reports what a call raised after its future was cancelled, to the loop's exception handler."""
+        message = "exception in an offloaded call whose future was cancelled"
+        self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
+
+
+def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
+    """Returns the mailbox through which a loop gets the results of its calls, made on first use in its thread."""
+    found: Mailbox | None = getattr(loop, MAILBOX, None)
+    if found is not None:
+        return found
+    # The loop owns the mailbox, so that they go together; the mailbox must not own the loop.
+    reference = weakref.ref(loop)
+
+    def wake(deliver: Callable[[], None]) -> None:
+        loop = reference()
+        if loop is None:
+            raise RuntimeError("the event loop is gone")
+        loop.call_soon_threadsafe(deliver)
+
+    def again(deliver: Callable[[], None]) -> None:
+        loop = reference()
+        if loop is not None:
+            loop.call_soon(deliver)
+
+    mailbox = Mailbox(wake, again)
+    try:
+        setattr(loop, MAILBOX, mailbox)
+    except AttributeError:
+        # A loop that takes no attributes is woken for every call.
+        pass
+    return mailbox
+
+
+connect(asyncio.get_running_loop, mailbox_of, LoopFuture)

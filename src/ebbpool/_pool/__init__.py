@@ -1,0 +1,1 @@
+"""One pool around its engine: threads, growth, time, exit and fork."""

@@ -1,0 +1,383 @@
+"""A pool's threads: how they start, what frames their work, how they are waited for, and when more are started."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import sys
+import threading
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple
+
+from ebbpool._core.accel import Pool, Worker, current_worker
+from ebbpool._interpreter import processors
+from ebbpool._pool import census, instruments, lifecycle, stack_size
+from ebbpool._pool.census import Census
+from ebbpool._pool.frames import above
+from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.threads import WorkerThread
+from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
+from ebbpool._pool.timers import Timers
+
+LOGGER = logging.getLogger("concurrent.futures")
+
+CEILING_TICK = 0.05
+"""Seconds between looks at a pool that may not grow; they keep its clock."""
+
+_numbers = itertools.count()
+
+
+class _Look(NamedTuple):
+    now: float
+    cpu: float
+    taken: int
+
+
+def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
+    # Runs wherever the garbage collector does, perhaps under the very mutex that closing takes.
+    if pool.headcount > 0 and not pool.closed:
+        call_soon(pool.close)
+
+
+class QueueView:
+    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._pool = crew.pool
+
+    def qsize(self) -> int:
+        """How many tasks wait for a worker."""
+        return int(self._pool.counts()["queued"])
+
+    def empty(self) -> bool:
+        """Whether no task waits for a worker."""
+        return self.qsize() == 0
+
+    def put(self, item: Any) -> None:
+        """Takes a work item of the standard library's `submit`; see `_instruments`."""
+        instruments.note(item)
+
+
+timekeeper.kind = WorkerThread
+
+
+class Crew:
+    """Starts and frames the threads of one pool."""
+
+    def __init__(
+        self,
+        prefix: str,
+        initializer: Callable[..., object] | None,
+        initargs: tuple[Any, ...],
+        finalizer: Callable[[], object] | None,
+        daemon: bool,
+        stack_size: int | None,
+    ) -> None:
+        self.prefix = prefix or f"AdaptiveExecutor-{next(_numbers)}"
+        self.initializer = initializer
+        self.initargs = initargs
+        self.finalizer = finalizer
+        self.daemon = daemon
+        self.stack_size = stack_size
+        self.pool = Pool(self)
+        self.timers = Timers(timekeeper)
+        self.pool.slow_start = initializer is not None
+        self.settings_lock = threading.Lock()
+        self.threads: set[WorkerThread] = set()
+        self._expected: dict[Worker, WorkerThread] = {}
+        self._ending: deque[threading.Thread] = deque()
+        self.cause = ""
+        self._names = itertools.count()
+        self._owner: weakref.ref[Any] | None = None
+        self._sizing = Sizing()
+        self._previous: _Look | None = None
+        self._ended = -inf
+        census.prepare()
+        self._census = Census()
+        self._refused = False
+        # Before there is any state that a fork could catch half way.
+        lifecycle.register(self)
+
+    def serve(self, owner: object) -> None:
+        """Ends the pool, once its queue is empty, when nobody holds `owner` any more."""
+        self._owner = weakref.ref(owner, functools.partial(_forgotten, self.pool, timekeeper.call_soon))
+
+    def start(self, searching: bool) -> BaseException | None:
+        """Start a worker, in any thread, for which the pool has reserved room.
+
+        Returns:
+            None, or what interrupted the start when the thread had been made already. The worker lives then, and the
+            caller raises this.
+
+        Raises:
+            RuntimeError: The system refuses another thread, or the interpreter is shutting down.
+            BaseException: Whatever else came in between. No error leaves a thread behind, and the caller gives the
+                room back.
+        """
+        if lifecycle.exiting() and not self.threads and not self.pool.closed:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        timekeeper.start()
+        self._strike_off()
+        worker = Worker(self.pool, searching)
+        thread = WorkerThread(
+            target=self._work, args=(worker,), name=f"{self.prefix}_{next(self._names)}", daemon=self.daemon
+        )
+        worker.thread = thread
+        self._expected[worker] = thread
+        try:
+            self.pool.enlist(worker)
+            self.threads.add(thread)
+            stack_size.start(thread, self.stack_size)
+        except BaseException as error:
+            # A signal may interrupt the start when the thread has been made already. Either that thread finds its
+            # worker expected, and works, or this does, and the thread ends at once.
+            if self._expected.pop(worker, None) is None:
+                return error
+            self.threads.discard(thread)
+            self.pool.delist(worker)
+            raise
+        return None
+
+    def _strike_off(self) -> None:
+        for _ in range(len(self._ending)):
+            try:
+                thread = self._ending.popleft()
+            except IndexError:
+                # Another thread is at it too.
+                return
+            if thread.is_alive():
+                self._ending.append(thread)
+            else:
+                self.threads.discard(thread)
+
+    def watch(self) -> BaseException | None:
+        """Have the timekeeper look at the pool every tick until no task waits; any thread.
+
+        Returns:
+            None, or why there is no timekeeper: the system refuses another thread, or there is no memory for one.
+        """
+        try:
+            timekeeper.watch(self)
+        except (RuntimeError, MemoryError) as error:
+            return error
+        return None
+
+    def begin(self, tick: Tick) -> None:
+        """Notes where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
+        self._sizing.begin(tick.now - self._ended)
+        self._previous = _Look(tick.now, tick.cpu, self.pool.taken)
+
+    def look(self, tick: Tick) -> float | None:
+        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
+        seen = self.pool.look(tick.now)
+        previous, self._previous = self._previous, None
+        if seen is None:
+            self._ended = tick.now
+            self._refused = False
+            return None
+        may_grow, queued, taken, workers, starting, idle, blocked = seen
+        if not may_grow:
+            # The spell may go on with a new beginning.
+            self._ended = tick.now
+            return CEILING_TICK
+        self._previous = _Look(tick.now, tick.cpu, taken)
+        if previous is None:
+            previous = _Look(tick.now - TICK - tick.late, tick.cpu, taken)
+        sample = Sample(
+            queued=queued,
+            taken=taken - previous.taken,
+            workers=workers,
+            starting=starting,
+            idle=idle,
+            blocked=blocked,
+            elapsed=tick.now - previous.now,
+            late=tick.late,
+            cpu=tick.cpu - previous.cpu,
+            cpus=processors.count(tick.now),
+            refused=self._refused,
+            asleep=self._asleep(tick.now, tick.cpu),
+        )
+        pool = self.pool
+        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, pool.max_workers, pool.min_spare_workers))
+        if count > 0:
+            self._start_many(count)
+        return self._sizing.tick
+
+    def _asleep(self, now: float, cpu: float) -> Asleep | None:
+        if not self._sizing.asks:
+            return None
+        return self._census.measure(now, cpu, self.threads, threading.enumerate(), self._sizing.busy)
+
+    def _start_many(self, count: int) -> None:
+        self._refused = False
+        left = self.pool.reserve(count)
+        try:
+            while left > 0 and not self._refused:
+                try:
+                    interruption = self.start(False)
+                except (RuntimeError, MemoryError):
+                    self._refused = True
+                else:
+                    left -= 1
+                    if interruption is not None:
+                        raise interruption
+        finally:
+            for _ in range(left):
+                self.pool.unreserve(False, None, False)
+
+    def _work(self, worker: Worker) -> None:
+        if self._expected.pop(worker, None) is None:
+            # Its start was interrupted and taken back.
+            return
+        try:
+            if self._initialize(worker):
+                self._serve(worker)
+                self._finalize()
+        finally:
+            # It has yet to drop its thread-local objects: whoever joins the crew waits for that too.
+            self._ending.append(threading.current_thread())
+            if self.pool.headcount == 0:
+                timekeeper.consider()
+
+    def _serve(self, worker: Worker) -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            # Thrown in from outside, between two tasks.
+            LOGGER.critical("Exception in worker", exc_info=True)
+            self.pool.dismiss(worker, error)
+
+    def _initialize(self, worker: Worker) -> bool:
+        if self.initializer is None:
+            return True
+        try:
+            self.initializer(*self.initargs)
+        except BaseException:
+            LOGGER.critical("Exception in initializer:", exc_info=True)
+            self.cause = "A thread initializer failed, the thread pool is not usable anymore"
+            for future in self.pool.break_up():
+                future.reject(BrokenThreadPool(self.cause))
+            self.timers.close(BrokenThreadPool(self.cause))
+            self.pool.dismiss(worker, None)
+            return False
+        return True
+
+    def _finalize(self) -> None:
+        if self.finalizer is not None:
+            try:
+                self.finalizer()
+            except BaseException:
+                LOGGER.critical("Exception in finalizer:", exc_info=True)
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait up to `timeout` seconds for all threads, but the calling one, to end; the pool has been closed.
+
+        Without a `timeout` the calling thread runs the tasks for which the system refuses a worker.
+
+        Returns:
+            Whether all threads have ended, and no task waits.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        own: set[Any] = {threading.current_thread()}
+        # Where the system refuses a thread, the timekeeper goes on trying; once the interpreter exits, there is no
+        # time for that.
+        helping = timeout is None and (self._unframed or lifecycle.exiting())
+        while True:
+            left = -1.0 if deadline is None else max(0.0, deadline - monotonic())
+            # A worker for which there is room may have no thread yet.
+            if not self.pool.await_departure(len(self.threads & own), left, helping):
+                return False
+            # What no worker would take a moment ago may have been taken, and there may be more of it soon.
+            if not helping or (not self.relieve() and self.pool.await_departure(len(self.threads & own), 0.0, False)):
+                break
+        for thread in self.threads - own:
+            thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
+            if thread.ended():
+                self.threads.discard(thread)
+        return not self.threads - own
+
+    def part(self, timeout: float | None) -> None:
+        """Has the timekeeper end if no pool needs it any more, and waits up to `timeout` seconds for that.
+
+        With None it waits as long as that takes, and never for long.
+        """
+        if current_worker() is not None:
+            # It may well be that worker's pool that needs it.
+            timekeeper.consider()
+        else:
+            timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
+
+    def relieve(self) -> bool:
+        """Run a task that no worker will take, in the calling thread.
+
+        If tasks rely on how the pool's threads begin and end, all such tasks fail instead, with the error with which
+        the system refuses a thread.
+
+        Returns:
+            False if there is no such task.
+        """
+        if self._unframed:
+            return self.pool.stand_in()
+        if self.pool.stranded() == 0:
+            return False
+        if self.pool.reserve(1) == 0:
+            return True
+        waiting = self.pool.waiting()
+        try:
+            interruption = self.start(False)
+        except BaseException as error:
+            self.pool.unreserve(False, None, False)
+            if not isinstance(error, (RuntimeError, MemoryError)):
+                raise
+            for future in waiting:
+                future.reject(error)
+            LOGGER.critical("%d tasks of %s have failed: %s", len(waiting), self.prefix, error)
+        else:
+            if interruption is not None:
+                raise interruption
+        return True
+
+    @property
+    def _unframed(self) -> bool:
+        """Whether a task runs in any thread as it does in one of the pool's."""
+        return self.initializer is None and self.finalizer is None and self.stack_size is None
+
+    def report(self) -> str:
+        """Say what still runs, worker, seconds, and stack of each task, and how much waits without a worker."""
+        frames = sys._current_frames()
+        lines = []
+        for thread, seconds in self.pool.crew_list():
+            if seconds < 0:
+                continue
+            own = above(frames.get(thread.ident or 0), _BELOW)
+            name = own[0].name if own else "a call without a Python frame"
+            lines.append(f"{thread.name}: {name}, running for {seconds:.1f} s\n" + "".join(traceback.format_list(own)))
+        stranded = self.pool.stranded()
+        if not stranded:
+            return "these tasks still run:\n" + "\n".join(lines)
+        waiting = f"{stranded} tasks wait, and no thread could be started for them"
+        return "\n".join([waiting + ("; these tasks still run:" if lines else ""), *lines])
+
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: keeps the calling thread, if it is one of the pool's, and none else."""
+        self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
+        self._ending.clear()
+        self._expected.clear()
+        self.settings_lock = threading.Lock()
+        self._previous = None
+        self._ended = -inf
+        self._census = Census()
+        self.pool.renew(error)
+        self.timers.renew(error)
+
+
+# What is compiled has neither code nor frames.
+_BELOW = frozenset(run.__code__ for run in (Crew._work, Crew._serve, Worker.run) if hasattr(run, "__code__"))
+"""What runs below a task in the thread of a worker."""

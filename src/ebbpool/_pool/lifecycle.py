@@ -1,0 +1,157 @@
+"""What happens to pools when the interpreter exits and when the process forks, and the registry both need."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
+from typing import Any, Protocol
+
+from ebbpool._core.accel import Pool, keep_time, orphans
+from ebbpool._interpreter import daemon_threads
+from ebbpool._pool.timekeeper import timekeeper
+
+EXIT_ROUND = 0.02
+"""Seconds for which the interpreter's exit waits for one of several pools before it looks after the others."""
+FORKED = "the process was forked; this call was left with the parent"
+
+
+class Registered(Protocol):
+    """What the registry knows of a pool."""
+
+    pool: Pool
+    timers: Any
+    daemon: bool
+
+    def join(self, timeout: float | None) -> bool: ...
+    def relieve(self) -> bool: ...
+    def renew(self, error: BaseException) -> None: ...
+
+
+_live: dict[int, weakref.ref[Registered]] = {}
+_exiting = False
+_outlasting: list[Callable[[], None]] = []
+_before_exit: list[Callable[[], None]] = []
+
+
+def register(crew: Registered) -> None:
+    """Adds a pool, for as long as it is around."""
+    key = id(crew)
+    _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
+
+
+def _forget(live: dict[int, Any], key: int, _: object) -> None:
+    live.pop(key, None)
+
+
+def live() -> list[Registered]:
+    """The pools that are still around."""
+    return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
+
+
+def _staffed() -> bool:
+    # Only a pool that is open and has workers may have to be closed by the timekeeper, when its executor is forgotten.
+    return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
+
+
+def outlast(call: Callable[[], None]) -> None:
+    """Has `call()` made when the main thread has ended, before the interpreter begins to shut down.
+
+    It waits for threads that go on by themselves, and use pools as ever.
+    """
+    _outlasting.append(call)
+
+
+def before_exit(call: Callable[[], None]) -> None:
+    """Has `call()` made when the interpreter begins to shut down, before any pool is closed."""
+    _before_exit.append(call)
+
+
+def exiting() -> bool:
+    """Whether the interpreter has begun to shut down."""
+    return _exiting
+
+
+def _at_exit() -> None:
+    global _exiting
+    for call in _outlasting:
+        call()
+    _exiting = True
+    for call in _before_exit:
+        call()
+    crews = live()
+    for crew in crews:
+        crew.pool.close()
+        crew.timers.close()
+        if crew.daemon:
+            for future in crew.pool.waiting():
+                future.cancel()
+    joined = [crew for crew in crews if not crew.daemon]
+    left = joined
+    while len(left) > 1:
+        # A task of one pool may wait for a task of another that no worker will take.
+        for crew in left:
+            while crew.relieve():
+                pass
+        left = [crew for crew in left if not crew.pool.await_departure(0, EXIT_ROUND, False)]
+    for crew in joined:
+        crew.join(None)
+    timekeeper.stop()
+
+
+def _renew() -> None:
+    # Nothing is held over the fork, so that nobody waits for it: other hooks, finalisers and signal handlers may use
+    # pools in the middle of it. Instead nothing is trusted that a thread of the parent may have been changing.
+    keep_time(False)
+    timekeeper.renew()
+    orphans.reopen()
+    for crew in live():
+        crew.renew(BrokenThreadPool(FORKED))
+
+
+class _Herald(threading.Thread):
+    """Never started: `threading` tells all thread objects of a fork before most hooks in the child are called.
+
+    Without it a hook that was registered before ours would find the parent's pools, and might wait for their threads.
+    """
+
+    told = False
+
+    def _after_fork(self, new_ident: int | None = None) -> None:
+        # What is raised here would leave `threading` half changed; the hook will raise it again.
+        with contextlib.suppress(Exception):
+            _renew()
+            self.told = True
+
+    def _reset_internal_locks(self, is_alive: bool) -> None:
+        # Its name before CPython 3.13.
+        self._after_fork()
+
+
+_herald = _Herald(name="ebbpool-herald", daemon=daemon_threads())
+
+
+def _after_fork_in_child() -> None:
+    if not _herald.told:
+        _renew()
+    _herald.told = False
+
+
+def _install(at_exit: Callable[[], None]) -> None:
+    # threading runs these before it joins threads, atexit only afterwards.
+    register_atexit = getattr(threading, "_register_atexit", None)
+    if register_atexit is None:
+        import atexit
+
+        register_atexit = atexit.register
+    register_atexit(at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+timekeeper.needed = _staffed
+_install(_at_exit)

@@ -1,0 +1,1 @@
+"""What `ebbpool.prefork` is made of; it knows no pool."""

@@ -1,0 +1,322 @@
+"""What a child process of `ebbpool.prefork` is and does.
+
+It is imported before the child accepts anything, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final, Protocol
+
+from ebbpool._output import last_words, settle, unhindered
+from ebbpool._prefork.own_signals import OwnSignals
+
+LOGGER: Final = logging.getLogger("ebbpool.prefork")
+
+READY: Final = b"r"
+BEAT: Final = b"b"
+LEAVING: Final = b"l"
+STOP: Final = b"s"
+
+FROM_THE_PARENT: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
+    if hasattr(signal, name)
+)
+"""Signals that mean something to the parent. They may come to the whole process group."""
+IGNORED: Final = tuple(number for number in FROM_THE_PARENT if number.name not in ("SIGQUIT", "SIGTERM"))
+
+LAST_WORD: Final = 1.0
+"""Seconds for which a child outlives its deadline, so that its parent, if it has one, is first to end it."""
+PATIENCE: Final = 0.9
+"""Share of the time left that a server gets to finish, so that it can still say what it could not finish."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The time limits, in seconds, under which a child works."""
+
+    graceful_timeout: float
+    heartbeat_timeout: float
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two signs of life; None if nobody wants any."""
+        interval = self.heartbeat_timeout / 4
+        return interval if interval <= threading.TIMEOUT_MAX else None
+
+
+class Server(Protocol):
+    """What `Child.serve` asks of a server: socketserver's servers, and those of ebbpool, have it."""
+
+    def serve_forever(self, poll_interval: float = ...) -> None:
+        """Serves until `shutdown` is called."""
+
+    def shutdown(self) -> None:
+        """Makes `serve_forever` return."""
+
+    def server_close(self) -> None:
+        """Finishes."""
+
+    def service_actions(self) -> None:
+        """Is called once in each turn of the loop."""
+
+
+class Child:
+    """One process that serves; handed to the `serve` function of `ebbpool.prefork.run`.
+
+    Attributes:
+        listener: The socket to accept connections on: bound, listening, non-blocking, and shared with other processes,
+            so that an accept may find that another one was quicker.
+        number: 0, 1, ...: a replacement has the number of the one it replaces.
+        stopping: Set once this process is to stop.
+    """
+
+    listener: socket.socket
+    number: int
+    stopping: threading.Event
+
+    def __init__(self, listener: socket.socket, number: int, line: Connection, terms: Terms) -> None:
+        self.listener = listener
+        self.number = number
+        self.stopping = threading.Event()
+        self._line = line
+        self._terms = terms
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+        self._called_back = threading.Event()
+        self._turns = 0
+        self._deadline = math.inf
+        self._thread = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
+        self._bell: tuple[int, int] | None = None
+        self._signals: OwnSignals | None = None
+
+    def ready(self) -> None:
+        """Tells the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
+        self._tell(READY)
+
+    def beat(self) -> None:
+        """Tells that the serving loop turns. It costs next to nothing: call it in each turn.
+
+        A process that never calls it is held to its interpreter being alive only. One that has called it is killed
+        and replaced if it does not do so for `heartbeat_timeout` seconds.
+        """
+        self._turns += 1
+
+    def on_stop(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` without arguments, once, when this process is to stop; at once if that has been said.
+
+        It runs in a thread of its own, never in the main thread, one callback after another. What it raises is logged.
+        """
+        with self._lock:
+            if not self.stopping.is_set():
+                self._callbacks.append(callback)
+                return
+        threading.Thread(target=_call, args=(callback,), name="ebbpool-prefork-stop", daemon=True).start()
+
+    def serve(self, server: Server) -> None:
+        """Runs `server` until this process is to stop, then closes it, within the deadline.
+
+        The server is one of `socketserver`'s kind. Its loop is what the heartbeat is about: it has to call
+        `service_actions` in each turn, as the standard library's does. If it has a `shutdown_timeout`, in seconds,
+        that is lowered to what is left of the deadline.
+
+        Raises:
+            TimeoutError: From the server: handlers were still running when the time was over.
+        """
+        actions = server.service_actions
+
+        def turn() -> None:
+            self.beat()
+            actions()
+
+        server.service_actions = turn  # type: ignore[method-assign]
+        self.on_stop(server.shutdown)
+        interval = self._terms.interval
+        try:
+            self.ready()
+            self.beat()
+            server.serve_forever(0.5 if interval is None else min(0.5, interval))
+        finally:
+            self._leave()
+            if hasattr(server, "shutdown_timeout"):
+                left = max(0.0, self._deadline - time.monotonic()) * PATIENCE
+                limit = server.shutdown_timeout
+                if left < math.inf and (limit is None or left < limit):
+                    server.shutdown_timeout = left
+            server.server_close()
+
+    def _begin(self) -> None:
+        """Begins to listen to the parent and to signals. In the main thread."""
+        # No SIG_IGN: programs that this process starts would inherit it.
+        if os.name == "posix":
+            self._bell = os.pipe()
+            for end in self._bell:
+                os.set_blocking(end, False)
+            # The descriptor wakes the thread even while the main thread is busy in a call that runs no bytecode.
+            handlers = {**dict.fromkeys(IGNORED, _ignore), signal.SIGTERM: self._ring}
+            self._signals = OwnSignals(handlers, self._bell[1], self._forsake)
+            self._signals.take()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
+        else:
+            for number in IGNORED:
+                signal.signal(number, _ignore)
+        self._thread.start()
+
+    def _forsake(self) -> None:
+        """In a process that was forked from this one, which has nothing to tell, and nobody to obey."""
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            os.close(end)
+        self._signals = None
+        self._line.close()
+        # A thread that does not exist there may have held a lock of these.
+        self._lock = threading.Lock()
+        self.stopping, self._called_back = threading.Event(), threading.Event()
+        self._called_back.set()
+
+    def _ring(self, number: int, frame: object) -> None:
+        # In the main thread, in the midst of anything, perhaps of `stopping.wait`: an Event must not be set here.
+        if self._bell is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._bell[1], bytes([number]))
+
+    def _attend(self) -> None:
+        """The thread that listens, and gives the signs of life."""
+        told = -1
+        warned = False
+        interval = self._terms.interval
+        silent_since = time.monotonic()
+        while True:
+            sources: list[Any] = [self._line] if self._bell is None else [self._line, self._bell[0]]
+            for source in wait(sources, interval):
+                if self._must_stop(source):
+                    self._stop()
+                    return
+            turns = self._turns
+            now = time.monotonic()
+            if turns == 0 or turns != told:
+                told, silent_since, warned = turns, now, False
+                if interval is not None:
+                    self._tell(BEAT)
+            elif not warned and now - silent_since > self._terms.heartbeat_timeout / 2:
+                warned = True
+                self._warn(now - silent_since)
+
+    def _must_stop(self, source: object) -> bool:
+        if source is not self._line:
+            assert self._bell is not None
+            return signal.SIGTERM in os.read(self._bell[0], 4096)
+        try:
+            return self._line.recv_bytes() == STOP
+        except (EOFError, OSError):
+            # The parent is gone. Code that has a handler of its own for SIGTERM has to hear of it, too.
+            if os.name == "posix":
+                ident = threading.main_thread().ident
+                assert ident is not None
+                with contextlib.suppress(OSError):
+                    signal.pthread_kill(ident, signal.SIGTERM)
+            return True
+
+    def _stop(self) -> None:
+        self._leave()
+        # A callback may block: the deadline does not wait for it.
+        threading.Thread(target=self._call_back, name="ebbpool-prefork-stop", daemon=True).start()
+        # Nobody else ends a process whose parent is gone.
+        pause = threading.Event()
+        while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
+            pause.wait(min(left, threading.TIMEOUT_MAX))
+        self._log(logging.ERROR, "child_overdue", seconds=self._terms.graceful_timeout)
+        last_words()
+        os._exit(1)
+
+    def _call_back(self) -> None:
+        while True:
+            with self._lock:
+                if not self._callbacks:
+                    self._called_back.set()
+                    return
+                callback = self._callbacks.pop(0)
+            _call(callback)
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self.stopping.is_set():
+                return
+            self._deadline = time.monotonic() + self._terms.graceful_timeout
+            self.stopping.set()
+        self._tell(LEAVING)
+        self._ring(signal.SIGTERM, None)
+
+    def _tell(self, message: bytes) -> None:
+        # A parent that is gone is noticed by the thread that listens.
+        with self._lock, contextlib.suppress(OSError):
+            self._line.send_bytes(message)
+
+    def _warn(self, seconds: float) -> None:
+        ident = threading.main_thread().ident
+        frame = sys._current_frames().get(ident) if ident is not None else None
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(seconds, 3))
+
+    def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
+        log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)
+
+
+def log(level: int, fields: dict[str, object], detail: str = "") -> None:
+    """Writes ``key=value`` pairs as one line; `fields` are the attributes of the record as well."""
+    LOGGER.log(level, "%s%s", " ".join(f"{key}={_value(value)}" for key, value in fields.items()), detail, extra=fields)
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return repr(text) if not text or any(letter.isspace() or letter in "\"'=" for letter in text) else text
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Handles a signal that is the parent's to decide about."""
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:
+        log(logging.ERROR, {"event": "on_stop_failed", "pid": os.getpid()}, "\n" + traceback.format_exc())
+
+
+def main(
+    serve: Callable[[Child], object],
+    listener: socket.socket,
+    number: int,
+    line: Connection,
+    terms: Terms,
+) -> None:
+    """Runs one child, in its main thread, from its start to its end."""
+    with unhindered():
+        child = Child(listener, number, line, terms)
+        child._begin()
+        try:
+            if not child.stopping.is_set():
+                serve(child)
+        finally:
+            child._leave()
+        if os.name == "posix":
+            # The thread that listens ends this process if a callback takes too long.
+            child._called_back.wait()
+        if child._signals is not None:
+            # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes
+            # late.
+            child._signals.ignore()
+    settle(sys.stdout, sys.stderr)

@@ -1,0 +1,1 @@
+"""What socketserver's servers are made of."""

@@ -1,0 +1,60 @@
+"""How a server accepts: how many at once, and how long it waits when the system has run out of something."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from ebbpool._servers.complaints import LOGGER, Complaint
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
+ACCEPTS = 64
+"""Most connections accepted before any of them is handed over."""
+CROWD = 4
+"""Connections accepted at once that make the loop leave the GIL to the workers for a moment."""
+NAP = 0.0002
+"""Seconds of that."""
+FIRST_BACK_OFF = 0.01
+"""Seconds without an attempt to accept once the system has run out of something; doubled while it stays so."""
+LAST_BACK_OFF: Final = 1.0
+
+
+class Shortage:
+    """What a server does when the system has run out of what a new connection takes: it waits, ever longer.
+
+    Args:
+        clock: Monotonic seconds.
+
+    Attributes:
+        pause: Seconds for which not to accept; 0 unless the last attempt has failed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.pause = 0.0
+        self._complaint = Complaint(
+            logging.WARNING, "cannot accept connections for now, those that come wait: %s", clock
+        )
+        self._told = False
+
+    def met(self, error: OSError, progress: bool) -> float:
+        """Note that an accept has failed; return for how many seconds not to accept.
+
+        Args:
+            error: What it raised.
+            progress: Whether there was a connection since the attempt that failed before.
+        """
+        if not self.pause:
+            self._told = self._complaint.make(error)
+        self.pause = FIRST_BACK_OFF if progress or not self.pause else min(2 * self.pause, LAST_BACK_OFF)
+        return self.pause
+
+    def over(self) -> None:
+        """Note that connections are accepted."""
+        if self.pause:
+            self.pause = 0.0
+            if self._told:
+                LOGGER.info("connections are accepted again")

@@ -1,0 +1,215 @@
+"""The handlers of one server: what it has handed to an executor and is not done yet."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from ebbpool._pool.frames import above
+from ebbpool._servers.complaints import Complaint
+from ebbpool.executor import AdaptiveExecutor, QueueFull
+from ebbpool.lane import Lane
+
+MENTIONED = 10
+"""How many queued handlers a report names by their addresses."""
+
+
+class _Handler:
+    """One call on its way.
+
+    Attributes:
+        address: Whom it serves.
+        submitter: The ident of the thread that hands it to the executor; 0 once that is done.
+        thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
+        since: Monotonic seconds at which it began.
+    """
+
+    __slots__ = ("address", "since", "submitter", "thread")
+
+    def __init__(self, address: object) -> None:
+        self.address = address
+        self.submitter = get_ident()
+        self.thread = 0
+        self.since = 0.0
+
+
+class Handlers:
+    """The handlers of one server that are queued or run.
+
+    Args:
+        executor: Any executor whose `submit` does not wait; servers may share one.
+        owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
+        lost: Called with the arguments of a call that will never run, for its executor has cancelled it or cannot run
+            it; in whatever thread that happened. None if nobody cares, or nobody is left who does. Weak, for whoever
+            has handlers is held by them otherwise.
+
+    Raises:
+        ValueError: `submit` of the executor may wait, or run calls itself.
+    """
+
+    def __init__(
+        self, executor: Executor, owned: bool, lost: Callable[[], Callable[..., object] | None] = lambda: None
+    ) -> None:
+        _check_policy(executor)
+        self.executor = executor
+        self.owned = owned
+        self._lost = lost
+        # A dictionary for its order: oldest first.
+        self._live: dict[_Handler, None] = {}
+        # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        self._joining: list[int] = []
+        self._refused = False
+        self._refusals = Complaint(logging.ERROR, "the executor takes no handlers, connections are refused: %s")
+
+    def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
+        """Has a worker call `fn(*args)`, which must not raise; any thread.
+
+        Args:
+            address: Whom the call serves; reports name it.
+            fn: Called in a worker.
+            args: Its arguments.
+
+        Returns:
+            False if the executor refused: its queue is full, it has been shut down, or it can have no thread. All
+            but the first is logged, once until the executor takes a call again, and once a second at most.
+        """
+        handler = _Handler(address)
+        self._live[handler] = None
+        try:
+            future = self.executor.submit(self._run, handler, fn, args)
+        except RuntimeError as error:
+            self._discard(handler)
+            if not isinstance(error, QueueFull) and not self._refused:
+                self._refused = True
+                self._refusals.make(error)
+            return False
+        except BaseException:
+            self._discard(handler)
+            raise
+        handler.submitter = 0
+        if self._refused:
+            self._refused = False
+        if not handler.thread:
+            future.add_done_callback(functools.partial(self._done, handler, args))
+        return True
+
+    def _run(self, handler: _Handler, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+        handler.since = monotonic()
+        handler.thread = get_ident()
+        try:
+            fn(*args)
+        finally:
+            self._discard(handler)
+
+    def _discard(self, handler: _Handler) -> None:
+        # The condition's own `with` is Python code, this one is not.
+        with self._lock:
+            self._live.pop(handler, None)
+            if self._joining:
+                self._ended.notify_all()
+
+    def _done(self, handler: _Handler, args: tuple[Any, ...], _: Future[None]) -> None:
+        if handler.thread:
+            return
+        self._discard(handler)
+        lost = self._lost()
+        if lost is not None:
+            lost(*args)
+
+    def __len__(self) -> int:
+        """How many handlers are queued or run."""
+        return len(self._live)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits up to `timeout` seconds until no handler is queued or runs; None waits for ever.
+
+        A handler that calls this is not waited for; nor is, by it, another one that calls this.
+
+        Returns:
+            False if the time is over.
+        """
+        own = get_ident()
+        with self._ended:
+            inside = self._is_inside(own)
+            self._joining.append(own)
+            if inside:
+                # One that waits for this one need not any more.
+                self._ended.notify_all()
+            try:
+                return self._ended.wait_for(lambda: not self._awaited(own, inside), timeout)
+            finally:
+                self._joining.remove(own)
+
+    def _is_inside(self, own: int) -> bool:
+        """Whether the thread runs a handler, or a signal handler that interrupts it while it submits one."""
+        return any(own in (handler.thread, handler.submitter) for handler in list(self._live))
+
+    def _awaited(self, own: int, inside: bool) -> bool:
+        spared = set(self._joining) if inside else {own}
+        return any(
+            handler.submitter != own and (not handler.thread or handler.thread not in spared)
+            for handler in list(self._live)
+        )
+
+    def close(self, timeout: float | None) -> None:
+        """Waits for the handlers, then shuts the executor down if it is owned.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Raises:
+            TimeoutError: The time is over; the message says which handlers still run, for how long, and where. An
+                owned executor has been shut down all the same: what is queued still runs.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        over = not self.join(timeout)
+        if self.owned:
+            pool: Any = self.executor
+            wait = not over and not self._is_inside(get_ident())
+            try:
+                pool.shutdown(wait=wait, timeout=None if deadline is None else max(0.0, deadline - monotonic()))
+            except TimeoutError:
+                # Threads without a handler may take their time to end.
+                over = bool(self._live)
+        if over:
+            raise TimeoutError(f"after {timeout:g} s these handlers still run:\n{self.report()}")
+
+    def report(self) -> str:
+        """Which handlers run, for whom, for how many seconds and where; and which are queued."""
+        frames = sys._current_frames()
+        now = monotonic()
+        live = list(self._live)
+        lines = []
+        for handler in live:
+            if handler.thread:
+                lines.append(f"{handler.address}: running for {now - handler.since:.1f} s\n")
+                lines += _stack(frames.get(handler.thread))
+        queued = [str(handler.address) for handler in live if not handler.thread]
+        if queued:
+            more = ", ..." if len(queued) > MENTIONED else ""
+            lines.append(f"{len(queued)} queued: {', '.join(queued[:MENTIONED])}{more}\n")
+        return "".join(lines).rstrip("\n")
+
+
+def _stack(frame: FrameType | None) -> list[str]:
+    return above(frame, (Handlers._run.__code__,)).format() or ["  (no Python frame)\n"]
+
+
+def _check_policy(executor: Executor) -> None:
+    # Here alone is looked into other executors, for there is no other way to ask them.
+    pool = executor.executor if isinstance(executor, Lane) else executor
+    if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
+        raise ValueError(
+            'executor must have when_full="reject" or no max_queue, for a server cannot wait, '
+            f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
+        )

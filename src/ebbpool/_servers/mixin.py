@@ -1,0 +1,463 @@
+"""The socketserver mix-in, its loop, and the ready-made TCP, UDP and Unix servers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import selectors
+import socket
+import socketserver
+import sys
+import threading
+import weakref
+from concurrent.futures import Executor
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+from ebbpool._checks import time_limit, waiting_limit
+from ebbpool._interpreter import GIL_ENABLED
+from ebbpool._servers.accepting import ACCEPTS, CROWD, EXHAUSTED, NAP, Shortage
+from ebbpool._servers.complaints import LOGGER
+from ebbpool._servers.handlers import Handlers
+from ebbpool._servers.serve_loop import Loop
+from ebbpool.executor import AdaptiveExecutor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    # A mix-in has no base of its own; what it is put in front of is a socket server.
+    _Base = socketserver.TCPServer
+else:
+    _Base = object
+
+DRAINED = 16
+"""Most reads from a connection that is refused."""
+_INHERITED = sys.platform != "linux"
+"""Whether an accepted socket may have its listener's O_NONBLOCK."""
+
+
+_forks = 0
+"""How many forks lie between the interpreter's start and this process."""
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class AdaptivePoolMixIn(_Base):
+    """Runs the handlers of any `socketserver` server on an adaptive pool; put it first among the bases.
+
+    The attributes may be set on a class, or on a server before it is activated.
+
+    Attributes:
+        min_workers: Threads that stay however long they are idle, once they have been needed.
+        max_workers: Most threads; 256 if None.
+        min_spare_workers: Idle threads to keep ahead of demand.
+        keep_alive: Seconds after which an idle thread leaves.
+        max_queue: Most connections that may wait for a thread; more are refused. None for no limit.
+        thread_stack_size: Bytes of stack per thread, as for `AdaptiveExecutor`.
+        daemon_threads: Whether the interpreter may exit while handlers run.
+        executor: Runs the handlers in place of a pool of the server's own; the attributes above have no effect then.
+            Servers may share it, and none of them shuts it down. It must refuse rather than wait: of an
+            `AdaptiveExecutor` with `max_queue`, `when_full` is "reject". That is checked when the server is activated;
+            where it is made untrue later, by `resize`, the server's loop waits for room in the queue.
+        handshake_timeout: Seconds for which a worker waits for the handshake with a client of a TLS listener.
+        shutdown_timeout: Seconds for which `server_close` waits for handlers; None for ever.
+        block_on_close: Whether `server_close` waits for handlers at all.
+    """
+
+    min_workers: int = 0
+    max_workers: int | None = None
+    min_spare_workers: int = 0
+    keep_alive: float = 10.0
+    max_queue: int | None = None
+    thread_stack_size: int | None = None
+    daemon_threads: bool = False
+    executor: Executor | None = None
+    handshake_timeout: float | None = 10.0
+    shutdown_timeout: float | None = 30.0
+    block_on_close: bool = True
+
+    _adopted = False
+    _closing = False
+    _listener: socket.socket | None = None
+    _kind: tuple[int, int, int] | None = None
+    _deferred = False
+
+    @classmethod
+    def from_socket(cls, listener: socket.socket, RequestHandlerClass: Any, **kwargs: Any) -> Self:
+        """Makes a server on a socket that is bound, and for a stream server listens, already.
+
+        It is for sockets that several processes share: it is made non-blocking, and it is no error if another process
+        was quicker to accept. The server closes it.
+
+        Args:
+            listener: The socket.
+            RequestHandlerClass: As for any server.
+            kwargs: Further arguments for the class.
+
+        Raises:
+            TypeError: An attribute of the class is of the wrong type; the message names it.
+            ValueError: An attribute of the class is out of range; the message names it.
+        """
+        server = cls(listener.getsockname(), RequestHandlerClass, bind_and_activate=False, **kwargs)
+        server.socket.close()
+        server.socket = listener
+        server.address_family = listener.family
+        server.server_address = listener.getsockname()
+        server._adopted = True
+        listener.setblocking(False)
+        server.server_activate()
+        return server
+
+    @functools.cached_property
+    def pool_handlers(self) -> Handlers:
+        """The handlers that are queued or run, and the executor they run on."""
+        waiting_limit("shutdown_timeout", self.shutdown_timeout)
+        waiting_limit("handshake_timeout", self.handshake_timeout)
+        executor = self.executor
+        if executor is None:
+            pool = AdaptiveExecutor(
+                self.max_workers,
+                type(self).__name__,
+                min_workers=self.min_workers,
+                min_spare_workers=self.min_spare_workers,
+                keep_alive=self.keep_alive,
+                max_queue=self.max_queue,
+                when_full="reject",
+                daemon=self.daemon_threads,
+                thread_stack_size=self.thread_stack_size,
+            )
+            return Handlers(pool, True, weakref.WeakMethod(self._lost))
+        if not isinstance(executor, Executor):
+            raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
+        return Handlers(executor, False, weakref.WeakMethod(self._lost))
+
+    @functools.cached_property
+    def _shortage(self) -> Shortage:
+        return Shortage()
+
+    @property
+    def _loop(self) -> Loop:
+        # Made by whoever comes first, `serve_forever` or `shutdown`; a mix-in cannot count on its `__init__`.
+        found: Loop | None = vars(self).get("_the_loop")
+        if found is None:
+            found = vars(self).setdefault("_the_loop", Loop())
+        return found
+
+    def server_bind(self) -> None:
+        """Binds the socket.
+
+        Raises:
+            OSError: The address cannot be had; the message names it.
+        """
+        address = self.server_address
+        try:
+            super().server_bind()
+        except OSError as error:
+            if error.strerror:
+                error.strerror = f"{error.strerror}: {address!r}"
+            raise
+
+    def server_activate(self) -> None:
+        """Checks the attributes, makes the pool, and listens.
+
+        Raises:
+            TypeError: An attribute is of the wrong type; the message names it.
+            ValueError: An attribute is out of range; the message names it.
+        """
+        self.pool_handlers  # noqa: B018 (made here, so that a bad attribute is found now)
+        if not self._adopted:
+            super().server_activate()
+        self._loop.expected = True
+
+    def get_request(self) -> Any:
+        """Returns a connection and the client's address; the handshake of a TLS listener is left to the worker."""
+        listener = self.socket
+        if listener is not self._listener:
+            self._look_at(listener)
+        if self._kind is None:
+            return super().get_request()
+        # What `accept` does, but for the two enumerations that it looks up per connection.
+        descriptor, client_address = listener._accept()  # type: ignore[attr-defined]  # not in typeshed
+        return socket.socket(*self._kind, descriptor), client_address
+
+    def _look_at(self, listener: socket.socket) -> None:
+        self._kind = None
+        if getattr(listener, "do_handshake_on_connect", False):
+            listener.do_handshake_on_connect = False  # type: ignore[attr-defined]  # an SSLSocket
+            self._deferred = True
+        elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
+            # Another base may have its own way to accept.
+            plain = getattr(super().get_request, "__func__", None) is socketserver.TCPServer.get_request
+            if plain and hasattr(listener, "_accept"):
+                self._kind = (listener.family, listener.type, listener.proto)
+        self._listener = listener
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Serves until `shutdown`; other threads may call that, and it ends the loop at once.
+
+        At the end of the interpreter, a loop in a thread that is no daemon is waited for, and has its pool meanwhile;
+        unless some thread waits for the end of the main thread. CPython 3.12 starts no worker then.
+
+        Args:
+            poll_interval: Seconds between calls of `service_actions`, at most.
+
+        Raises:
+            TimeoutError: `server_close` was called in this thread, and raises it.
+        """
+        try:
+            self._serve(poll_interval)
+        finally:
+            if self._closing:
+                try:
+                    self._close()
+                finally:
+                    self._closing = False
+
+    def _serve(self, poll_interval: float) -> None:
+        streams = self.socket_type == socket.SOCK_STREAM
+        listener = self.socket
+        timeout = listener.gettimeout()
+        loop = self._loop
+        with loop as ear, selectors.DefaultSelector() as selector:
+            if streams and not self._adopted:
+                # Then no connection that its client took back before the accept can hold the loop.
+                listener.setblocking(False)
+            selector.register(ear, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
+            pause = 0.0
+            try:
+                while True:
+                    ready = selector.select(pause or poll_interval)
+                    if loop.stopping or self.fileno() < 0:
+                        break
+                    if pause:
+                        pause = 0.0
+                        selector.register(self, selectors.EVENT_READ)
+                    elif ready and streams:
+                        pause = self._accept_ready()
+                        if pause:
+                            selector.unregister(self)
+                    elif ready:
+                        self._receive_ready()
+                    self.service_actions()
+            finally:
+                # An adopted one is as other processes need it.
+                if streams and not self._adopted and listener.fileno() >= 0:
+                    listener.settimeout(timeout)
+
+    def shutdown(self) -> None:
+        """Ends `serve_forever` and waits for its end, unless its own thread calls this; handlers run on."""
+        self._loop.stop()
+
+    def _receive_ready(self) -> None:
+        try:
+            request, client_address = self.get_request()
+        except OSError:
+            return
+        self._dispatch(request, client_address)
+
+    def _accept_ready(self) -> float:
+        """Accepts and hands over what is there; returns for how many seconds not to accept now."""
+        # All of it before any is handed over: a worker that runs beside this would fight for the GIL each time. But
+        # not if nobody knows how long accepting takes.
+        if self.socket is not self._listener:
+            self._look_at(self.socket)
+        ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
+        one_by_one = not ours or self._kind is None
+        accepted: list[tuple[Any, Any]] = []
+        pause = 0.0
+        count = 0
+        try:
+            for count in range(ACCEPTS):
+                try:
+                    accepted.append(self.get_request())
+                except OSError as error:
+                    if error.errno in EXHAUSTED:
+                        pause = self._shortage.met(error, count > 0)
+                    break
+                if one_by_one:
+                    self._hand_over(accepted)
+                    if self._loop.stopping:
+                        break
+        finally:
+            self._hand_over(accepted)
+        if not pause:
+            self._shortage.over()
+        if count >= CROWD and GIL_ENABLED:
+            # Workers that get the GIL for so long pass it on less often, and the next look finds more at once.
+            sleep(NAP)
+        return pause
+
+    def _hand_over(self, accepted: list[tuple[Any, Any]]) -> None:
+        try:
+            while accepted:
+                request, client_address = accepted.pop(0)
+                if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
+                    request.setblocking(True)
+                self._dispatch(request, client_address)
+        finally:
+            if accepted:
+                # What ends the loop is not to cost those that were accepted with it.
+                self._hand_over(accepted)
+
+    def _dispatch(self, request: Any, client_address: Any) -> None:
+        try:
+            if self.verify_request(request, client_address):
+                self.process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+        except Exception:
+            self._failed(request, client_address)
+            self.shutdown_request(request)
+        except BaseException:
+            self.shutdown_request(request)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Has a worker handle the request, or refuses it."""
+        if not self.pool_handlers.submit(client_address, self.process_request_thread, request, client_address):
+            self.refuse_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handles one request, in a worker; whatever is raised goes to `handle_error`."""
+        self._handle(request, client_address)
+        try:
+            self.shutdown_request(request)
+        except BaseException:
+            LOGGER.exception("the connection of %s could not be shut down", client_address)
+
+    def _handle(self, request: Any, client_address: Any) -> bool:
+        """Has the handler handle a request, in a worker; returns whether nothing was raised."""
+        forks = _forks
+        try:
+            if not self._deferred or self._shook_hands(request):
+                self.finish_request(request, client_address)
+            return True
+        except BaseException:
+            self._failed(request, client_address)
+            return False
+        finally:
+            if forks != _forks:
+                _end_child()
+
+    def _shook_hands(self, request: Any) -> bool:
+        patience = request.gettimeout()
+        try:
+            # Of a handshake the time-out limits the whole, not each read.
+            request.settimeout(waiting_limit("handshake_timeout", self.handshake_timeout))
+            request.do_handshake()
+            request.settimeout(patience)
+        except OSError as error:
+            LOGGER.debug("TLS handshake failed: %s", error)
+            return False
+        return True
+
+    def _failed(self, request: Any, client_address: Any) -> None:
+        try:
+            self.handle_error(request, client_address)
+        except BaseException:
+            LOGGER.exception("handle_error failed for the request from %s", client_address)
+
+    def _lost(self, request: Any, client_address: Any) -> None:
+        """Ends a connection whose handler will never run, in the thread that has cancelled it."""
+        try:
+            self.refuse_request(request, client_address)
+        except BaseException:
+            self._failed(request, client_address)
+
+    def refuse_request(self, request: Any, client_address: Any) -> None:
+        """Ends a connection for which there is no room, without waiting; may be overridden, with that in mind.
+
+        It is called in the loop's thread, or in the one that cancels the handlers of an executor.
+
+        What the client has sent is read, so that it sees an end of file and not a reset.
+        """
+        if isinstance(request, socket.socket):
+            try:
+                request.setblocking(False)
+                request.shutdown(socket.SHUT_WR)
+                for _ in range(DRAINED):
+                    if not request.recv(65536):
+                        break
+            except OSError:
+                pass
+        self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Closes the listener, then waits for the handlers of what was accepted.
+
+        In the thread that runs `serve_forever`, by a signal handler perhaps, it ends the loop, and `serve_forever` does
+        the rest: what is interrupted need not be in a state to be closed.
+
+        Raises:
+            TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
+                where. The server is closed all the same.
+        """
+        if self._loop.is_mine:
+            self._closing = True
+            self._loop.tell()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._loop.expected = False
+        super().server_close()
+        handlers: Handlers | None = vars(self).get("pool_handlers")
+        if handlers is None:
+            return
+        if self.block_on_close:
+            handlers.close(waiting_limit("shutdown_timeout", self.shutdown_timeout))
+        elif handlers.owned:
+            handlers.executor.shutdown(wait=False)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
+
+        Returns:
+            False if the time is over.
+
+        Raises:
+            TypeError: `timeout` is no number.
+            ValueError: `timeout` is not a number.
+        """
+        limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
+        return self.pool_handlers.join(limit)
+
+
+def _end_child() -> None:
+    """Ends a process that a handler has forked, and has not ended: the parent answers the client, and serves."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
+
+
+class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
+    """A TCP server on an adaptive pool."""
+
+    request_queue_size = 1024
+    # Elsewhere the option would let somebody else take the port.
+    allow_reuse_address = os.name == "posix"
+
+
+class AdaptivePoolUDPServer(AdaptivePoolMixIn, socketserver.UDPServer):
+    """A UDP server on an adaptive pool."""
+
+
+if hasattr(socket, "AF_UNIX"):
+
+    class AdaptivePoolUnixStreamServer(AdaptivePoolMixIn, socketserver.UnixStreamServer):
+        """A stream server at a path, on an adaptive pool."""
+
+        request_queue_size = 1024
+
+    class AdaptivePoolUnixDatagramServer(AdaptivePoolMixIn, socketserver.UnixDatagramServer):
+        """A datagram server at a path, on an adaptive pool."""

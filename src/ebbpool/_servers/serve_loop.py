@@ -1,0 +1,191 @@
+"""The loop of a server: how it is told to end, who waits for that, and what the interpreter's exit means to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import weakref
+from _thread import get_ident
+from time import monotonic
+from types import FrameType
+
+from ebbpool._pool import lifecycle
+from ebbpool._pool.threads import WorkerThread
+
+START_UP = 1.0
+"""Seconds that a thread gets, once the main thread has ended, to begin the loop it was started for."""
+GLANCE = 0.001
+"""Seconds between two looks whether it has."""
+LOOK = 0.25
+"""Seconds between two looks whether somebody waits for the main thread."""
+
+
+class Loop:
+    """What `serve_forever`, `shutdown` and `server_close` of one server share.
+
+    Attributes:
+        stopping: Whether the loop is to end.
+        thread: The thread that runs the loop; None while there is none.
+        expected: Whether the server listens and no loop has begun yet.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.thread: threading.Thread | None = None
+        self.expected = False
+        # Re-entrant: a signal handler that interrupts its holder may stop the loop.
+        self._ended = threading.Condition(threading.RLock())
+        self._ends = 0
+        self._over = False
+        # More than one while the next loop begins and the last one's thread is not quite through with it.
+        self._idents: set[int] = set()
+        self._ear: socket.socket | None = None
+        self._bell: socket.socket | None = None
+        _loops[id(self)] = self
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a loop."""
+        return bool(self._idents)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread runs the loop."""
+        return get_ident() in self._idents
+
+    def __enter__(self) -> socket.socket:
+        """Begins a loop in this thread; returns a socket that becomes readable when `stopping` is set."""
+        # First of all: a signal handler that interrupts this thread must never wait for it.
+        self._idents.add(get_ident())
+        try:
+            self._over = False
+            self.thread = threading.current_thread()
+            self.expected = False
+            self._ear, bell = socket.socketpair()
+            bell.setblocking(False)
+            self._bell = bell
+        except BaseException:
+            self._end()
+            raise
+        if self.stopping:
+            # Whoever set it may have found no bell yet.
+            self._ring()
+        return self._ear
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for side in (self._bell, self._ear):
+            if side is not None:
+                side.close()
+        self._bell = self._ear = None
+        self.stopping = False
+        with self._ended:
+            self._over = True
+            self._ends += 1
+            self.thread = None
+            self._ended.notify_all()
+        # Last of all, for the same reason.
+        self._idents.discard(get_ident())
+
+    def leave_behind(self) -> None:
+        """In a forked child: forgets the threads that stayed with the parent."""
+        self._idents.intersection_update({get_ident()})
+
+    def _ring(self) -> None:
+        bell = self._bell
+        if bell is not None:
+            # It has been rung already, or the loop has just ended.
+            with contextlib.suppress(OSError):
+                bell.send(b"\0")
+
+    def tell(self) -> None:
+        """Ends the loop that runs, or the next one, and does not wait for it."""
+        self.stopping = True
+        self._ring()
+
+    def stop(self) -> None:
+        """Ends the loop that runs, or the next one, and waits for its end unless this is the loop's own thread."""
+        ends = self._ends
+        self.tell()
+        if not self.is_mine:
+            with self._ended:
+                self._ended.wait_for(lambda: self._over or self._ends != ends)
+
+    def outlasts_main(self) -> bool:
+        """Whether the loop keeps the process alive though the main thread has ended."""
+        # In a forked child there is none of the other threads any more.
+        thread = self.thread
+        return (
+            thread is not None and not thread.daemon and thread is not threading.current_thread() and thread.is_alive()
+        )
+
+    def wait(self, timeout: float) -> None:
+        """Waits up to `timeout` seconds for the end of the loop that runs."""
+        with self._ended:
+            self._ended.wait_for(lambda: self.thread is None, timeout)
+
+
+_loops: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
+
+
+def _known() -> list[Loop]:
+    return [loop for loop in (reference() for reference in _loops.valuerefs()) if loop is not None]
+
+
+def _may_begin() -> bool:
+    """Whether a thread has yet to come to its loop, as far as anybody can know."""
+    return any(loop.expected for loop in _known()) and any(
+        not (thread.daemon or isinstance(thread, WorkerThread) or thread is threading.current_thread())
+        for thread in threading.enumerate()
+    )
+
+
+def _main_is_joined() -> bool:
+    """Whether a thread waits for the end of the main thread, which it may do in order to end a loop."""
+    main = threading.main_thread()
+    frame: FrameType | None
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("self") is main:
+                return True
+            frame = frame.f_back
+    return False
+
+
+def _outlast() -> None:
+    """Waits for the loops that keep the process alive, then ends the others.
+
+    The main thread has not ended, as far as `Thread.join` can tell, before this returns: it does not wait while a
+    thread waits for that.
+    """
+    deadline = monotonic() + START_UP
+    pause = threading.Event()
+    while True:
+        loop = next((loop for loop in _known() if loop.outlasts_main()), None)
+        if loop is not None and not _main_is_joined():
+            loop.wait(LOOK)
+        elif loop is not None:
+            return
+        elif _may_begin() and monotonic() < deadline:
+            pause.wait(GLANCE)
+        else:
+            break
+    for loop in _known():
+        if loop.thread is not None:
+            loop.tell()
+
+
+def _forked() -> None:
+    # Of all loops' threads, at most the calling one has come along.
+    for loop in _known():
+        loop.leave_behind()
+
+
+lifecycle.outlast(_outlast)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

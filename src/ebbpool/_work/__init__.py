@@ -1,0 +1,1 @@
+"""What an executor can do beyond one call: maps, streams, delayed and repeated calls."""

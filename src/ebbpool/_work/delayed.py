@@ -1,0 +1,82 @@
+"""`submit_later` and `schedule`: calls that are handed to a pool's timers, and their end when the pool is shut down."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import copy_context
+from math import inf
+from typing import Any, get_args
+
+from ebbpool._checks import finite_seconds, one_of
+from ebbpool._core.accel import instrumented
+from ebbpool._pool import instruments, lifecycle
+from ebbpool._pool.timers import HasTimers, TimerOwner, Timers
+from ebbpool._work.schedule import OnError, ScheduledTask
+
+LOGGER = logging.getLogger("concurrent.futures")
+
+
+def submit_later(
+    executor: HasTimers, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Does what `AdaptiveExecutor.submit_later` does."""
+    if type(delay) is not float or not 0.0 <= delay < inf:
+        delay = finite_seconds("delay", delay)
+    timers = _timers_of(executor)
+    call = instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
+    future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
+    timers.add(executor, future, timers.keeper.clock() + delay)
+    return future
+
+
+def schedule(
+    executor: HasTimers,
+    interval: float,
+    fn: Callable[..., object],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    first: float | None,
+    on_error: OnError,
+) -> ScheduledTask:
+    """Does what `AdaptiveExecutor.schedule` does."""
+    interval = finite_seconds("interval", interval)
+    if interval == 0:
+        raise ValueError(f"interval must be greater than 0 seconds, not {interval!r}")
+    delay = interval if first is None else finite_seconds("first", first)
+    one_of("on_error", on_error, get_args(OnError))
+    timers = _timers_of(executor)
+    context = copy_context() if executor.pool.contextual else None
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if instrumented() and (call := instruments.delayed(executor, fn, args, kwargs)) is not None:
+        # All runs see what the caller of this does, as they do with `propagate_context`.
+        fn, args, kwargs = call.fn, call.args, call.kwargs
+    task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
+    timers.schedules[task] = None
+    try:
+        task.arm(executor, 0)
+    except BaseException:
+        task.cancel()
+        raise
+    return task
+
+
+def close(crew: TimerOwner) -> int:
+    """Cancels what of a closed pool waits for its time, and ends its schedules; logs how many, at level INFO.
+
+    Returns:
+        How many calls and schedules that were.
+    """
+    calls, schedules = crew.timers.close()
+    if calls or schedules:
+        LOGGER.info("shutdown of %s: %d delayed calls cancelled, %d schedules ended", crew.prefix, calls, schedules)
+    return calls + schedules
+
+
+def _timers_of(executor: HasTimers) -> Timers:
+    if lifecycle.exiting():
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    timers = executor._crew.timers
+    timers.keeper.start()
+    return timers

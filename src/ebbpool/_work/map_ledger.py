@@ -1,0 +1,292 @@
+"""The books of one map: which items nobody has claimed, which claims are under way, and what they brought.
+
+A claim grows while items are tiny and shrinks as soon as they are not. Items that were claimed together with one that
+takes its time are *recalled*: taken away from the claim, so that other workers run them.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import allocate_lock
+from collections import deque
+from itertools import repeat
+from typing import Any, Final
+
+from ebbpool import _interpreter
+
+QUICK: Final = 300e-6
+"""Seconds: a claim that took less is followed by one twice as large, or four times if it took far less."""
+TARGET: Final = 500e-6
+"""Seconds that a claim should take."""
+STALE: Final = 2e-3
+"""Seconds after which what is left of a claim is recalled."""
+ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
+"""Whether a list iterator hands out each item once, and is emptied in one step, whoever else is about to use it.
+
+The GIL makes it so: nothing of either runs bytecode. Elsewhere a deque does the same, at a higher price.
+"""
+
+ANY: Final = -1
+"""What a consumer waits for who takes any result."""
+NOTHING: Final = -2
+
+Piece = list[Any] | BaseException
+"""Results, oldest first, or the error in the place of one."""
+
+
+class Claim:
+    """Consecutive items that one worker runs.
+
+    Attributes:
+        start: The position of its first item in the map.
+        handed: How many of its results the consumer has taken.
+        size: How many items are its own, those taken from it left out.
+        source: The items that have not begun.
+        out: Results so far; None stands where an error is, or where the consumer has taken the result.
+        errors: Errors by their place in `out`.
+        since: When it was laid (`perf_counter`).
+        recalled: Whether what had not begun was taken from it.
+        done: Whether `out` is complete.
+    """
+
+    __slots__ = ("done", "errors", "handed", "out", "recalled", "since", "size", "source", "start")
+
+    def __init__(self, start: int, items: list[Any] | range, since: float, iterators: bool) -> None:
+        self.start = start
+        self.handed = 0
+        self.size = len(items)
+        # Nothing else may hold the items: they go with this, as soon as they are run or recalled.
+        self.source: Any = iter(items) if iterators else deque(items)
+        self.out: list[Any] = []
+        self.errors: dict[int, BaseException] = {}
+        self.since = since
+        self.recalled = False
+        self.done = False
+
+    def drain(self) -> list[Any]:
+        """Takes what has not begun, in any thread; last item first."""
+        source = self.source
+        if source is None:
+            return []
+        if not isinstance(source, deque):
+            rest = list(source)
+            rest.reverse()
+            return rest
+        rest = []
+        try:
+            while True:
+                rest.append(source.pop())
+        except IndexError:
+            return rest
+
+    def fail(self, error: BaseException) -> None:
+        """Puts an error where the next result would be."""
+        trace = error.__traceback__
+        # The frame that caught it holds this claim.
+        self.errors[len(self.out)] = error if trace is None else error.with_traceback(trace.tb_next)
+        self.out.append(None)
+
+    def collect(self) -> list[Piece]:
+        """What there is and has not been taken; the claim lets go of it."""
+        if self.done and not self.handed and not self.errors:
+            return [self.out]
+        first, last = self.handed, len(self.out)
+        values = self.out[first:last]
+        self.out[first:last] = [None] * (last - first)
+        self.handed = last
+        pieces: list[Piece] = []
+        begin = 0
+        for place in sorted(place for place in list(self.errors) if place < last):
+            if place - first > begin:
+                pieces.append(values[begin : place - first])
+            pieces.append(self.errors.pop(place))
+            begin = place - first + 1
+        if begin < len(values):
+            pieces.append(values[begin:] if begin else values)
+        return pieces
+
+
+class Ledger:
+    """Who has claimed which items, and what is there to take. One lock guards it; the methods want it held.
+
+    Attributes:
+        taken: Items read from the input; only the consumer's thread counts them.
+        size: Items that the next claim takes at most.
+        segments: (position, items) of items read at once or recalled, first position last. The items are a list,
+            last one first, or a range.
+        inbox: Items behind those, as they are read; `begun` is the first one's position.
+        chunks: (position, items) for the tasks of a map whose chunks have a given size.
+        claims: Claims with results to take, by the position of the first of these.
+        divided: Claims under way that have items to recall, by position.
+        finished: Complete claims in the order in which they ended, if the consumer takes any.
+        queued: Tasks on the way to a worker.
+        pledged: Those of them that workers have yet to submit, which fails if the pool is closed first.
+        running: Tasks in a worker's hands.
+        hungry: Whether the consumer should see to tasks when it has read an item.
+        closed: Whether the consumer has left.
+        fate: The error in the place of every item that will not run.
+    """
+
+    def __init__(self, chunksize: int | None, buffersize: int | None, ordered: bool) -> None:
+        self.fixed = chunksize
+        self.largest = sys.maxsize if buffersize is None else max(1, buffersize // 4)
+        self.ordered = ordered
+        self.iterators = ITERATORS
+        self.lock = allocate_lock()
+        self.taken = 0
+        self.size = 1
+        self.segments: list[tuple[int, list[Any] | range]] = []
+        self.inbox: deque[Any] = deque()
+        self.begun = 0
+        self.chunks: deque[tuple[int, list[Any]]] = deque()
+        self.claims: dict[int, Claim] = {}
+        self.divided: dict[int, Claim] = {}
+        self.finished: deque[Claim] = deque()
+        self.queued = 0
+        self.pledged = 0
+        self.running = 0
+        self.hungry = True
+        self.wanted = NOTHING
+        self.untimed = False
+        self.bell: Any = allocate_lock()
+        self.bell.acquire()
+        self.guards: list[Any] = []
+        self.closed = False
+        self.fate: BaseException | None = None
+
+    def _ready(self, position: int) -> list[Piece]:
+        if position == ANY:
+            if self.finished:
+                claim = self.finished.popleft()
+                del self.claims[claim.start + claim.handed]
+                return claim.collect()
+            for claim in list(self.claims.values()):
+                if claim.recalled and len(claim.out) > claim.handed:
+                    return self._advance(claim)
+            return []
+        found = self.claims.get(position)
+        if found is None:
+            return []
+        if found.done:
+            del self.claims[position]
+            return found.collect()
+        return self._advance(found) if found.recalled else []
+
+    def _advance(self, claim: Claim) -> list[Piece]:
+        """Takes what there is of a claim under way."""
+        if len(claim.out) == claim.handed:
+            return []
+        del self.claims[claim.start + claim.handed]
+        pieces = claim.collect()
+        if claim.handed < claim.size:
+            self.claims[claim.start + claim.handed] = claim
+        return pieces
+
+    def _is_lost(self, position: int) -> bool:
+        return self.fate is not None and (not self.claims if position == ANY else position not in self.claims)
+
+    def _watched(self, position: int) -> Claim | None:
+        """The claim that has to be recalled if it does not end soon."""
+        if self.fixed is not None:
+            return None
+        if position == ANY:
+            return next(iter(self.divided.values()), None)
+        claim = self.claims.get(position)
+        return claim if claim is not None and claim.start in self.divided else None
+
+    def _ring(self) -> None:
+        if self.wanted != NOTHING:
+            self.wanted = NOTHING
+            self.bell.release()
+
+    def _lay(self, now: float) -> Claim | None:
+        if self.closed or self.fate is not None:
+            return None
+        items: list[Any] | range
+        if self.fixed is not None:
+            try:
+                start, items = self.chunks.popleft()
+            except IndexError:
+                return None
+        else:
+            self._recall(now)
+            segments = self.segments
+            size = self.size
+            if segments:
+                start, rest = segments.pop()
+                if size >= len(rest):
+                    items = rest if isinstance(rest, range) else rest[::-1]
+                elif isinstance(rest, range):
+                    items = rest[:size]
+                    segments.append((start + size, rest[size:]))
+                else:
+                    items = rest[-size:]
+                    del rest[-size:]
+                    items.reverse()
+                    segments.append((start + size, rest))
+            else:
+                inbox = self.inbox
+                start = self.begun
+                try:
+                    items = list(map(deque.popleft, repeat(inbox, min(size, len(inbox)))))
+                except IndexError:
+                    # The consumer has left.
+                    return None
+                if not items:
+                    return None
+                self.begun += len(items)
+        claim = Claim(start, items, now, self.iterators)
+        self.claims[start] = claim
+        if claim.size > 1:
+            self.divided[start] = claim
+            if self.untimed and self.fixed is None and self.wanted in (ANY, start):
+                self._ring()
+        return claim
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        if seconds < QUICK:
+            if count >= self.size:
+                self.size = min((2 if seconds > QUICK / 8 else 4) * self.size, self.largest)
+        else:
+            self.size = max(1, min(self.size, int(count * TARGET / seconds)))
+
+    def _recall(self, now: float) -> bool:
+        """Takes the rest of the claims that have been under way too long; returns whether there was any."""
+        recalled = False
+        if self.fixed is not None:
+            return recalled
+        for claim in list(self.divided.values()):
+            if now - claim.since < STALE:
+                continue
+            rest = claim.drain()
+            self._cut(claim, len(rest))
+            del self.divided[claim.start]
+            if rest and not self.closed:
+                self.segments.append((claim.start + claim.size, rest))
+            recalled = True
+        if recalled:
+            self.size = 1
+            self.segments.sort(key=_position, reverse=True)
+            if not self.divided:
+                self._free_guards()
+        return recalled
+
+    def _cut(self, claim: Claim, count: int) -> None:
+        """Takes note that the last `count` items of a claim are not its own any more."""
+        claim.size -= count
+        claim.recalled = True
+        if not claim.size:
+            # Nothing will ever be there to take.
+            self.claims.pop(claim.start, None)
+
+    def _free_guards(self) -> None:
+        for guard in self.guards:
+            guard.release()
+        self.guards.clear()
+
+    def _left(self) -> bool:
+        return bool(self.segments or self.inbox or self.divided)
+
+
+def _position(segment: tuple[int, list[Any] | range]) -> int:
+    return segment[0]

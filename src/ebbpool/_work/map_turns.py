@@ -1,0 +1,532 @@
+"""Maps through claims: the tasks of one map and its consumer.
+
+A task of a map is no item but a worker's turn: it claims the next few items, runs them in one go, claims again, and
+makes way after a while.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures.thread import BrokenThreadPool
+from contextvars import copy_context
+from itertools import islice, starmap
+from threading import TIMEOUT_MAX, get_ident
+from time import perf_counter
+from typing import Any, Final
+
+from ebbpool._core.accel import current_worker
+from ebbpool._work import map_ledger
+from ebbpool._work.map_ledger import NOTHING, Claim, Ledger, Piece
+
+SLICE: Final = 10e-3
+"""Seconds after which a task makes way for others: so long that the pool sees that those behind it wait."""
+UP_FRONT: Final = 500
+"""Most tasks that are submitted before the first of them has shown how long items take."""
+
+
+class Claims(Ledger):
+    """What the consumer of one map and its tasks do with the ledger.
+
+    `abandon` takes no lock: a consumer may be collected as garbage by a thread that holds it.
+
+    Attributes:
+        executor: The executor, weakly: it may be forgotten once all is submitted.
+        context: A copy of the caller's context, if claims are to run in copies of that.
+        futures: Those of the tasks, to be cancelled when the consumer leaves.
+        submitter: The thread that submits right now. A task that finds itself there runs one claim and nothing more.
+        refusal: What `submit` raised, if that is why nothing more is read.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        fn: Callable[..., Any],
+        spread: bool,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> None:
+        super().__init__(chunksize, buffersize, ordered)
+        self.executor = weakref.ref(executor)
+        # A lane has its executor's.
+        self.pool: Any = getattr(getattr(executor, "executor", executor), "pool", None)
+        self.context = copy_context() if getattr(self.pool, "contextual", False) else None
+        self.fn = fn
+        self.spread = spread
+        self.process = os.getpid()
+        self.futures: list[Future[Any]] = []
+        self.prune_at = 64
+        self.submitter: int | None = None
+        self.refusal: RuntimeError | None = None
+
+    # What the consumer does, in its own thread.
+
+    def read_all(self, executor: Executor, items: Iterable[Any]) -> None:
+        """Takes the whole input at once.
+
+        Raises:
+            RuntimeError: What `submit` raises.
+        """
+        if not isinstance(items, range):
+            items = list(items)
+            items.reverse()
+        self.taken = self.begun = len(items)
+        if items:
+            self.segments.append((0, items))
+            self.refusal = self.recruit(executor)
+            self.insist()
+
+    def read(self, executor: Any, source: Iterator[Any], room: int | None) -> None:
+        """Reads up to `room` items, and sees to it that they are run as they come.
+
+        If the executor refuses to run them, nothing more is read, now and later, and `insist` raises what `submit` did:
+        those that were read before are run, and to be handed out first.
+        """
+        if self.refusal is not None:
+            return
+        if executor._shutdown:
+            # Tasks that still run would run what they find. It is only asked whether there is more.
+            for _ in islice(source, 1 if room is None else min(room, 1)):
+                self.refusal = _refusal_of(executor)
+        elif self.fixed is not None:
+            self._read_chunks(executor, source, room, self.fixed)
+        else:
+            self._read_items(executor, source, room)
+
+    def _read_items(self, executor: Executor, source: Iterator[Any], room: int | None) -> None:
+        inbox = self.inbox
+        count = 0
+        try:
+            for item in islice(source, room):
+                inbox.append(item)
+                count += 1
+                if self.hungry:
+                    self.refusal = self.recruit(executor)
+                    if self.refusal is not None:
+                        break
+            else:
+                item = None
+                if inbox:
+                    self.refusal = self.recruit(executor)
+            if self.refusal is not None:
+                item = None
+                with self.lock:
+                    refused = [inbox.pop() for _ in range(min(count, len(inbox)))]
+                count -= len(refused)
+                del refused
+        finally:
+            self.taken += count
+
+    def _read_chunks(self, executor: Executor, source: Iterator[Any], room: int | None, size: int) -> None:
+        while room is None or room >= size:
+            items = list(islice(source, size))
+            if not items:
+                return
+            if room is not None:
+                room -= len(items)
+            self.chunks.append((self.taken, items))
+            self.taken += len(items)
+            with self.lock:
+                self.queued += 1
+            self.refusal = self._submit(executor, 1)
+            if self.refusal is not None:
+                with self.lock:
+                    refused = self.chunks and self.chunks[-1][1] is items and self.chunks.pop()
+                if refused:
+                    self.taken -= len(items)
+                return
+
+    def insist(self) -> None:
+        """Raise what `submit` raised, if that is why nothing more is read.
+
+        Raises:
+            RuntimeError: What `submit` raised.
+        """
+        refusal, self.refusal = self.refusal, None
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            # Its traceback holds this frame.
+            del refusal
+
+    def recruit(self, executor: Executor) -> RuntimeError | None:
+        """Submits as many tasks as the items that nobody has claimed are worth; returns what `submit` raised."""
+        short = 1
+        while short > 0:
+            with self.lock:
+                short = self._short(executor)
+                if self._left() and not self._must_stay(executor):
+                    # One is always in the queue, as in `_missing`.
+                    short = max(short, 1 - self.queued)
+                short = min(short, UP_FRONT - self.queued)
+                if short > 0:
+                    self.queued += short
+                self._note(executor)
+            if short > 0 and (refusal := self._submit(executor, short)) is not None:
+                return refusal
+        return None
+
+    def _submit(self, executor: Executor, count: int) -> RuntimeError | None:
+        """Submits tasks that `queued` counts already, as far as they are needed; returns what `submit` raised."""
+        fresh: list[Future[Any]] = []
+        try:
+            while count:
+                if not (self.segments or self.inbox or self.chunks):
+                    # Waiting for room took so long that all is claimed.
+                    return None
+                self.submitter = get_ident()
+                future = executor.submit(self.work)
+                self.submitter = None
+                fresh.append(future)
+                count -= 1
+        except RuntimeError as error:
+            # Its traceback would hold this map, which is to hold the error.
+            return error.with_traceback(None)
+        finally:
+            self.submitter = None
+            with self.lock:
+                self.queued -= count
+                self._remember(fresh)
+            if fresh:
+                # The last to be queued is the last to be cancelled, or to run.
+                fresh[-1].add_done_callback(self._ended)
+        return None
+
+    def take(self, position: int, limit: float | None) -> list[Piece]:
+        """Waits until there are results at `position` (`ANY`: anywhere), and returns those that are there.
+
+        Args:
+            position: The position of an item that has been read.
+            limit: When to stop waiting (`perf_counter`).
+
+        Raises:
+            TimeoutError: The time is over.
+            BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
+            BaseException: The error in the place of items that will not run.
+        """
+        while True:
+            if os.getpid() != self.process:
+                raise BrokenThreadPool("the process was forked while the map was under way")
+            with self.lock:
+                now = perf_counter()
+                pieces = self._ready(position)
+                if not pieces and self._recall(now):
+                    pieces = self._ready(position)
+                fate = self.fate if self._is_lost(position) else None
+                patience = -1.0
+                watched = None if pieces else self._watched(position)
+                if watched is not None:
+                    patience = max(0.0, watched.since + map_ledger.STALE - now)
+                if limit is not None and (patience < 0 or limit - now < patience):
+                    patience = min(max(0.0, limit - now), TIMEOUT_MAX)
+                if not pieces:
+                    self.wanted = position
+                    self.untimed = watched is None
+            if pieces:
+                return pieces
+            if fate is not None:
+                raise CancelledError if isinstance(fate, CancelledError) else fate
+            self._reinforce()
+            if not self._wait(patience) and limit is not None and perf_counter() >= limit:
+                with self.lock:
+                    pieces = self._ready(position)
+                if pieces:
+                    return pieces
+                raise TimeoutError
+
+    def _wait(self, patience: float) -> bool:
+        worker = current_worker()
+        pool = self.pool if worker is not None and worker.pool is self.pool else None
+        told = False
+        if pool is not None:
+            pool.block()
+        try:
+            told = self.bell.acquire(True, patience)
+        finally:
+            if pool is not None:
+                pool.unblock()
+            with self.lock:
+                if self.wanted == NOTHING and not told:
+                    # It rang all the same. An interrupted acquire may have heard it: this must not wait for another.
+                    self.bell.acquire(False)
+                    told = True
+                self.wanted = NOTHING
+        return told
+
+    def _reinforce(self) -> None:
+        """What was recalled may want more tasks than there are; those that are there do without."""
+        executor = self.executor()
+        if executor is not None and self.segments and not self._must_stay(executor):
+            self.recruit(executor)
+
+    def abandon(self) -> None:
+        """The consumer leaves: what has not begun never will. Takes no lock."""
+        if self.closed or os.getpid() != self.process:
+            return
+        self.closed = True
+        self.segments = []
+        self.inbox.clear()
+        self.chunks.clear()
+        for claim in list(self.divided.values()):
+            claim.drain()
+        futures, self.futures = self.futures, []
+        for future in futures:
+            future.cancel()
+        self.claims = {}
+        self.finished.clear()
+
+    # What tasks do, in workers.
+
+    def work(self) -> None:
+        """A task of the pool: claims for as long as `SLICE`, or all that is left where the pool takes no more tasks."""
+        aside = self.submitter == get_ident()
+        until = perf_counter() + SLICE
+        with self.lock:
+            self.queued -= 1
+            self.hungry = self.hungry or self.queued == 0
+            if self.closed or not (self.chunks or self._left()):
+                return
+            self.running += 1
+        while True:
+            claim, more = self._next(aside)
+            if claim is None:
+                return
+            for _ in range(more):
+                self._queue_another()
+            if self.context is None:
+                self._run(claim)
+            else:
+                self.context.copy().run(self._run, claim)
+            stays = self._settle(claim, aside, until)
+            claim = None
+            if not stays:
+                return
+
+    def _next(self, aside: bool) -> tuple[Claim | None, int]:
+        """Lays a claim, and tells how many tasks should be queued beside this one.
+
+        While others have claims that may have to be recalled, it waits for that; with nothing left it ends the task.
+        """
+        while True:
+            with self.lock:
+                now = perf_counter()
+                claim = self._lay(now)
+                if claim is not None:
+                    return claim, 0 if aside else self._missing()
+                if aside or self.closed or self.fixed is not None or not self.divided:
+                    self.running -= 1
+                    # First this, then a last look: the consumer adds first, and looks here then.
+                    self.hungry = True
+                    if self.inbox and not self.closed and self.fate is None and not aside:
+                        self.running += 1
+                        continue
+                    return None, 0
+                guard = allocate_lock()
+                guard.acquire()
+                self.guards.append(guard)
+                patience = max(0.0, min(claim.since for claim in self.divided.values()) + map_ledger.STALE - now)
+            guard.acquire(True, patience)
+
+    def _run(self, claim: Claim) -> None:
+        try:
+            if isinstance(claim.source, deque):
+                self._run_each(claim, claim.source.popleft)
+            else:
+                self._run_all(claim)
+        finally:
+            # The frames of what was raised hold this one, and the claim holds what was raised.
+            del claim
+
+    def _run_all(self, claim: Claim) -> None:
+        out = claim.out
+        each: Any = starmap if self.spread else map
+        try:
+            complete = False
+            while not complete:
+                try:
+                    out.extend(each(self.fn, claim.source))
+                except BaseException as error:
+                    claim.fail(error)
+                    continue
+                with self.lock:
+                    complete = self.closed or len(out) >= claim.size
+                if not complete:
+                    # Raised by a call, it ends a map without a word.
+                    claim.fail(StopIteration())
+        finally:
+            del claim, out
+
+    def _run_each(self, claim: Claim, take: Callable[[], Any]) -> None:
+        fn, spread, out = self.fn, self.spread, claim.out
+        item = None
+        try:
+            while True:
+                try:
+                    item = take()
+                except IndexError:
+                    return
+                try:
+                    out.append(fn(*item) if spread else fn(item))
+                except BaseException as error:
+                    claim.fail(error)
+                item = None
+        finally:
+            del claim, out, take, item
+
+    def _settle(self, claim: Claim, aside: bool, until: float) -> bool:
+        """Hands over a claim's results, and the task's turn; returns whether the task has to go on itself."""
+        executor = self.executor()
+        with self.lock:
+            claim.done = True
+            claim.source = None
+            # One that was recalled before it began has a successor in the same place.
+            if self.divided.get(claim.start) is claim:
+                del self.divided[claim.start]
+            if self.guards and not self.divided:
+                self._free_guards()
+            self.running -= 1
+            if self.closed:
+                return False
+            now = perf_counter()
+            self._adapt(len(claim.out), now - claim.since)
+            if not self.ordered and claim.handed < claim.size:
+                self.finished.append(claim)
+            if self.wanted in (map_ledger.ANY, claim.start + claim.handed):
+                self._ring()
+            if aside or self.fixed is not None or not self._left():
+                self.hungry = True
+                return self._look_again(aside)
+            goes_on = now < until and (self.segments or self.inbox)
+            if goes_on or executor is None or self._must_stay(executor):
+                self.running += 1
+                submits = False
+            elif self._short(executor) <= 0:
+                self._note(executor)
+                return False
+            else:
+                self.queued += 1
+                submits = True
+        if submits:
+            if self._enlist(executor):
+                return False
+            with self.lock:
+                self.running += 1
+        if getattr(executor, "_discarding", False):
+            self.fail(CancelledError())
+        return True
+
+    def _look_again(self, aside: bool) -> bool:
+        if aside or self.fixed is not None or not self.inbox:
+            return False
+        self.running += 1
+        return True
+
+    def _short(self, executor: Any) -> int:
+        """How many tasks are missing in the queue for the items that nobody has claimed.
+
+        Pledged ones count as missing: whoever relies on them may be left without, for the pool may be closed by then.
+        """
+        items = len(self.inbox)
+        for _, rest in self.segments:
+            items += len(rest)
+        wanted = min(-(-items // self.size), executor._max_workers - self.running)
+        return int(max(wanted, 1 if self.divided else 0) - (self.queued - self.pledged))
+
+    def _note(self, executor: Any) -> None:
+        tasks = self.queued + self.running
+        self.hungry = self.queued == 0 or (self.size == 1 and tasks < executor._max_workers)
+
+    def _missing(self) -> int:
+        """How many tasks to queue: one is always in the queue, so that the pool sees that there is work."""
+        executor: Any = self.executor()
+        if self.fixed is not None or executor is None or not self._left() or self._must_stay(executor):
+            return 0
+        missing = min(2, max(self._short(executor) - self.pledged, 1 - self.queued))
+        if missing <= 0:
+            return 0
+        self.queued += missing
+        self.pledged += missing
+        return missing
+
+    def _must_stay(self, executor: Any) -> bool:
+        """Whether a task has to go on by itself, because the pool takes no more of them, or might not."""
+        return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
+
+    def _queue_another(self) -> None:
+        executor = self.executor()
+        try:
+            if executor is not None:
+                self._enlist(executor)
+        finally:
+            with self.lock:
+                self.pledged -= 1
+                if executor is None:
+                    self.queued -= 1
+
+    def _enlist(self, executor: Any) -> bool:
+        """Submits a task that `queued` counts already; if that fails, it does no longer."""
+        try:
+            future = executor.submit(self.work)
+        except RuntimeError:
+            with self.lock:
+                self.queued -= 1
+            return False
+        with self.lock:
+            self._remember([future])
+        future.add_done_callback(self._ended)
+        return True
+
+    def _remember(self, futures: Iterable[Future[Any]]) -> None:
+        self.futures.extend(futures)
+        if self.closed:
+            for future in self.futures:
+                future.cancel()
+        elif len(self.futures) > self.prune_at:
+            self.futures = [future for future in self.futures if not future.done()]
+            self.prune_at = 2 * len(self.futures) + 64
+
+    def _ended(self, future: Future[Any]) -> None:
+        """Called with the future of a task: one that did not run takes the rest of the map with it."""
+        if self.closed or os.getpid() != self.process:
+            return
+        if future.cancelled():
+            self.fail(CancelledError())
+        else:
+            error = future.exception()
+            if error is not None:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Puts an error in the place of everything that has not begun."""
+        with self.lock:
+            if self.closed or self.fate is not None:
+                return
+            self.fate = error
+            trash = [self.segments, list(self.inbox), list(self.chunks)]
+            self.segments = []
+            self.inbox.clear()
+            self.chunks.clear()
+            if self.fixed is None:
+                for claim in self.divided.values():
+                    rest = claim.drain()
+                    trash.append(rest)
+                    self._cut(claim, len(rest))
+                self.divided.clear()
+                self._free_guards()
+            self._ring()
+        del trash
+
+
+def _refusal_of(executor: Executor) -> RuntimeError:
+    """Return what an executor raises that has been shut down."""
+    try:
+        executor.submit(int)
+    except RuntimeError as error:
+        return error.with_traceback(None)
+    return RuntimeError(f"{executor!r} has been shut down")

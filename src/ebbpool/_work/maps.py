@@ -1,0 +1,212 @@
+"""Maps over an executor: in order or as results come, in bounded memory where the caller asks for it."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from concurrent.futures import Executor
+from itertools import chain, repeat, starmap
+from time import perf_counter
+from typing import Any, Final
+
+from ebbpool._checks import whole_or_none
+from ebbpool._work.map_ledger import ANY
+from ebbpool._work.map_turns import Claims
+
+AT_HAND: Final = (
+    list,
+    tuple,
+    range,
+    dict,
+    set,
+    frozenset,
+    str,
+    bytes,
+    bytearray,
+    deque,
+    KeysView,
+    ValuesView,
+    ItemsView,
+)
+"""Iterables whose items are there: they are read in one step."""
+PORTION: Final = 256
+"""Most results that are handed out in one portion."""
+BRISK: Final = 200e-6
+"""Seconds in which a brisk consumer takes a portion."""
+
+
+ENDS: Final = sys.version_info < (3, 16)
+"""Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
+
+
+class Results(chain[Any]):
+    """The iterator that a map returns.
+
+    It hands out what came in one piece at the speed of C, and lets go of each result as it does.
+    """
+
+    _pieces: Generator[Iterable[Any]]
+
+    @classmethod
+    def of(cls, pieces: Generator[Iterable[Any]]) -> Results:
+        """The results in `pieces`, one after the other."""
+        results = cls.from_iterable(pieces)
+        assert isinstance(results, cls)
+        results._pieces = pieces
+        return results
+
+    def close(self) -> None:
+        """Ends the map: nothing further begins. As with any generator, one that nobody asked for a result runs on.
+
+        Raises:
+            ValueError: Another thread waits for a result right now.
+        """
+        self._pieces.close()
+
+
+def ordered(
+    executor: Executor,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+) -> Iterator[Any]:
+    """See `AdaptiveExecutor.map`. Submits before it returns; the iterator only hands out."""
+    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
+    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, ENDS))
+
+
+def unordered(
+    executor: Executor,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+) -> Iterator[Any]:
+    """See `AdaptiveExecutor.map_unordered`. Submits before it returns; the iterator only hands out."""
+    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
+    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, False))
+
+
+def _begin(
+    executor: Executor,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+    in_order: bool,
+) -> tuple[Claims, Iterator[Any], Executor | None, float | None]:
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    chunksize = whole_or_none("chunksize", chunksize)
+    buffersize = whole_or_none("buffersize", buffersize)
+    if chunksize is not None and buffersize is not None:
+        chunksize = min(chunksize, buffersize)
+    limit = None if timeout is None else perf_counter() + timeout
+    # One argument needs no tuple around it.
+    spread = len(iterables) != 1
+    items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
+    claims = Claims(executor, fn, spread, chunksize, buffersize, in_order)
+    try:
+        if buffersize is None and chunksize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
+            claims.read_all(executor, items)
+            source: Iterator[Any] = iter(())
+        else:
+            # What is not at hand may take its time for the next item: those before it run meanwhile.
+            source = iter(items)
+            claims.read(executor, source, buffersize)
+            claims.insist()
+    except BaseException:
+        claims.abandon()
+        raise
+    # Without a buffer size all is read by now, and the executor may be forgotten.
+    return claims, source, None if buffersize is None else executor, limit
+
+
+def _hand_out(
+    claims: Claims,
+    source: Iterator[Any],
+    executor: Executor | None,
+    buffersize: int | None,
+    limit: float | None,
+    ends: bool,
+) -> Generator[Iterable[Any]]:
+    """Results in pieces; `ends` tells whether the error of a call ends them. What the map itself raises always does."""
+    handed = 0
+    pace = Pace()
+    piece: Any = None
+    pieces: deque[Any] = deque()
+    try:
+        while True:
+            if executor is not None and buffersize is not None:
+                claims.read(executor, source, buffersize - (claims.taken - handed))
+            if handed == claims.taken:
+                claims.insist()
+                return
+            # Nothing here may hold an error that has been raised: its traceback may hold the iterator.
+            pieces.extend(claims.take(handed if claims.ordered else ANY, limit))
+            while pieces:
+                piece = pieces.popleft()
+                if not isinstance(piece, BaseException):
+                    handed += len(piece)
+                    yield from pace.portions(piece)
+                elif ends:
+                    # As it ends any generator.
+                    raise piece
+                else:
+                    handed += 1
+                    turn = _raising(piece)
+                    piece = None
+                    yield turn
+    finally:
+        claims.abandon()
+        del claims, piece, pieces
+
+
+class Pace:
+    """How fast a consumer takes results, and what it is given therefore."""
+
+    def __init__(self) -> None:
+        self._brisk = False
+
+    def portions(self, piece: list[Any]) -> Generator[Iterable[Any]]:
+        """Iterables over the results in `piece`, which becomes empty.
+
+        A brisk consumer is given a whole portion at a time; any other takes one result after the other out of `piece`.
+        """
+        piece.reverse()
+        while piece:
+            count = min(len(piece), PORTION)
+            began = perf_counter()
+            if self._brisk:
+                portion = piece[-count:]
+                del piece[-count:]
+                portion.reverse()
+                try:
+                    yield portion
+                except GeneratorExit:
+                    # A consumer that has left gets no more.
+                    portion.clear()
+                    raise
+            else:
+                turns = repeat((), count)
+                try:
+                    yield starmap(piece.pop, turns)
+                except GeneratorExit:
+                    deque(turns, 0)
+                    piece.clear()
+                    raise
+            self._brisk = (self._brisk or count == PORTION) and perf_counter() - began < BRISK
+
+
+def _raising(error: BaseException) -> Generator[Any]:
+    """Raises an error where a result would be; the iterator that was given this one can go on after it."""
+    try:
+        raise error
+    finally:
+        del error
+    yield

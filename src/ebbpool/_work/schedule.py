@@ -1,0 +1,176 @@
+"""ScheduledTask: a call that runs again and again, on a fixed beat, and never beside itself."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
+from contextvars import Context
+from math import floor
+from typing import Any, Literal
+
+from ebbpool._pool.timers import HasTimers, Timers
+
+LOGGER = logging.getLogger("concurrent.futures")
+
+OnError = Literal["log", "stop"]
+
+RESOLUTION = 1e-9
+"""Seconds: the clock's resolution. An interval below it is this long."""
+
+
+class ScheduledTask:
+    """What `AdaptiveExecutor.schedule` returns: a call that a pool runs again and again.
+
+    The runs are due at `first`, `first` + `interval`, `first` + 2 `interval`, ... seconds from the call of `schedule`:
+    the beat does not drift, however late a run starts. A run never overlaps the one before; beats that come while one
+    is under way (or waits for a thread) are dropped, and counted in `missed`.
+
+    The clock is `time.monotonic`. Setting the wall clock changes nothing. While the machine is suspended that clock
+    stands still on Linux and macOS, and so does the beat; on Windows it goes on. Wherever it jumps, the run that is
+    overdue comes once, at once, and the beats in between count as missed.
+
+    The schedule goes on, and keeps its pool alive, until it is cancelled, or its pool is shut down or broken, the
+    interpreter exits, or a run fails with ``on_error="stop"``. Keeping this object is not needed for that.
+
+    Attributes:
+        interval: Seconds from beat to beat.
+        runs: How many runs have ended, failed ones included.
+        missed: How many beats were dropped.
+        last_error: What the last failing run raised, traceback and all; None if none has failed. If the pool broke: its
+            `BrokenThreadPool`.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        interval: float,
+        begin: float,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        on_error: OnError,
+        context: Context | None,
+    ) -> None:
+        self.interval = interval
+        self.runs = 0
+        self.missed = 0
+        self.last_error: BaseException | None = None
+        self._timers = timers
+        self._begin = begin
+        self._step = max(interval, RESOLUTION)
+        self._name = getattr(fn, "__qualname__", None) or repr(fn)
+        self._call: tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]] | None = (fn, args, kwargs)
+        self._on_error = on_error
+        self._context = context
+        self._armed: tuple[int, Any] = (0, None)
+
+    @property
+    def active(self) -> bool:
+        """Whether there are runs to come, or one is under way that others will follow."""
+        return self in self._timers.schedules
+
+    @property
+    def next_run(self) -> float | None:
+        """When the next run is due, in seconds on the clock `time.monotonic`; None if there will be none.
+
+        While a run is due or under way, that is the beat after it, which is dropped if the run takes that long.
+        """
+        if not self.active:
+            return None
+        beat, future = self._armed
+        return self._time_of(beat if future is None or self._timers.wants(future) else beat + 1)
+
+    def cancel(self) -> bool:
+        """Ends the schedule: no run begins after this has returned. One that is under way finishes.
+
+        Returns:
+            False if the schedule had ended already.
+        """
+        return self.stop(None)
+
+    def stop(self, error: BaseException | None) -> bool:
+        """Does what `cancel` does, and keeps `error` as `last_error` if there is one. For the pool only."""
+        # First: whoever sees that the schedule has ended may read why.
+        if error is not None and self.active:
+            self.last_error = error
+        if not self._ends():
+            return False
+        # `arm` writes `_armed` before it asks whether the schedule goes on: either it cancels the future, or this does.
+        _, future = self._armed
+        if future is not None:
+            future.cancel()
+        return True
+
+    def arm(self, executor: HasTimers, beat: int) -> None:
+        """Has the run of `beat` queued when it is due. For the pool only.
+
+        Raises:
+            RuntimeError: The pool has been shut down, or is broken.
+        """
+        call, context = self._call, self._context
+        if call is None:
+            return
+        fn, args, kwargs = call
+        if context is not None:
+            fn, args, kwargs = context.copy().run, (functools.partial(fn, **kwargs) if kwargs else fn, *args), {}
+        future = executor.hold_back(fn, args, kwargs)
+        future.add_done_callback(functools.partial(self._over, executor))
+        self._armed = beat, future
+        # Once added it may be run at any moment, even before `add` returns.
+        if self.active:
+            self._timers.add(executor, future, self._time_of(beat))
+        else:
+            future.cancel()
+
+    def _over(self, executor: HasTimers, future: Any) -> None:
+        if future.cancelled():
+            self._ends()
+            return
+        error = future.exception()
+        if isinstance(error, BrokenThreadPool) and executor.pool.broken:
+            self.stop(error)
+            return
+        self.runs += 1
+        if error is None:
+            self._go_on(executor)
+            return
+        self.last_error = error
+        try:
+            LOGGER.error("Exception in the scheduled call of %s:", self._name, exc_info=error)
+        finally:
+            if self._on_error == "stop":
+                self._ends()
+            else:
+                self._go_on(executor)
+
+    def _go_on(self, executor: HasTimers) -> None:
+        now = self._timers.keeper.clock()
+        following = self._armed[0] + 1
+        beat = max(following, floor((now - self._begin) / self._step))
+        if self._time_of(beat) < now:
+            beat += 1
+        try:
+            self.arm(executor, beat)
+        except RuntimeError:
+            # The pool has been shut down meanwhile.
+            self._ends()
+        else:
+            self.missed += beat - following
+
+    def _ends(self) -> bool:
+        try:
+            del self._timers.schedules[self]
+        except KeyError:
+            return False
+        self._call = self._context = None
+        return True
+
+    def _time_of(self, beat: int) -> float:
+        return self._begin + beat * self._step
+
+    def __repr__(self) -> str:
+        state = "goes on" if self.active else "ended"
+        counts = f"runs={self.runs}, missed={self.missed}"
+        return f"<{type(self).__name__} of {self._name} every {self.interval:g} s: {state}, {counts}>"

@@ -1,0 +1,437 @@
+"""Streams: what a generator yields while it runs in a worker, handed over through a bounded buffer."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures._base import LOGGER
+from concurrent.futures.thread import BrokenThreadPool
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ebbpool._checks import whole
+from ebbpool._core.accel import current_worker
+from ebbpool._pool import lifecycle
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import TracebackType
+    from typing import Self
+
+T = TypeVar("T")
+
+DEFAULT_BUFFERSIZE: Final = 16
+"""Values that a worker may be ahead of the consumer, unless told otherwise."""
+TURN: Final = 64
+"""Values after which an asynchronous consumer lets its loop do other things, even if there are more."""
+
+_WAIT: Final = object()
+_END: Final = object()
+
+_open: dict[int, Channel] = {}
+"""The streams whose generators have not ended."""
+
+
+class Channel:
+    """What the two ends of a stream share.
+
+    The consumer's end may be collected as garbage by a thread that has the mutex, so that this is re-entrant; and
+    whoever is about to wait says so first, and looks then.
+
+    Attributes:
+        buffer: Values that nobody has taken.
+        stalled: Whether the worker waits for room, at `bell`.
+        reader: Whom to wake when there is something to take: a lock, or a future and its loop.
+        owner: The thread, and the asyncio task or 0, of whoever read last.
+        left: Whether the consumer has left.
+        over: Whether the generator has ended, with `error` if that is not None.
+        local: The generator itself, if the submitting thread has to run it, in the consumer's own steps.
+    """
+
+    def __init__(self, pool: Any, call: Callable[[], Iterable[Any]], size: int) -> None:
+        self.pool = pool
+        self.call: Callable[[], Iterable[Any]] | None = call
+        self.size = size
+        self.process = os.getpid()
+        self.mutex = threading.RLock()
+        self.buffer: deque[Any] = deque()
+        self.bell = allocate_lock()
+        self.bell.acquire()
+        self.stalled = False
+        self.reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop] | None = None
+        self.owner = _reader_here()
+        self.left = False
+        self.over = False
+        self.error: BaseException | None = None
+        self.submitter: int | None = None
+        self.local: Iterator[Any] | None = None
+
+    # The worker's end.
+
+    def work(self) -> None:
+        """The task: runs the generator to its end, or until the consumer leaves."""
+        call, self.call = self.call, None
+        if call is None or self.left:
+            return
+        if self.submitter == threading.get_ident():
+            # It would wait for room that only this very thread can make.
+            self.local = _steps(call)
+            return
+        error: BaseException | None = None
+        try:
+            self._run(call)
+        except BaseException as caught:
+            error = _trimmed(caught)
+            if self.left:
+                LOGGER.exception("exception in a generator whose consumer has left")
+        finally:
+            self.end(error)
+            error = None
+
+    def _run(self, call: Callable[[], Iterable[Any]]) -> None:
+        values = iter(call())
+        try:
+            while self._await_room():
+                try:
+                    value = next(values)
+                except StopIteration:
+                    return
+                self._put(value)
+                value = None
+        finally:
+            close = getattr(values, "close", None)
+            if close is not None:
+                close()
+
+    def _await_room(self) -> bool:
+        """Waits while the buffer is full; False if the consumer has left."""
+        if self.left:
+            return False
+        if len(self.buffer) < self.size:
+            return True
+        with self.mutex:
+            self.stalled = True
+            if self._goes_on():
+                self.stalled = False
+                return not self.left
+        # The consumer may be a task that waits for a worker.
+        _blocking(self.pool, self.bell)
+        return not self.left
+
+    def _goes_on(self) -> bool:
+        return self.left or len(self.buffer) < self.size
+
+    def _put(self, value: Any) -> None:
+        with self.mutex:
+            if self.left:
+                return
+            self.buffer.append(value)
+            reader, self.reader = self.reader, None
+        _wake(reader)
+
+    def end(self, error: BaseException | None) -> None:
+        """There will be no more values."""
+        with self.mutex:
+            if self.over:
+                return
+            self.over = True
+            self.error = None if self.left else error
+            reader, self.reader = self.reader, None
+        _wake(reader)
+
+    def ended(self, future: Future[Any]) -> None:
+        """Called with the task's future: a task that never ran ends the stream, too."""
+        _open.pop(id(self), None)
+        if os.getpid() != self.process:
+            return
+        if future.cancelled():
+            self.end(CancelledError())
+        elif future.exception() is not None:
+            self.end(future.exception())
+
+    # The consumer's end.
+
+    def take(self, reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop]) -> Any:
+        """The next value, `_END`, or `_WAIT` if `reader` will be woken.
+
+        Raises:
+            RuntimeError: Another consumer waits already.
+            BrokenThreadPool: The process was forked, and the generator stayed with the parent.
+            BaseException: What the generator raised.
+        """
+        if os.getpid() != self.process:
+            raise BrokenThreadPool("the process was forked; this stream was left with the parent")
+        if self.local is not None:
+            return self._step()
+        with self.mutex:
+            if self.reader is not None:
+                raise RuntimeError("this stream is being read already")
+            self.owner = _reader_here() if isinstance(reader, tuple) else (threading.get_ident(), 0)
+            if self.buffer:
+                value = self.buffer.popleft()
+                if self.stalled and len(self.buffer) <= self.size // 2:
+                    self._make_room()
+                return value
+            if not (self.over or self.left):
+                self.reader = reader
+                return _WAIT
+            error, self.error = self.error, None
+        if error is None:
+            return _END
+        try:
+            raise error
+        finally:
+            # The traceback holds this frame.
+            error = None
+
+    def _step(self) -> Any:
+        assert self.local is not None
+        return _END if self.left else next(self.local, _END)
+
+    def _make_room(self) -> None:
+        if self.stalled:
+            self.stalled = False
+            self.bell.release()
+
+    def forget_reader(self) -> None:
+        """The consumer waits no longer."""
+        with self.mutex:
+            self.reader = None
+
+    def leave(self) -> None:
+        """The consumer wants no more: the worker closes the generator when it comes by."""
+        if self.left or os.getpid() != self.process:
+            return
+        with self.mutex:
+            self.left = True
+            self._make_room()
+            self.error = None
+            trash, self.buffer = self.buffer, deque()
+            reader, self.reader = self.reader, None
+        self.call = None
+        trash.clear()
+        _wake(reader)
+        close = getattr(self.local, "close", None)
+        if close is not None:
+            close()
+
+    def cut(self, reason: str) -> None:
+        """Ends the stream in the middle, for both ends; what is in the buffer can still be taken."""
+        with self.mutex:
+            self.end(RuntimeError(reason))
+            self.left = True
+            self._make_room()
+
+
+class Stream(Generic[T]):
+    """What a generator yields in a worker: for one consumer at a time, in ``for`` or in ``async for``.
+
+    The generator runs ahead of the consumer by at most `buffersize` values. Then its worker waits until half of them
+    are taken. The consumer leaves by `close`, at the end of a ``with`` or ``async with`` block, by being cancelled
+    while it waits in ``async for``, or by forgetting the stream. The generator is closed then, in the worker, as soon
+    as it comes to a yield: its ``finally`` blocks run there. What they raise is logged.
+
+    What the generator raises is raised after the values before it, and ends the stream. For the pool a stream is one
+    task, which runs until it has been read to the end or closed: `shutdown` waits for that. Whoever read it last and
+    then shuts the pool down and waits cuts it off: it raises RuntimeError after what is in the buffer.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        """The next value; waits for it.
+
+        Raises:
+            StopIteration: The generator has ended, or the stream is closed.
+            CancelledError: The pool was shut down before the generator began, and what it had queued was cancelled.
+            RuntimeError: Another thread or task waits for a value of this stream.
+        """
+        channel = self._channel
+        while True:
+            waiter = allocate_lock()
+            waiter.acquire()
+            value = channel.take(waiter)
+            if value is _WAIT:
+                try:
+                    _blocking(channel.pool, waiter)
+                except BaseException:
+                    channel.forget_reader()
+                    raise
+            elif value is _END:
+                raise StopIteration
+            else:
+                taken: T = value
+                return taken
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next value; the event loop goes on meanwhile. For asyncio and uvloop.
+
+        Raises:
+            StopAsyncIteration: The generator has ended, or the stream is closed.
+            CancelledError: The consumer was cancelled, which closes the stream; or as for ``for``.
+            RuntimeError: Another thread or task waits for a value of this stream.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        channel = self._channel
+        try:
+            self._taken += 1
+            if self._taken % TURN == 0:
+                await asyncio.sleep(0)
+            while True:
+                waiter = loop.create_future()
+                value = channel.take((waiter, loop))
+                if value is _END:
+                    raise StopAsyncIteration
+                if value is not _WAIT:
+                    taken: T = value
+                    return taken
+                await waiter
+        except asyncio.CancelledError:
+            channel.leave()
+            raise
+
+    def close(self) -> None:
+        """Leaves the stream; does not wait for the generator. Safe to call again, from any thread."""
+        self._channel.leave()
+
+    async def aclose(self) -> None:
+        """The same as `close`."""
+        self._channel.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.leave()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        channel = getattr(self, "_channel", None)
+        # At the end of the interpreter the names of this module are gone, and all streams were cut.
+        if channel is not None and not finalizing():
+            channel.leave()
+
+
+def stream(
+    executor: Executor,
+    genfn: Callable[..., Iterable[Any]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    buffersize: int,
+) -> Stream[Any]:
+    """See `AdaptiveExecutor.stream`."""
+    if not callable(genfn):
+        raise TypeError(f"genfn must be callable, not {genfn!r}")
+    if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
+        raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
+    channel = Channel(
+        getattr(getattr(executor, "executor", executor), "pool", None),
+        lambda: genfn(*args, **kwargs),
+        whole("buffersize", buffersize, 1),
+    )
+    channel.submitter = threading.get_ident()
+    try:
+        future = executor.submit(channel.work)
+    finally:
+        channel.submitter = None
+    _open[id(channel)] = channel
+    future.add_done_callback(channel.ended)
+    return Stream(channel)
+
+
+def end_own(pool: Any, blocking: bool) -> None:
+    """Ends the streams of a pool that the caller, who is about to wait for it, would otherwise have to read.
+
+    Args:
+        pool: The executor's `pool`.
+        blocking: Whether the whole thread is going to wait, or only the asyncio task.
+    """
+    here = _reader_here()
+    for channel in list(_open.values()):
+        if channel.pool is pool and channel.owner[0] == here[0] and (blocking or channel.owner == here):
+            channel.cut("the pool was shut down before this stream had been read to its end")
+
+
+def _reader_here() -> tuple[int, int]:
+    asyncio = sys.modules.get("asyncio")
+    task = None
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+    return threading.get_ident(), 0 if task is None else id(task)
+
+
+def _steps(call: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    yield from call()
+
+
+def _blocking(pool: Any, lock: LockType) -> None:
+    """Acquires a lock; a worker of `pool` counts as blocked meanwhile, so that another may take its place."""
+    worker = current_worker()
+    if worker is None or worker.pool is not pool:
+        lock.acquire()
+        return
+    pool.block()
+    try:
+        lock.acquire()
+    finally:
+        pool.unblock()
+
+
+def _wake(reader: Any) -> None:
+    if reader is None:
+        return
+    if not isinstance(reader, tuple):
+        reader.release()
+        return
+    waiter, loop = reader
+    try:
+        loop.call_soon_threadsafe(_tell, waiter)
+    except RuntimeError:
+        # The loop is closed, and nobody waits any more.
+        return
+
+
+def _tell(waiter: Any) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _trimmed(error: BaseException) -> BaseException:
+    # Without the frames of this module, which hold the channel that holds the error.
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def _cut_all() -> None:
+    for channel in list(_open.values()):
+        channel.cut("the interpreter shuts down")
+
+
+# A worker that waits for room would keep the interpreter from exiting.
+lifecycle.before_exit(_cut_all)
