@@ -79,17 +79,17 @@ turn. With "pure" all other tests run on the plain core, too: on `ENDS`, and whe
 
 USUAL = [(name, "ext") for name in WITH_GIL or COMPILING] or [(name, "pure") for name in OTHERS]
 OLDEST, NEWEST = USUAL[0], USUAL[-1]
-PROCESSES = ("test_prefork*.py", "test_serve.py", "test_serve_ends.py")
+PROCESSES = ("_prefork", "_cli")
 """Tests of what is the same whichever core runs, but rests on multiprocessing: `OLDEST` and `NEWEST` have them."""
-SHOWS = ("test_benchmarks*.py", "test_demo*.py")
+SHOWS = ("bench",)
 """Tests of what is the same whichever core and whichever Python runs: `NEWEST` has them."""
 
 
 def spared(session: nox.Session, variant: str) -> list[str]:
     """Return what keeps pytest from the tests that other sessions have."""
     pair = (str(session.python), variant)
-    patterns = (*(() if pair in (OLDEST, NEWEST) else PROCESSES), *(() if pair == NEWEST else SHOWS))
-    return [f"--ignore-glob=tests/{pattern}" for pattern in patterns]
+    folders = (*(() if pair in (OLDEST, NEWEST) else PROCESSES), *(() if pair == NEWEST else SHOWS))
+    return [f"--ignore=tests/{folder}" for folder in folders]
 
 
 Task = Callable[[nox.Session, str], None]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support import LONG, TIMEOUT, Gate, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 

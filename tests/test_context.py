@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from support import LONG, TIMEOUT, Gate, Thing, gone, no_collector, output_of
+from support.common import LONG, TIMEOUT, Gate, Thing, gone, no_collector, output_of
 
 from ebbpool import AdaptiveExecutor
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import TIMEOUT, eventually, run_script
+from support.common import TIMEOUT, eventually, run_script
 
 import ebbpool
 

@@ -12,7 +12,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
-from support import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
 
 import ebbpool
 from ebbpool import AdaptiveExecutor

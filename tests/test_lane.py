@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, output_of, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, output_of, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.lane import Lane

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import TIMEOUT, Background
+from support.common import TIMEOUT, Background
 
 from ebbpool import _output
 from ebbpool._output import Overflow, unhindered

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support import TIMEOUT
+from support.common import TIMEOUT
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.testing import no_thread_leaks, wait_idle

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loops import KINDS, Loops, Report, each_loop  # noqa: F401  (a fixture)
 from stress_harness import (
     LONG_ENOUGH,
     PATIENCE,
@@ -27,6 +26,7 @@ from stress_harness import (
     rounds,
     stuck,
 )
+from support.loops import KINDS, Loops, Report, each_loop  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, Lane, QueueFull
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis.stateful import run_state_machine_as_test
 from stress_harness import SECONDS, rounds
-from test_model import ExecutorModel, profile
+from support.model import ExecutorModel, profile
 
 
 def test_executor_does_what_the_model_says_for_longer() -> None:

@@ -1,0 +1,402 @@
+"""`ebbpool.anyio.install` and `uninstall`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import to_thread, wait_all_tasks_blocked
+from anyio._backends._asyncio import AsyncIOBackend
+from anyio._core import _eventloop
+from anyio.to_thread import run_sync as imported_before
+from support.anyio import ASYNCIO, TRIO, leave_soon, missing, run_on
+from support.common import TIMEOUT, Background, Gate, output_of, run_script
+
+import ebbpool.anyio
+from ebbpool import AdaptiveExecutor
+from ebbpool.anyio import UnsupportedVersion, install, uninstall
+
+METHOD = "run_sync_in_worker_thread"
+
+
+@pytest.fixture(params=[*ASYNCIO, *TRIO])
+def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def pool() -> Iterator[AdaptiveExecutor]:
+    leave_soon()
+    with AdaptiveExecutor(thread_name_prefix="ours") as executor:
+        yield executor
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed() -> Iterator[None]:
+    before = stock()
+    yield
+    assert stock() == before
+    with pytest.raises(RuntimeError, match="not installed"):
+        uninstall()
+
+
+def stock() -> list[object]:
+    return [vars(AsyncIOBackend)[METHOD], _eventloop.import_module]
+
+
+def thread_name() -> str:
+    return threading.current_thread().name
+
+
+def test_it_reaches_a_caller_that_imported_run_sync_before(loop: str, pool: AdaptiveExecutor) -> None:
+    assert not run_on(loop, imported_before, thread_name).startswith("ours")
+    with install(pool):
+        assert run_on(loop, imported_before, thread_name).startswith("ours")
+        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ours")
+    assert not run_on(loop, imported_before, thread_name).startswith("ours")
+
+
+def test_it_reaches_files(loop: str, pool: AdaptiveExecutor, tmp_path: Path) -> None:
+    async def main() -> str:
+        path = anyio.Path(tmp_path / "file")
+        await path.write_text("text")
+        async with await anyio.open_file(path) as file:
+            return await file.read()
+
+    with install(pool):
+        assert run_on(loop, main) == "text"
+    assert pool.stats().completed >= 3
+
+
+def test_run_sync_without_an_executor_uses_it(loop: str, pool: AdaptiveExecutor) -> None:
+    with install(pool), AdaptiveExecutor(thread_name_prefix="other") as other:
+        assert run_on(loop, ebbpool.anyio.run_sync, thread_name).startswith("ours")
+
+        async def main() -> str:
+            return await ebbpool.anyio.run_sync(thread_name, executor=other)
+
+        assert run_on(loop, main).startswith("other")
+
+
+def test_without_an_executor_the_shared_one_is_installed(loop: str) -> None:
+    with install() as installation:
+        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ebbpool-anyio")
+        installation.executor.shutdown()
+        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ebbpool-anyio")
+        installation.executor.shutdown()
+
+
+def test_install_and_uninstall_as_functions(pool: AdaptiveExecutor) -> None:
+    installation = install(pool)
+    assert installation.executor is pool
+    assert not installation.keep_default_limiter
+    uninstall()
+    with install(pool, keep_default_limiter=True) as installation:
+        assert installation.keep_default_limiter
+        uninstall()
+
+
+def test_a_block_uninstalls_when_it_raises(pool: AdaptiveExecutor) -> None:
+    with pytest.raises(ZeroDivisionError), install(pool):
+        _ = 1 / 0
+
+
+def test_a_block_leaves_alone_what_was_installed_within(pool: AdaptiveExecutor) -> None:
+    with install(pool):
+        uninstall()
+        install(pool)
+    uninstall()
+
+
+def test_install_twice(pool: AdaptiveExecutor) -> None:
+    with install(pool), AdaptiveExecutor() as other:
+        for executor in (pool, other, None):
+            with pytest.raises(RuntimeError, match=r"already installed: .*'ours'"):
+                install(executor)
+        assert run_on("asyncio", to_thread.run_sync, thread_name).startswith("ours")
+
+
+def test_uninstall_without_install() -> None:
+    with pytest.raises(RuntimeError, match=r"ebbpool\.anyio is not installed"):
+        uninstall()
+
+
+@pytest.mark.parametrize("executor", [17, "pool", AdaptiveExecutor])
+def test_an_executor_of_another_kind(executor: Any) -> None:
+    with pytest.raises(TypeError, match=r"executor must be an ebbpool\.AdaptiveExecutor or None, not"):
+        install(executor)
+
+
+def test_somebody_else_has_replaced_it_since(pool: AdaptiveExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    installation = install(pool)
+    with monkeypatch.context() as other:
+        other.setattr(AsyncIOBackend, METHOD, classmethod(lambda *args: None))
+        with pytest.raises(RuntimeError, match=r"AsyncIOBackend\.run_sync_in_worker_thread has been replaced since"):
+            uninstall()
+    assert run_on("asyncio", to_thread.run_sync, thread_name).startswith("ours")
+    assert repr(installation).startswith("<ebbpool.anyio.Installation of <AdaptiveExecutor 'ours'")
+    uninstall()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_default_limiter(loop: str, pool: AdaptiveExecutor, keep: bool) -> None:
+    tokens = 3
+    gate = Gate()
+
+    async def main() -> None:
+        limiter = to_thread.current_default_thread_limiter()
+        assert limiter.total_tokens == 40
+        limiter.total_tokens = tokens
+        async with anyio.create_task_group() as group:
+            for _ in range(2 * tokens):
+                group.start_soon(imported_before, gate)
+            await wait_all_tasks_blocked()
+            gate.await_begun(tokens if keep else 2 * tokens)
+            assert gate.nobody_begins()
+            assert limiter.borrowed_tokens == (tokens if keep else 0)
+            gate.open()
+
+    with gate, install(pool, keep_default_limiter=keep):
+        run_on(loop, main)
+
+
+def test_calls_under_way_end_where_they_began(loop: str, pool: AdaptiveExecutor) -> None:
+    async def main() -> None:
+        names: list[str] = []
+
+        def work(gate: Gate) -> str:
+            gate()
+            return thread_name()
+
+        async def call(gate: Gate) -> None:
+            names.append(await imported_before(work, gate))
+
+        with Gate() as first, Gate() as second:
+            async with anyio.create_task_group() as group:
+                group.start_soon(call, first)
+                await wait_all_tasks_blocked()
+                first.await_begun()
+                install(pool)
+                group.start_soon(call, second)
+                await wait_all_tasks_blocked()
+                second.await_begun()
+                uninstall()
+                first.open()
+                second.open()
+        assert sorted(name.startswith("ours") for name in names) == [False, True]
+
+    run_on(loop, main)
+
+
+def test_the_pool_is_shut_down_while_installed(loop: str, pool: AdaptiveExecutor) -> None:
+    async def main() -> None:
+        with Gate() as gate:
+            async with anyio.create_task_group() as group:
+                with install(pool):
+                    group.start_soon(imported_before, gate)
+                    await wait_all_tasks_blocked()
+                    gate.await_begun()
+                    pool.shutdown(wait=False)
+                    with pytest.raises(RuntimeError, match="after shutdown"):
+                        await imported_before(abs, -1)
+                gate.open()
+        assert await imported_before(abs, -1) == 1
+
+    run_on(loop, main)
+
+
+def test_other_threads_see_it(pool: AdaptiveExecutor) -> None:
+    with install(pool):
+        names = [Background(lambda: run_on("asyncio", imported_before, thread_name)) for _ in range(3)]
+        assert all(name.join().startswith("ours") for name in names)
+
+
+@pytest.mark.parametrize("version", ["3.7.1", "4.9.0", "4.99.0", "5.0", "nonsense"])
+def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
+    before = stock()
+    with pytest.raises(
+        UnsupportedVersion, match=rf"tested on anyio 4\.\d+ to 4\.\d+, not on .*anyio {version}"
+    ) as caught:
+        install()
+    assert isinstance(caught.value, RuntimeError)
+    assert stock() == before
+
+    async def main() -> None:
+        with pytest.raises(UnsupportedVersion, match="tested on anyio"):
+            await ebbpool.anyio.run_sync(abs, -1)
+
+    asyncio.run(main())
+
+
+def test_a_version_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(UnsupportedVersion, match="anyio of unknown version"):
+        install()
+
+
+@missing("trio")
+def test_a_version_of_trio_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_on("trio", anyio.lowlevel.checkpoint)
+    real = importlib.metadata.version
+    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.22.0" if name == "trio" else real(name))
+    before = stock()
+    with pytest.raises(UnsupportedVersion, match=r"tested on trio .*, not on the installed trio 0\.22\.0"):
+        install()
+    assert stock() == before
+
+
+def no_class_method(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AsyncIOBackend, METHOD, staticmethod(lambda func, args, abandon_on_cancel, limiter: None))
+
+
+def other_parameters(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AsyncIOBackend, METHOD, classmethod(lambda cls, func, args: None))
+
+
+def no_import_module(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr(_eventloop, "import_module")
+
+
+def no_threadlocals(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr(_eventloop, "threadlocals")
+
+
+@pytest.mark.parametrize("lack", [no_class_method, other_parameters, no_import_module, no_threadlocals])
+def test_an_anyio_that_lacks_something(monkeypatch: pytest.MonkeyPatch, lack: Any) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ebbpool.anyio, "_halves", {})
+        lack(patch)
+        with pytest.raises(UnsupportedVersion, match=r"anyio 4\.\S+ lacks something ebbpool.anyio relies on"):
+            install()
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        "anyio._backends._asyncio._task_states",
+        "anyio._backends._asyncio.CancelScope",
+        pytest.param("trio._threads.PARENT_TASK_DATA", marks=missing("trio")),
+    ],
+)
+def test_a_backend_that_lacks_something(lacks: str) -> None:
+    module, name = lacks.rsplit(".", 1)
+    script = f"""
+        import {module}
+        import ebbpool.anyio
+        if "trio" in {module!r}:
+            import anyio._backends._trio
+        del {lacks}
+        try:
+            ebbpool.anyio.install()
+        except ebbpool.anyio.UnsupportedVersion as error:
+            print({name!r} in str(error))
+        """
+    assert output_of(script) == ["True"]
+
+
+def test_the_versions_at_hand_are_tested_ones() -> None:
+    for package, tested in ebbpool.anyio.TESTED.items():
+        if importlib.util.find_spec(package) is not None:
+            assert ".".join(importlib.metadata.version(package).split(".")[:2]) in tested
+
+
+PRELUDE = """
+    import sys
+    import threading
+
+    import anyio
+    import anyio.to_thread
+
+    import ebbpool.anyio
+    from ebbpool import AdaptiveExecutor
+
+    def where():
+        name = threading.current_thread().name
+        return name if name.startswith("ebbpool-anyio") else name[:4] if name.startswith("ours") else "stock"
+
+    def call(backend):
+        return anyio.run(anyio.to_thread.run_sync, where, backend=backend)
+    """
+
+
+@missing("trio")
+def test_trio_may_come_later() -> None:
+    script = """
+        print("trio" in sys.modules)
+        with AdaptiveExecutor(thread_name_prefix="ours") as pool:
+            with ebbpool.anyio.install(pool):
+                print("trio" in sys.modules)
+                print(call("asyncio"), call("trio"), call("trio"))
+            print(call("asyncio"), call("trio"))
+            with ebbpool.anyio.install(pool):
+                print(call("asyncio"), call("trio"))
+        """
+    assert output_of(script, PRELUDE) == ["False", "False", "ours ours ours", "stock stock", "ours ours"]
+
+
+@missing("trio")
+def test_trio_may_come_after_uninstall() -> None:
+    script = """
+        with AdaptiveExecutor(thread_name_prefix="ours") as pool:
+            with ebbpool.anyio.install(pool):
+                print(call("asyncio"))
+            print(call("trio"))
+        """
+    assert output_of(script, PRELUDE) == ["ours", "stock"]
+
+
+@missing("trio")
+def test_an_untested_trio_that_comes_later() -> None:
+    script = """
+        import importlib.metadata
+        real = importlib.metadata.version
+        importlib.metadata.version = lambda name: "0.1" if name == "trio" else real(name)
+        with AdaptiveExecutor(thread_name_prefix="ours") as pool:
+            with ebbpool.anyio.install(pool):
+                print(call("asyncio"))
+                for _ in range(2):
+                    try:
+                        call("trio")
+                    except ebbpool.anyio.UnsupportedVersion as error:
+                        print(str(error).split(", ")[1])
+            print(call("trio"))
+        """
+    assert output_of(script, PRELUDE) == ["ours", *["not on the installed trio 0.1"] * 2, "stock"]
+
+
+def test_trio_may_be_absent() -> None:
+    script = """
+        sys.modules["trio"] = None
+        with AdaptiveExecutor(thread_name_prefix="ours") as pool:
+            with ebbpool.anyio.install(pool):
+                print(call("asyncio"))
+                try:
+                    call("trio")
+                except LookupError as error:
+                    print("not available" in str(error) or "No such backend" in str(error))
+        """
+    assert output_of(script, PRELUDE) == ["ours", "True"]
+
+
+def test_an_installed_program_exits() -> None:
+    script = """
+        ebbpool.anyio.install()
+        print(call("asyncio"))
+        """
+    done = run_script(script, PRELUDE, timeout=TIMEOUT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ebbpool-anyio_0\n", "")

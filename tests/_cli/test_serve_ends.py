@@ -1,0 +1,238 @@
+"""``python -m ebbpool serve``: limits, wrong use, how it ends. A named pipe stands for a file that takes its time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.common import A_MOMENT, eventually
+from support.serve import PATIENCE, Served, fill, read_all, run, serving, started
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
+
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory to serve: one file that is there, and one whose reader waits."""
+    root = tmp_path / "site"
+    root.mkdir()
+    (root / "hello.txt").write_bytes(b"hello\n")
+    os.mkfifo(root / "slow")
+    return root
+
+
+@contextmanager
+def slow_request(served: Served, site: Path) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+    """Have a worker read the pipe; yield the client's connection, and what to call for the file itself to come."""
+    opened: list[int] = []
+
+    def read_by_worker() -> bool:
+        try:
+            opened.append(os.open(site / "slow", os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    with served.connect() as client:
+        client.sendall(GET % b"slow")
+        eventually(read_by_worker)
+        reply = b""
+        while not reply.endswith(b"\r\n\r\n"):
+            piece = client.recv(65536)
+            assert piece, reply
+            reply += piece
+        assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+        with open(opened[0], "wb") as pipe:
+
+            def finish() -> None:
+                pipe.write(b"done")
+                pipe.close()
+
+            yield client, finish
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_it_once_what_runs_is_done(site: Path, number: int) -> None:
+    with serving(site) as served, slow_request(served, site) as (client, finish), served.connect() as idle:
+        idle.sendall(GET % b"hello.txt")
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+        served.process.send_signal(number)
+        assert read_all(idle) in (b"", b"hello\n")
+        eventually(served.refuses)
+        assert not select.select([client], [], [], A_MOMENT)[0]
+        assert served.process.poll() is None
+        finish()
+        assert read_all(client) == b"done"
+        status, rest = served.end()
+        expected = "\nKeyboard interrupt received, exiting.\n" if number == signal.SIGINT else ""
+        assert (status, rest) == (0, expected)
+
+
+def test_all_processes_finish_what_runs(site: Path) -> None:
+    with serving(site, "--processes", "2") as served, slow_request(served, site) as (client, finish):
+        served.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "event=child_exited" in served.log, "the idle child has gone")
+        assert not select.select([client], [], [], A_MOMENT)[0]
+        finish()
+        assert read_all(client) == b"done"
+        assert served.end() == (0, "")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_signal_to_an_idle_server(site: Path, number: int, processes: tuple[str, ...]) -> None:
+    with serving(site, *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        status, rest = served.stop(number)
+        assert status == 0, served.log
+        assert rest in ("", "\nKeyboard interrupt received, exiting.\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_an_interrupt_from_the_keyboard_goes_to_all_processes(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        os.killpg(served.process.pid, signal.SIGINT)
+        assert served.end()[0] == 0, served.log
+        assert "KeyboardInterrupt" not in served.log
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_ends_it_at_once(site: Path, number: int) -> None:
+    with serving(site) as served, slow_request(served, site):
+        served.process.send_signal(signal.SIGTERM)
+        eventually(served.refuses)
+        assert served.stop(number)[0] == -number
+
+
+def test_what_does_not_end_is_named_and_left(site: Path) -> None:
+    with serving(site, "--shutdown-timeout", "0.1") as served, slow_request(served, site):
+        status, _ = served.stop()
+        assert status == 1
+        assert "\npython -m ebbpool serve: error: after 0" in served.log
+        assert "copyfile" in served.log
+
+
+def test_more_requests_than_may_wait_are_refused(site: Path) -> None:
+    with serving(site, "--max-workers", "1", "--max-queue", "0") as served, slow_request(served, site):
+        status, headers, _ = served.get("/hello.txt")
+        assert (status, headers["retry-after"]) == (503, "1")
+
+
+def test_a_worker_more_for_each_request_that_waits(site: Path) -> None:
+    with serving(site, "--max-workers", "2") as served, slow_request(served, site):
+        assert served.get("/hello.txt")[0] == 200
+
+
+def test_a_head_that_does_not_come(site: Path) -> None:
+    with serving(site, "--header-timeout", "0.1") as served:
+        # What it finds when it looks is there in time, however long that takes.
+        served.process.send_signal(signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(served.process.pid, os.WUNTRACED)[1])
+        try:
+            client = served.connect()
+            client.sendall(b"GET /hello.txt HTTP/1.1\r\nHost:")
+        finally:
+            served.process.send_signal(signal.SIGCONT)
+        with client:
+            assert read_all(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_that_is_not_used(site: Path) -> None:
+    with serving(site, "--idle-timeout", "0.1") as served, served.connect() as client:
+        client.sendall(GET % b"hello.txt")
+        assert read_all(client).endswith(b"\r\n\r\nhello\n")
+
+
+def test_a_client_that_takes_nothing(site: Path) -> None:
+    with (site / "endless").open("wb") as file:
+        file.truncate(1 << 30)
+    with serving(site, "--request-timeout", "0.2") as served, served.connect() as client:
+        client.sendall(GET % b"endless")
+        eventually(lambda: "TimeoutError" in served.log)
+        assert served.get("/hello.txt")[0] == 200
+
+
+def test_a_client_that_leaves(site: Path) -> None:
+    with (site / "endless").open("wb") as file:
+        file.truncate(1 << 30)
+    with serving(site) as served:
+        with served.connect() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(GET % b"endless")
+            assert client.recv(1) == b"H"
+        eventually(lambda: "127.0.0.1 left: " in served.log)
+        assert served.get("/hello.txt")[0] == 200
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        done = run(str(port), "-b", "127.0.0.1", *processes, cwd=site)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"python -m ebbpool serve: error: cannot listen on 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["host.invalid", "a..b", "x" * 70])
+def test_an_address_that_nobody_has(site: Path, host: str) -> None:
+    done = run("0", "-b", host, cwd=site)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"python -m ebbpool serve: error: cannot listen on {host}, port 0: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("errors", ["2>&1", "2>&-", ""])
+def test_that_nobody_reads_what_it_writes_changes_nothing(
+    site: Path, tmp_path: Path, errors: str, processes: tuple[str, ...]
+) -> None:
+    shell = ["sh", "-c", f'unset PYTHONUNBUFFERED; exec "$@" {errors}', "sh", sys.executable, "-m", "ebbpool", "serve"]
+    with started([*shell, "0", "-b", "127.0.0.1", *processes], site, tmp_path / "log") as served:
+        assert served.process.stdout is not None
+        served.process.stdout.close()
+        assert served.get("/hello.txt")[::2] == (200, b"hello\n")
+        with slow_request(served, site) as (client, finish):
+            served.process.send_signal(signal.SIGINT)
+            if not processes:
+                eventually(served.refuses)
+            finish()
+            assert read_all(client) == b"done"
+        assert served.process.wait(PATIENCE) == 0, served.log
+        assert "Traceback" not in served.log and "Error" not in served.log, served.log
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, processes: tuple[str, ...]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    shell = ["sh", "-c", f'exec "$@" 2>{pipe}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
+    try:
+        with started([*shell, *processes], site, tmp_path / "log") as served:
+            fill(pipe)
+            with served.connect() as client:
+                for _ in range(300):
+                    client.sendall(GET % b"hello.txt")
+                    reply = b""
+                    while not reply.endswith(b"\r\n\r\nhello\n"):
+                        piece = client.recv(65536)
+                        assert piece, reply
+                        reply += piece
+            assert served.stop()[0] == 0
+    finally:
+        os.close(reader)

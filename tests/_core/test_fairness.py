@@ -1,0 +1,118 @@
+"""What the pool's threads owe to others: their turn."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import operator
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Boom, eventually
+
+from ebbpool import COMPILED, AdaptiveExecutor, _interpreter
+
+MOST = 16
+"""Tasks after which compiled code has passed the eval breaker."""
+MANY = 1_000
+
+interpreted = pytest.mark.skipif(not COMPILED, reason="an interpreter passes its eval breaker by itself")
+
+
+def thrower(thread: threading.Thread) -> functools.partial[int]:
+    """Return what has `Boom` raised in `thread` the next time that this passes the eval breaker; no bytecode runs."""
+    throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    return functools.partial(throw, ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Boom))
+
+
+def occupied(pool: AdaptiveExecutor) -> tuple[threading.Thread, threading.Lock]:
+    """Have the pool's one worker wait in a built-in function; return it, and the lock that it waits for."""
+    worker = pool.submit(threading.current_thread).result(TIMEOUT)
+    lock = threading.Lock()
+    lock.acquire()
+    pool.submit(lock.acquire)
+    eventually(lambda: pool.stats().queued == 0)
+    return worker, lock
+
+
+def check(outcomes: list[Any]) -> None:
+    failed = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Boom)]
+    assert len(failed) == 1, f"raised in {len(failed)} of the tasks"
+    assert failed[0] < MOST, f"{failed[0]} tasks ran before the worker passed the eval breaker"
+    assert [outcome for outcome in outcomes if outcome != 1] == [outcomes[failed[0]]]
+
+
+@interpreted
+@pytest.mark.parametrize("kind", ["pool", "lane", "context"])
+def test_a_worker_that_runs_built_in_functions_passes_the_eval_breaker(kind: str) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=kind == "context") as pool:
+        worker, lock = occupied(pool)
+        executor: Any = pool.lane("one", limit=MANY) if kind == "lane" else pool
+        futures = [executor.submit(abs, -1) for _ in range(MANY)]
+        assert thrower(worker)() == 1
+        lock.release()
+        check([future.exception(TIMEOUT) or future.result(TIMEOUT) for future in futures])
+        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker, "it was struck off"
+
+
+@interpreted
+def test_a_worker_that_runs_calls_of_a_loop_passes_the_eval_breaker() -> None:
+    async def main() -> list[Any]:
+        calls = [pool.run(abs, -1) for _ in range(MANY)]
+        assert thrower(worker)() == 1
+        lock.release()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        worker, lock = occupied(pool)
+        check(asyncio.run(asyncio.wait_for(main(), TIMEOUT)))
+
+
+@interpreted
+@pytest.mark.parametrize("way", ["submit", "submit_first"])
+def test_a_submitter_passes_the_eval_breaker(way: str) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        _, lock = occupied(pool)
+        submit = functools.partial(getattr(pool, way), abs, -1)
+        # From here on the timekeeper watches: to call it would pass the eval breaker.
+        futures: list[Any] = [submit()]
+        before = pool.stats().submitted
+        # Run by C functions from one end to the other.
+        calls = map(operator.call, [thrower(threading.current_thread()), *[submit] * MANY])
+        with pytest.raises(Boom):
+            futures.extend(calls)
+        lock.release()
+        accepted = len(futures) - 2
+        assert accepted < MOST, f"{accepted} tasks were submitted before that"
+        assert pool.stats().submitted == before + accepted, "a task was queued, and its future lost"
+        assert {future.result(TIMEOUT) for future in futures if future != 1} == {1}
+
+
+def test_a_loop_that_is_given_results_without_end_leaves_the_gil_to_others(
+    core: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    line: list[Callable[[], None]] = []
+    monkeypatch.setattr(core, "sleep", naps.append)
+    mailbox = core.Mailbox(line.append, line.append)
+
+    def turn() -> int:
+        for _ in range(2):
+            call = core.LoopCall()
+            if not core.COMPILED:
+                call._ticket = call._context = None
+            mailbox.post(call)
+        for callback in line[:]:
+            line.remove(callback)
+            callback()
+        return len(naps)
+
+    assert [turn(), turn()] == [0, 0], "a burst is delivered without a break"
+    if _interpreter.gil_enabled():
+        eventually(turn, "a break")
+    else:
+        assert [turn() for _ in range(MANY)] == [0] * MANY

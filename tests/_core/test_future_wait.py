@@ -1,0 +1,331 @@
+"""concurrent.futures.wait, as_completed and asyncio.wrap_future on our futures, mixed with the stdlib's."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, eventually, gone, no_collector
+
+Maker = Callable[[], Any]
+
+
+@pytest.fixture(params=["ours", "ours and the stdlib's", "the stdlib's and ours"])
+def pair(request: pytest.FixtureRequest, core: ModuleType) -> tuple[Any, Any]:
+    """Two pending futures, at least one of them ours."""
+    if request.param == "ours":
+        return core.Future(), core.Future()
+    if request.param == "ours and the stdlib's":
+        return core.Future(), concurrent.futures.Future()
+    return concurrent.futures.Future(), core.Future()
+
+
+def waited_for(futures: list[Any], **options: Any) -> Background:
+    """Start concurrent.futures.wait in a thread, and return once its waiter hangs on every future."""
+    background = Background(lambda: concurrent.futures.wait(futures, **options))
+    eventually(lambda: all(len(future._waiters) == 1 for future in futures))
+    return background
+
+
+def no_waiters(*futures: Any) -> bool:
+    return all(len(future._waiters) == 0 for future in futures)
+
+
+def cancel(future: Any) -> None:
+    """Cancel, and tell the waiters, as the executor does that owns the future."""
+    assert future.cancel()
+    assert not future.set_running_or_notify_cancel()
+
+
+@pytest.mark.parametrize("return_when", [ALL_COMPLETED, FIRST_EXCEPTION])
+def test_wait_for_all(pair: tuple[Any, Any], return_when: str) -> None:
+    first, second = pair
+    waiting = waited_for([first, second], timeout=TIMEOUT, return_when=return_when)
+    first.set_result(1)
+    assert waiting.still_waits()
+    second.set_result(2)
+    assert waiting.join() == ({first, second}, set())
+    assert no_waiters(first, second)
+
+
+def test_wait_for_all_counts_failed_and_cancelled_ones(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    waiting = waited_for([first, second], timeout=TIMEOUT)
+    first.set_exception(Boom())
+    assert waiting.still_waits()
+    cancel(second)
+    assert waiting.join() == ({first, second}, set())
+    assert no_waiters(first, second)
+
+
+@pytest.mark.parametrize("how", [lambda f: f.set_result(1), lambda f: f.set_exception(Boom()), cancel])
+def test_wait_for_the_first(pair: tuple[Any, Any], how: Callable[[Any], None]) -> None:
+    first, second = pair
+    waiting = waited_for([first, second], timeout=TIMEOUT, return_when=FIRST_COMPLETED)
+    how(second)
+    assert waiting.join() == ({second}, {first})
+    assert no_waiters(first, second)
+
+
+def test_wait_for_the_first_exception(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    third = type(first)()
+    waiting = waited_for([first, second, third], timeout=TIMEOUT, return_when=FIRST_EXCEPTION)
+    first.set_result(1)
+    assert waiting.still_waits()
+    second.set_exception(Boom())
+    assert waiting.join() == ({first, second}, {third})
+    assert no_waiters(first, second, third)
+
+
+def test_wait_for_the_first_exception_takes_a_cancelled_one_for_none(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    waiting = waited_for([first, second], timeout=TIMEOUT, return_when=FIRST_EXCEPTION)
+    cancel(first)
+    assert waiting.still_waits()
+    second.set_result(1)
+    assert waiting.join() == ({first, second}, set())
+
+
+@pytest.mark.parametrize("return_when", [ALL_COMPLETED, FIRST_EXCEPTION, FIRST_COMPLETED])
+def test_wait_for_finished_futures_returns_at_once(pair: tuple[Any, Any], return_when: str) -> None:
+    first, second = pair
+    first.set_result(1)
+    cancel(second)
+    done = concurrent.futures.wait([first, second, first], timeout=0, return_when=return_when)
+    assert done == ({first, second}, set())
+    assert no_waiters(first, second)
+
+
+@pytest.mark.parametrize("return_when", [FIRST_EXCEPTION, FIRST_COMPLETED])
+def test_wait_returns_at_once_when_one_is_done_already(pair: tuple[Any, Any], return_when: str) -> None:
+    first, second = pair
+    first.set_exception(Boom())
+    done = concurrent.futures.wait([first, second], timeout=TIMEOUT, return_when=return_when)
+    assert done == ({first}, {second})
+    assert no_waiters(first, second)
+
+
+@pytest.mark.parametrize("return_when", [ALL_COMPLETED, FIRST_EXCEPTION, FIRST_COMPLETED])
+@pytest.mark.parametrize("timeout", [0, -1, 0.001])
+def test_wait_that_times_out_leaves_no_waiter(pair: tuple[Any, Any], return_when: str, timeout: float) -> None:
+    first, second = pair
+    done = concurrent.futures.wait([first, second], timeout=timeout, return_when=return_when)
+    assert done == (set(), {first, second})
+    assert no_waiters(first, second)
+    first.set_result(1)
+    second.set_exception(Boom())
+    assert concurrent.futures.wait([first, second], timeout=0) == ({first, second}, set())
+
+
+def test_wait_counts_what_finished_before_it_timed_out(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    first.set_result(1)
+    assert concurrent.futures.wait([first, second], timeout=0.001) == ({first}, {second})
+    assert no_waiters(first, second)
+
+
+def test_several_waits_on_the_same_futures(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    waiting = [
+        Background(lambda mode=mode: concurrent.futures.wait([first, second], TIMEOUT, mode))  # type: ignore[misc]
+        for mode in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION)
+    ]
+    eventually(lambda: len(first._waiters) == len(second._waiters) == 3)
+    first.set_exception(Boom())
+    for background in waiting[1:]:
+        assert background.join() == ({first}, {second})
+    second.set_result(1)
+    assert waiting[0].join() == ({first, second}, set())
+    assert no_waiters(first, second)
+
+
+def test_a_future_that_finishes_while_its_condition_is_held_tells_the_waiter(core: ModuleType) -> None:
+    """wait() looks at the state and adds its waiter under the condition: no end may slip in between."""
+    for end in (lambda f: f.set_result(1), lambda f: f.set_exception(Boom()), cancel):
+        future, told = core.Future(), []
+
+        class Waiter:
+            def add_result(self, done: object, told: list[object] = told) -> None:
+                told.append(done)
+
+            add_exception = add_cancelled = add_result
+
+        with future._condition:
+            assert future._state == "PENDING"
+            ending = Background(lambda end=end, future=future: end(future))  # type: ignore[misc]
+            ending.over.wait(A_MOMENT)
+            future._waiters.append(Waiter())
+        ending.join()
+        assert told == [future]
+
+
+def test_as_completed_yields_in_the_order_of_completion(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    third = type(second)()
+    third.set_result(3)
+    completed = concurrent.futures.as_completed([first, second, third, first], timeout=TIMEOUT)
+    assert next(completed) is third
+    second.set_exception(Boom())
+    assert next(completed) is second
+    cancel(first)
+    assert next(completed) is first
+    with pytest.raises(StopIteration):
+        next(completed)
+    assert no_waiters(first, second, third)
+
+
+def test_as_completed_waits_for_other_threads(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    collecting = Background(lambda: list(concurrent.futures.as_completed([first, second], timeout=TIMEOUT)))
+    eventually(lambda: len(first._waiters) == len(second._waiters) == 1)
+    second.set_result(2)
+    first.set_result(1)
+    assert collecting.join() == [second, first]
+    assert no_waiters(first, second)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+def test_as_completed_that_times_out_leaves_no_waiter(pair: tuple[Any, Any], timeout: float) -> None:
+    first, second = pair
+    first.set_result(1)
+    completed = concurrent.futures.as_completed([first, second], timeout=timeout)
+    assert next(completed) is first
+    with pytest.raises(TimeoutError, match=r"1 \(of 2\) futures unfinished"):
+        next(completed)
+    assert no_waiters(first, second)
+
+
+def test_as_completed_closed_early_leaves_no_waiter(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    first.set_result(1)
+    completed = concurrent.futures.as_completed([first, second])
+    assert next(completed) is first
+    completed.close()  # type: ignore[attr-defined]
+    assert no_waiters(first, second)
+
+
+def test_as_completed_lets_go_of_what_it_yielded(core: ModuleType) -> None:
+    with no_collector():
+        futures = [core.Future() for _ in range(3)]
+        for number in range(2):
+            futures[number].set_result(None)
+        completed = concurrent.futures.as_completed(futures, timeout=0)
+        with pytest.raises(TimeoutError):
+            for future in completed:
+                futures.remove(future)
+                reference = weakref.ref(future)
+                del future
+                gone(reference)
+        assert [len(future._waiters) for future in futures] == [0]
+
+
+def test_waits_leave_no_reference(core: ModuleType) -> None:
+    with no_collector():
+        future = core.Future()
+        reference = weakref.ref(future)
+        concurrent.futures.wait([future], timeout=0)
+        future.set_result(1)
+        concurrent.futures.wait([future], timeout=0)
+        del future
+        gone(reference)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals sent to a thread")
+def test_a_signal_interrupts_a_wait_for_the_result(core: ModuleType) -> None:
+    future, main = core.Future(), threading.main_thread().ident
+    assert main == threading.get_ident()
+
+    about_to_wait, interrupted = threading.Event(), threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise Boom("signalled")
+
+    def send() -> None:
+        """Send it again and again: a signal that comes just before the wait does not cut it short."""
+        assert about_to_wait.wait(TIMEOUT)
+        while not interrupted.wait(0.01):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        sender = Background(send)
+        with pytest.raises(Boom, match="signalled"):
+            about_to_wait.set()
+            future.result(TIMEOUT)
+        sender.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(future._waiters) == 0
+    future.set_result("after")
+    assert future.result(TIMEOUT) == "after"
+
+
+def test_asyncio_does_not_take_it_for_its_own(core: ModuleType) -> None:
+    assert not asyncio.isfuture(core.Future())
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_wrap_future_passes_the_result_on(core: ModuleType, early: bool) -> None:
+    async def main() -> None:
+        future = core.Future()
+        if early:
+            future.set_result("value")
+        wrapped = asyncio.wrap_future(future)
+        if not early:
+            Background(lambda: future.set_result("value")).join()
+        assert await asyncio.wait_for(wrapped, TIMEOUT) == "value"
+
+    asyncio.run(main())
+
+
+def test_wrap_future_passes_the_exception_on(core: ModuleType) -> None:
+    async def main() -> None:
+        future = core.Future()
+        wrapped = asyncio.wrap_future(future)
+        Background(lambda: future.set_exception(Boom("no"))).join()
+        with pytest.raises(Boom, match="no"):
+            await asyncio.wait_for(wrapped, TIMEOUT)
+
+    asyncio.run(main())
+
+
+def test_wrap_future_passes_cancellation_on_both_ways(core: ModuleType) -> None:
+    async def main() -> None:
+        inner, outer = core.Future(), core.Future()
+        wrapped = asyncio.wrap_future(inner)
+        inner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(wrapped, TIMEOUT)
+        wrapped = asyncio.wrap_future(outer)
+        wrapped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wrapped
+        await asyncio.sleep(0)
+        assert outer.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_stdlib_future_passes_for_one_of_a_mixed_set(core: ModuleType) -> None:
+    ours, theirs = core.Future(), concurrent.futures.Future[Any]()
+    ours.set_result(1)
+    theirs.cancel()
+    theirs.set_running_or_notify_cancel()
+    outcomes = []
+    for future in concurrent.futures.as_completed([ours, theirs], timeout=TIMEOUT):
+        try:
+            outcomes.append(future.result())
+        except CancelledError:
+            outcomes.append("cancelled")
+    assert sorted(outcomes, key=str) == [1, "cancelled"]

@@ -1,0 +1,170 @@
+"""Objects whose `__init__` was never called, and None where a part of the core is expected: an error, never a crash.
+
+In interpreters of their own: compiled code that does not look would take this one along.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.common import output_of, run_script
+
+SUBCLASSES = """
+import asyncio
+from ebbpool import AdaptiveExecutor, Future
+from ebbpool.lane import Lane
+from ebbpool.sync import BoundedSemaphore, Semaphore
+
+def forgetful(cls):
+    return type("Forgetful", (cls,), {"__init__": lambda self, *args: None})()
+
+def told(call, *args, **kwargs):
+    try:
+        return call(*args, **kwargs)
+    except RuntimeError as error:
+        return str(error)
+"""
+EXECUTOR_CALLS = {
+    "submit": "(abs, -1)",
+    "submit_first": "(abs, -1)",
+    "submit_later": "(1.0, abs, -1)",
+    "schedule": "(1.0, abs, -1)",
+    "map": "(abs, [1])",
+    "map_unordered": "(abs, [1])",
+    "stream": "(iter, [1])",
+    "amap": "(abs, [1])",
+    "lane": "('name', limit=1)",
+    "resize": "(max_workers=3)",
+    "stats": "()",
+    "shutdown": "()",
+    "__exit__": "(None, None, None)",
+    "__repr__": "()",
+}
+LANE_CALLS = {
+    "submit": "(abs, -1)",
+    "map": "(abs, [1])",
+    "map_unordered": "(abs, [1])",
+    "stats": "()",
+    "shutdown": "()",
+    "__exit__": "(None, None, None)",
+    "__repr__": "()",
+}
+SEMAPHORE_CALLS = [
+    ("acquire", "()"),
+    ("acquire", "(False)"),
+    ("acquire", "(timeout=0.01)"),
+    ("__enter__", "()"),
+    ("release", "()"),
+    ("release", "(3)"),
+    ("__exit__", "(None, None, None)"),
+]
+CALLS = [
+    *(("AdaptiveExecutor", name, arguments) for name, arguments in EXECUTOR_CALLS.items()),
+    *(("Lane", name, arguments) for name, arguments in LANE_CALLS.items()),
+    *(("Semaphore", name, arguments) for name, arguments in SEMAPHORE_CALLS),
+    *(("BoundedSemaphore", name, arguments) for name, arguments in SEMAPHORE_CALLS),
+]
+PLAIN = "import os; os.environ['EBBPOOL_PURE'] = '1'\n"
+each_core = pytest.mark.parametrize("prelude", [PLAIN, ""], ids=["plain", "default"])
+
+
+@each_core
+def test_every_call_of_one_says_what_was_forgotten(prelude: str) -> None:
+    calls = "".join(f"print(told(lambda: forgetful({cls}).{name}{given}))\n" for cls, name, given in CALLS)
+    for (cls, name, given), line in zip(CALLS, output_of(calls, prelude + SUBCLASSES), strict=True):
+        owner = "Semaphore" if cls == "BoundedSemaphore" else cls
+        assert line == f"{owner}.__init__() was never called", f"{cls}.{name}{given}"
+
+
+@each_core
+def test_a_loop_is_told_what_was_forgotten(prelude: str) -> None:
+    script = """
+    async def main():
+        for one in (forgetful(AdaptiveExecutor), forgetful(Lane)):
+            print(told(lambda: one.run(abs, -1)))
+            print(told(lambda: asyncio.get_running_loop().run_in_executor(one, abs, -1)))
+
+    asyncio.run(main())
+    """
+    told = [f"{name}.__init__() was never called" for name in ("AdaptiveExecutor", "Lane")]
+    assert output_of(script, prelude + SUBCLASSES) == [told[0], told[0], told[1], told[1]]
+
+
+@each_core
+def test_a_future_is_complete_without_it(prelude: str) -> None:
+    script = """
+    future = forgetful(Future)
+    seen = []
+    future.add_done_callback(seen.append)
+    print(repr(future).partition("state=")[2])
+    future.set_result(42)
+    print(future.result(), seen == [future])
+    print(forgetful(Future).cancel(), told(lambda: forgetful(Future).set_running_or_notify_cancel()))
+    """
+    assert output_of(script, prelude + SUBCLASSES) == ["pending>", "42 True", "True True"]
+
+
+@each_core
+def test_what_asks_for_nothing_has_an_answer(prelude: str) -> None:
+    script = """
+    one = forgetful(AdaptiveExecutor)
+    print(one.__enter__() is one, one.wait_idle(), one._threads, one._shutdown)
+    print(repr(forgetful(Semaphore)).partition(": ")[2], repr(forgetful(BoundedSemaphore)).partition(": ")[2])
+    """
+    assert output_of(script, prelude + SUBCLASSES) == ["True True set() True", "value=0> value=0/0>"]
+
+
+@each_core
+def test_the_pool_of_an_executor_may_be_taken_away(prelude: str) -> None:
+    script = """
+    with AdaptiveExecutor(1) as executor:
+        pool, executor.pool = executor.pool, None
+        for call in (executor.submit, executor.submit_first):
+            try:
+                call(abs, -1)
+            except (AttributeError, RuntimeError):
+                print("refused")
+        executor.pool = pool
+    """
+    assert output_of(script, prelude + SUBCLASSES) == ["refused", "refused"]
+
+
+EVERYTHING = """
+from ebbpool._core.accel import core
+from ebbpool.sync import Semaphore
+
+classes = [getattr(core, name) for name in (
+    "ExecutorCore", "Future", "FutureCore", "LaneCore", "LoopCall", "Mailbox", "Pool", "Worker")]
+classes.append(Semaphore.__mro__[1])
+# Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.
+unsafe = {"hold", "let_go"}
+# What would wait for ever for an object that nobody will ever complete.
+waits = {"result", "exception", "_settle", "_await", "_await_condition"}
+made = 0
+
+def fill(filler, count):
+    if filler == "parts":
+        return [(cls.__new__(cls),) * count for cls in classes]
+    return [(filler,) * count]
+
+for cls in classes:
+    for name in dir(cls):
+        if name in unsafe or (name.startswith("__") and name != "__repr__"):
+            continue
+        for count in range(8):
+            for filler in (None, 1, abs, "parts"):
+                for arguments in fill(filler, count):
+                    if name in waits and arguments in ((), (None,)):
+                        arguments = (0.0,)
+                    try:
+                        getattr(cls.__new__(cls), name)(*arguments)
+                    except Exception:
+                        pass
+                    made += 1
+print(made > 1000)
+"""
+
+
+@each_core
+def test_nothing_that_is_half_made_crashes(prelude: str) -> None:
+    done = run_script(EVERYTHING, prelude + "import faulthandler; faulthandler.enable()\n")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

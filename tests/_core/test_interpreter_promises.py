@@ -1,0 +1,224 @@
+"""What ebbpool takes for granted about the interpreter, GIL or not, by name.
+
+Everything else is under a lock. If one of these fails, the interpreter has changed, and ebbpool must follow.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.common import COUNTS_REFERENCES, TIMEOUT, Background, Thing
+
+THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def tight_switching() -> Iterator[None]:
+    """Let the interpreter change threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(call: Callable[[int], object], threads: int = THREADS) -> list[object]:
+    """Call `call(number)` in several threads at the same time, and return what they returned."""
+    ready = threading.Barrier(threads)
+
+    def start(number: int) -> object:
+        ready.wait(TIMEOUT)
+        return call(number)
+
+    backgrounds = [Background(lambda number=number: start(number)) for number in range(threads)]  # type: ignore[misc]
+    return [background.join() for background in backgrounds]
+
+
+def test_deque_append_and_popleft_lose_and_repeat_nothing() -> None:
+    """Producers append, consumers pop: each item comes out once, those of one producer in their order."""
+    queue: deque[tuple[int, int]] = deque()
+    count = 2000
+    remaining = threading.Semaphore(2 * count)
+
+    def turn(number: int) -> list[tuple[int, int]]:
+        taken: list[tuple[int, int]] = []
+        if number < 2:
+            for item in range(count):
+                queue.append((number, item))
+            return taken
+        while True:
+            try:
+                item_of = queue.popleft()
+            except IndexError:
+                if remaining._value == 0:
+                    return taken
+                continue
+            remaining.acquire()
+            taken.append(item_of)
+
+    outcomes = [outcome for outcome in together(turn) if isinstance(outcome, list)]
+    taken = [item for outcome in outcomes for item in outcome]
+    assert sorted(taken) == [(producer, item) for producer in range(2) for item in range(count)]
+    for outcome in outcomes:
+        for producer in range(2):
+            own = [item for who, item in outcome if who == producer]
+            assert own == sorted(own)
+
+
+def test_popleft_of_an_empty_deque_raises_in_every_thread_but_one() -> None:
+    def attempt(queue: deque[int]) -> int:
+        try:
+            return queue.popleft()
+        except IndexError:
+            return 0
+
+    for _ in range(200):
+        queue = deque([1])
+        assert sum(together(lambda number: attempt(queue))) == 1  # type: ignore[arg-type]  # noqa: B023
+
+
+def test_lock_acquire_has_one_winner() -> None:
+    for _ in range(200):
+        lock = allocate_lock()
+        assert together(lambda number: lock.acquire(blocking=False)).count(True) == 1  # noqa: B023
+        assert lock.locked()
+
+
+def test_a_lock_excludes() -> None:
+    lock = allocate_lock()
+    inside: list[int] = []
+    overlaps: list[int] = []
+
+    def enter(number: int) -> None:
+        for _ in range(500):
+            with lock:
+                inside.append(number)
+                overlaps.append(len(inside))
+                inside.pop()
+
+    together(enter)
+    assert set(overlaps) == {1}
+    assert len(overlaps) == THREADS * 500
+
+
+def test_a_lock_may_be_released_by_another_thread() -> None:
+    """This is what makes a lock a mailbox: whoever parks takes it twice, whoever wakes lets it go."""
+    lock = allocate_lock()
+    lock.acquire()
+    parked = Background(lambda: lock.acquire(timeout=TIMEOUT))
+    lock.release()
+    assert parked.join() is True
+    assert lock.locked()
+
+
+def test_a_release_before_the_acquire_is_remembered() -> None:
+    lock = allocate_lock()
+    lock.acquire()
+    Background(lock.release).join()
+    assert lock.acquire(timeout=0) is True
+    with pytest.raises(RuntimeError):
+        allocate_lock().release()
+
+
+def test_a_lock_that_times_out_was_not_taken() -> None:
+    lock = allocate_lock()
+    lock.acquire()
+    assert lock.acquire(timeout=0) is False
+    assert lock.acquire(timeout=0.001) is False
+    lock.release()
+    assert not lock.locked()
+
+
+def test_a_release_that_races_with_a_time_out_is_seen_by_one_side_or_the_other() -> None:
+    """Either the acquire succeeds, or the lock is free afterwards: the message is never lost."""
+    for round_number in range(200):
+        lock = allocate_lock()
+        lock.acquire()
+
+        def turn(number: int, lock: LockType = lock, round_number: int = round_number) -> bool | None:
+            if number == 0:
+                return lock.acquire(timeout=0.00001 * (round_number % 10))
+            lock.release()
+            return None
+
+        taken = together(turn, 2)[0]
+        assert lock.locked() is taken
+
+
+def test_writes_before_a_release_are_seen_after_the_acquire() -> None:
+    for number in range(500):
+        lock, box = allocate_lock(), [0, 0]
+        lock.acquire()
+
+        def write(lock: LockType = lock, box: list[int] = box, number: int = number) -> None:
+            box[0] = box[1] = number
+            lock.release()
+
+        writer = Background(write)
+        assert lock.acquire(timeout=TIMEOUT)
+        assert box == [number, number]
+        writer.join()
+
+
+def test_a_dict_may_be_listed_while_others_change_it() -> None:
+    """The registry of pools is a dict that threads add to and take from while another one lists it."""
+    shared = dict.fromkeys(range(-50, 0), 0)
+
+    def turn(number: int) -> int:
+        if number == 0:
+            return min(len([key for key in list(shared) if key < 0]) for _ in range(500))
+        for key in range(1000):
+            shared[number * 1000 + key] = number
+            assert shared.pop(number * 1000 + key) == number
+        return 50
+
+    assert together(turn) == [50] * THREADS
+    assert len(shared) == 50
+
+
+def test_a_key_of_a_dict_is_popped_by_one_thread_alone() -> None:
+    """A thread that begins and whoever takes its start back both pop its worker; one of them gets it."""
+    shared: dict[object, int] = {}
+    keys = [object() for _ in range(2000)]
+    shared.update(dict.fromkeys(keys, 1))
+    got = together(lambda number: sum(shared.pop(key, 0) for key in keys))
+    assert sum(number for number in got if isinstance(number, int)) == len(keys)
+    assert not shared
+
+
+def test_a_set_may_be_listed_while_others_change_it() -> None:
+    """The threads of a pool are a set that workers leave and join while another thread lists it."""
+    shared = set(range(-50, 0))
+
+    def turn(number: int) -> int:
+        if number == 0:
+            return min(len([item for item in list(shared) if item < 0]) for _ in range(500))
+        for item in range(1000):
+            shared.add(number * 1000 + item)
+            shared.discard(number * 1000 + item)
+        return 50
+
+    assert together(turn) == [50] * THREADS
+    assert len(shared) == 50
+
+
+def test_a_weak_reference_gives_the_object_or_none() -> None:
+    """A worker that asks for its executor gets it whole, and keeps it, or learns that it is gone."""
+    for _ in range(200):
+        holder = [Thing()]
+        reference = weakref.ref(holder[0])
+
+        def turn(number: int, holder: list[Thing] = holder, reference: weakref.ref[Thing] = reference) -> object:
+            if number == 0:
+                holder.clear()
+                return None
+            thing = reference()
+            return thing is None or thing.method() == 0
+
+        assert together(turn)[1:] == [True] * (THREADS - 1)
+        assert reference() is None or not COUNTS_REFERENCES

@@ -1,0 +1,187 @@
+"""Parked workers: they leave by themselves, the last to park wakes first, and no task is lost in between."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Gate, all_end, eventually, wait_for_idle
+
+import ebbpool
+from ebbpool import AdaptiveExecutor
+from ebbpool._core import engine
+
+SHORT = 0.05
+"""A keep-alive, in seconds, that a test can wait for."""
+
+
+def grown(pool: AdaptiveExecutor, count: int) -> set[threading.Thread]:
+    """Make `pool` grow to `count` workers, and return them once their tasks are over."""
+    with Gate() as gate:
+        futures = [pool.submit(gate) for _ in range(count)]
+        gate.await_begun(count)
+    for future in futures:
+        future.result(TIMEOUT)
+    assert len(gate.threads) == count
+    return gate.threads
+
+
+def test_workers_leave_with_nobody_calling() -> None:
+    with AdaptiveExecutor(5, keep_alive=SHORT) as pool:
+        threads = grown(pool, 5)
+        assert all_end(threads)
+        eventually(lambda: pool.stats().workers == 0)
+        assert set(pool._threads) == set()
+        assert pool.stats().retired == 5
+
+
+def test_a_pool_that_has_shrunk_grows_again() -> None:
+    with AdaptiveExecutor(8, keep_alive=SHORT) as pool:
+        assert all_end(grown(pool, 3))
+        second = grown(pool, 4)
+        assert len(second) == 4
+        assert all_end(second)
+
+
+def test_no_keep_alive_at_all() -> None:
+    with AdaptiveExecutor(4, keep_alive=0) as pool:
+        for _ in range(20):
+            worker = pool.submit(threading.current_thread).result(TIMEOUT)
+            assert all_end([worker])
+        eventually(lambda: pool.stats().workers == 0)
+
+
+def test_min_workers_stay() -> None:
+    with AdaptiveExecutor(5, min_workers=2, keep_alive=SHORT) as pool:
+        threads = grown(pool, 5)
+        eventually(lambda: sum(thread.is_alive() for thread in threads) == 2)
+        staying = [thread for thread in threads if thread.is_alive()]
+        staying[0].join(4 * SHORT)
+        assert all(thread.is_alive() for thread in staying)
+        eventually(lambda: pool.stats().workers == 2)
+        assert set(pool._threads) == set(staying)
+        assert pool.submit(threading.current_thread).result(TIMEOUT) in staying
+
+
+def test_workers_that_are_kept_stay_through_many_short_keep_alives() -> None:
+    with AdaptiveExecutor(1, min_workers=1, keep_alive=0) as pool:
+        workers = {pool.submit(threading.current_thread).result(TIMEOUT) for _ in range(100)}
+        assert len(workers) == 1
+
+
+def test_the_last_to_park_is_the_first_to_wake() -> None:
+    with AdaptiveExecutor(3, keep_alive=LONG) as pool:
+        gates = [Gate() for _ in range(3)]
+        for gate in gates:
+            pool.submit(gate)
+        for gate in gates:
+            gate.await_begun()
+        parked: list[threading.Thread] = []
+        for number in (1, 0, 2):
+            parked += gates[number].threads
+            gates[number].open()
+            eventually(lambda: pool.stats().idle == len(parked))  # noqa: B023  (used at once)
+        for _ in range(10):
+            assert pool.submit(threading.current_thread).result(TIMEOUT) is parked[2]
+            eventually(lambda: pool.stats().idle == 3)
+        with Gate() as first, Gate() as second, Gate() as third:
+            for gate in (first, second, third):
+                pool.submit(gate)
+                gate.await_begun()
+            assert [gate.threads.pop() for gate in (first, second, third)] == parked[::-1]
+
+
+def test_the_bottom_of_the_stack_ages_out_while_the_top_is_busy() -> None:
+    """One task after another needs one worker: waking them in turn would keep all of them for ever."""
+    with AdaptiveExecutor(4, keep_alive=LONG) as pool:
+        threads = grown(pool, 4)
+        eventually(lambda: pool.stats().idle == 4)
+        pool.resize(keep_alive=SHORT)
+        used: set[threading.Thread] = set()
+
+        def only_one_left() -> bool:
+            used.add(pool.submit(threading.current_thread).result(TIMEOUT))
+            return pool.stats().workers == 1
+
+        eventually(only_one_left)
+        eventually(lambda: sum(thread.is_alive() for thread in threads | used) <= 1)
+
+
+def test_a_task_submitted_as_the_worker_leaves_is_not_lost() -> None:
+    """The keep-alive is about as long as one round, so that workers leave again and again in mid-submit."""
+    for keep_alive in (0, 0.00005, 0.0005):
+        with AdaptiveExecutor(2, keep_alive=keep_alive) as pool:
+            for number in range(300):
+                assert pool.submit(int, number).result(TIMEOUT) == number
+
+
+class LyingLock:
+    """A lock that says that it timed out although somebody had released it just before."""
+
+    def __init__(self, lock: Any, before_the_lie: Callable[[], object]) -> None:
+        self.lock = lock
+        self.before_the_lie = before_the_lie
+        self.lies = 0
+        self.release = lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if timeout >= 0 and not self.lies:
+            self.lies += 1
+            self.before_the_lie()
+            return False
+        return bool(self.lock.acquire(blocking, timeout))
+
+
+@pytest.mark.skipif(ebbpool.COMPILED, reason="the locks of the compiled core cannot be replaced")
+def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rare race, forced: the task comes after the lock has timed out and before the worker has said so."""
+    futures: list[Any] = []
+    locks: list[LyingLock] = []
+
+    def lying() -> Any:
+        lock = LyingLock(_thread.allocate_lock(), lambda: futures.append(pool.submit(threading.current_thread)))
+        locks.append(lock)
+        return lock
+
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "allocate_lock", lying)
+            pool.submit(int)
+            eventually(lambda: futures)
+        worker = futures[0].result(TIMEOUT)
+        assert [lock.lies for lock in locks] == [1]
+        for _ in range(5):
+            eventually(lambda: pool.stats().idle == 1)
+            assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
+        assert locks[0].lock.locked(), "the wake-up was left for another time"
+        assert len(pool.pool.parked) <= 1
+
+
+def test_a_burst_submitted_as_the_workers_leave_is_not_lost() -> None:
+    with AdaptiveExecutor(4, keep_alive=0.001) as pool:
+        for _ in range(50):
+            futures = [pool.submit(int, number) for number in range(8)]
+            assert [future.result(TIMEOUT) for future in futures] == list(range(8))
+
+
+def test_a_running_task_is_not_cut_short_by_the_keep_alive() -> None:
+    with AdaptiveExecutor(2, keep_alive=0.001) as pool, Gate() as gate:
+        future = pool.submit(gate, "whole")
+        gate.await_begun()
+        assert all_end([pool.submit(threading.current_thread).result(TIMEOUT)])
+        assert not future.done()
+        gate.open()
+        assert future.result(TIMEOUT) == "whole"
+
+
+def test_the_finalizer_runs_in_a_worker_that_leaves_by_itself() -> None:
+    finished: list[threading.Thread] = []
+    with AdaptiveExecutor(3, keep_alive=SHORT, finalizer=lambda: finished.append(threading.current_thread())) as pool:
+        threads = grown(pool, 3)
+        assert all_end(threads)
+        assert set(finished) == threads
+        assert len(finished) == 3
+        wait_for_idle(pool)

@@ -1,0 +1,283 @@
+"""Who holds what: nothing outlives its use, and nothing needs the cyclic garbage collector."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import (
+    COUNTS_REFERENCES,
+    FREE_THREADED,
+    LONG,
+    TIMEOUT,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    gone,
+    is_freed,
+    no_collector,
+    wait_for_idle,
+)
+
+from ebbpool import AdaptiveExecutor
+
+
+class Call(Thing):
+    """A callable object that can be watched."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if args else None
+
+
+@pytest.fixture
+def pool() -> Iterator[AdaptiveExecutor]:
+    """A pool of one worker that stays; the garbage collector is off for the length of the test."""
+    with no_collector(), AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        yield pool
+
+
+def test_an_idle_pool_holds_nothing_of_a_finished_task(pool: AdaptiveExecutor) -> None:
+    call, argument, keyword = Call(), Thing(), Thing()
+    references = [weakref.ref(call), weakref.ref(argument), weakref.ref(keyword)]
+    future = pool.submit(call, argument, keyword=keyword)
+    references.append(weakref.ref(future))
+    assert future.result(TIMEOUT) is argument
+    del call, argument, keyword, future
+    gone(*references)
+
+
+def test_a_result_nobody_collects_is_freed(pool: AdaptiveExecutor) -> None:
+    thing = Thing()
+    reference = weakref.ref(thing)
+    pool.submit(Call(), thing)
+    del thing
+    gone(reference)
+
+
+def test_a_pending_task_is_held_by_the_pool_alone(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        ran: list[object] = []
+        reference = weakref.ref(pool.submit(ran.append, 1))
+        assert reference() is not None
+        gate.open()
+        wait_for_idle(pool)
+    assert ran == [1]
+    gone(reference)
+
+
+def test_a_finished_future_keeps_only_its_result(pool: AdaptiveExecutor) -> None:
+    call, result, other, keyword = Call(), Thing(), Thing(), Thing()
+    references = [weakref.ref(call), weakref.ref(other), weakref.ref(keyword)]
+    future = pool.submit(call, result, other, keyword=keyword)
+    assert future.result(TIMEOUT) is result
+    del call, other, keyword
+    gone(*references)
+    kept = weakref.ref(result)
+    del result
+    assert kept() is future.result()
+    del future
+    gone(kept)
+
+
+def test_a_future_keeps_no_callback_once_it_has_run(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        future = pool.submit(gate)
+        callback = Call()
+        reference = weakref.ref(callback)
+        future.add_done_callback(callback)
+        del callback
+        gate.open()
+        assert future.result(TIMEOUT) is None
+    gone(reference)
+
+
+def test_a_callback_that_holds_its_future_makes_no_lasting_cycle(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        future = pool.submit(gate)
+        future.add_done_callback(lambda _, future=future: None)
+        reference = weakref.ref(future)
+        gate.open()
+        assert future.result(TIMEOUT) is None
+    del future
+    gone(reference)
+
+
+def test_a_cancelled_future_drops_its_call_at_once(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        call, argument, keyword = Call(), Thing(), Thing()
+        references = [weakref.ref(call), weakref.ref(argument), weakref.ref(keyword)]
+        future = pool.submit(call, argument, keyword=keyword)
+        del call, argument, keyword
+        assert all(reference() is not None for reference in references)
+        assert future.cancel()
+        assert all(is_freed(reference) for reference in references)
+        assert future.cancelled()
+
+
+def test_a_queue_of_cancelled_futures_does_not_pile_up(pool: AdaptiveExecutor) -> None:
+    """Somebody who submits and cancels behind one long task must not fill the memory."""
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        first = pool.submit(int, 7)
+        references = []
+        for _ in range(5000):
+            future = pool.submit(int)
+            references.append(weakref.ref(future))
+            assert future.cancel()
+        del future
+        if not COUNTS_REFERENCES:
+            gc.collect()
+        alive = sum(reference() is not None for reference in references)
+        assert alive < 500, f"{alive} cancelled futures are still held"
+        assert pool._work_queue.qsize() == 1
+        gate.open()
+        assert first.result(TIMEOUT) == 7
+
+
+def fail(*things: object) -> None:
+    raise Boom(*things)
+
+
+def swallow(future: Any) -> None:
+    try:
+        future.result(TIMEOUT)
+    except Boom:
+        pass
+    finally:
+        del future
+
+
+def test_an_exception_makes_no_cycle_through_its_traceback(pool: AdaptiveExecutor) -> None:
+    thing = Thing()
+    future = pool.submit(fail, thing)
+    error = future.exception(TIMEOUT)
+    references = [weakref.ref(thing), weakref.ref(future), weakref.ref(error)]  # type: ignore[arg-type]
+    for _ in range(2):
+        swallow(future)
+    del thing, future, error
+    gone(*references, pool=pool)
+
+
+def test_a_traceback_shows_the_task_and_not_the_pools_variables(pool: AdaptiveExecutor) -> None:
+    """A frame of the worker's loop in the traceback would keep the future alive as long as its exception."""
+    future = pool.submit(fail)
+    error = future.exception(TIMEOUT)
+    reference = weakref.ref(future)
+    assert isinstance(error, Boom)
+    del future
+    gone(reference)
+    assert error.__traceback__ is not None
+    assert error.__traceback__.tb_frame.f_code is fail.__code__
+    assert error.__traceback__.tb_next is None
+
+
+def test_a_failed_task_that_nobody_collects_is_freed(pool: AdaptiveExecutor) -> None:
+    thing = Thing()
+    reference = weakref.ref(thing)
+    pool.submit(fail, thing)
+    del thing
+    gone(reference, pool=pool)
+
+
+def test_waits_leave_nothing_behind(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        futures = [pool.submit(gate), pool.submit(gate)]
+        for _ in range(3):
+            assert concurrent.futures.wait(futures, 0.001).done == set()
+            with pytest.raises(TimeoutError):
+                futures[0].result(0.001)
+        assert [len(future._waiters) for future in futures] == [0, 0]
+        gate.open()
+        assert concurrent.futures.wait(futures, TIMEOUT).not_done == set()
+    references = [weakref.ref(future) for future in futures]
+    futures.clear()
+    gone(*references)
+
+
+@pytest.mark.parametrize("method", ["result", "exception"])
+def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str) -> None:
+    def wait(times: int) -> None:
+        for _ in range(times):
+            with contextlib.suppress(TimeoutError):
+                getattr(future, method)(0)
+
+    tracemalloc = pytest.importorskip("tracemalloc")
+    with Gate() as gate:
+        future = pool.submit(gate)
+        tracemalloc.start()
+        try:
+            wait(100)
+            before, _ = tracemalloc.get_traced_memory()
+            wait(2000)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 10 * 2000, "each wait left something behind"
+
+
+def test_cancelled_by_shutdown_drops_its_call() -> None:
+    with no_collector(), Gate() as gate:
+        pool = AdaptiveExecutor(1)
+        pool.submit(gate)
+        gate.await_begun()
+        thing = Thing()
+        reference = weakref.ref(thing)
+        future = pool.submit(Call(), thing)
+        del thing
+        pool.shutdown(wait=False, cancel_futures=True)
+        assert is_freed(reference)
+        assert future.cancelled()
+        gate.open()
+        pool.shutdown()
+
+
+def test_initargs_live_no_longer_than_the_pool() -> None:
+    with no_collector():
+        thing = Thing()
+        reference = weakref.ref(thing)
+        pool = AdaptiveExecutor(1, initializer=Call(), initargs=(thing,))
+        assert pool.submit(int).result(TIMEOUT) == 0
+        del thing
+        assert reference() is not None
+        pool.shutdown()
+        del pool
+        gone(reference)
+
+
+def test_a_forgotten_pool_is_freed_without_the_collector() -> None:
+    with no_collector():
+        pool = AdaptiveExecutor(2, keep_alive=LONG)
+        assert pool.submit(int).result(TIMEOUT) == 0
+        reference = weakref.ref(pool)
+        threads = set(pool._threads)
+        del pool
+        gone(reference)
+        eventually(lambda: not any(thread.is_alive() for thread in threads))
+
+
+@pytest.mark.counts_references
+@pytest.mark.skipif(FREE_THREADED, reason="gc.get_objects sees other threads' objects late there")
+def test_ten_thousand_tasks_leave_no_garbage() -> None:
+    def work(pool: AdaptiveExecutor) -> None:
+        for future in [pool.submit(pow, 2, 3) for _ in range(5000)]:
+            assert future.result(TIMEOUT) == 8
+        for future in [pool.submit(fail) for _ in range(500)]:
+            assert isinstance(future.exception(TIMEOUT), Boom)
+        wait_for_idle(pool)
+
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        work(pool)
+        with no_collector():
+            work(pool)
+            assert gc.collect() < 100

@@ -1,0 +1,291 @@
+"""`ebbpool.fastthreadpool`: jobs that come first, later, again and again, or by the slice, and results as they come."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, eventually
+from support.fastthreadpool import boom, same, stop, stop_the_wall_clock, three
+
+from ebbpool.fastthreadpool import Pool, PoolCallback, TimerObj
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool(4) as made:
+        yield made
+
+
+# Order, and later.
+
+
+@pytest.mark.usefixtures("no_turns")
+def test_submit_first_goes_ahead_of_what_waits() -> None:
+    with Pool(1) as pool, Gate() as gate:
+        pool.submit_done(gate, False)
+        gate.await_begun()
+        pool.submit(same, "last")
+        pool.submit_first(same, "second")
+        pool.submit_done_first(same, True, "first")
+        gate.open()
+        assert pool.wait_idle(TIMEOUT)
+        assert list(pool.done) == ["first", "second", "last"]
+
+
+def test_delayed_jobs_are_listed_and_cancelled() -> None:
+    got: list[Any] = []
+    with Pool() as pool:
+        far = pool.submit_later(LONG, same, 1)
+        other = pool.submit_done_later(LONG, same, got.append, 2)
+        pool.submit_later(0, same, 3)
+        pool.submit_done_later(-1.0, same, got.append, 4)
+        eventually(lambda: len(pool.done) == 1 and got == [4])
+        assert pool.done[0] == 3
+        assert isinstance(pool.delayed, deque) and set(pool.delayed) == {far, other}
+        eventually(lambda: pool.pending == 0, "what is not due does not count")
+        assert pool.cancel(False, far) is True
+        assert far.cancelled() and list(pool.delayed) == [other]
+        assert pool.cancel(False, True) is True
+        assert other.cancelled() and not pool.delayed
+        assert not pool._delayed
+
+
+def test_shutdown_drops_what_is_not_due() -> None:
+    pool = Pool()
+    late = pool.submit_later(LONG, same)
+    timer = pool.schedule(LONG, same)
+    assert pool.shutdown() is True
+    assert late.cancelled() and not timer.active and not pool.done
+    assert not pool.delayed and not pool.scheduled
+
+
+def test_a_schedule_repeats_until_it_is_cancelled() -> None:
+    got: list[Any] = []
+    with Pool(result_id=True) as pool:
+        timer = pool.schedule(0.001, same, 1)
+        other = pool.schedule_done(0.001, same, got.append, 2)
+        assert isinstance(timer, TimerObj) and timer.timer_id.interval == 0.001
+        eventually(lambda: len(pool.done) > 3 and len(got) > 3)
+        assert set(pool.scheduled) == {timer, other}
+        assert pool.cancel(False, timer) is True
+        assert list(pool.scheduled) == [other]
+        pool.cancel(False, True)
+        assert not pool.scheduled and not other.active
+    ids = [job for job, _ in pool.done]
+    assert len(set(ids)) == len(ids) and {value for _, value in pool.done} == {1}
+
+
+def test_a_failing_schedule_goes_on_and_reports_each_failure_once(caplog: pytest.LogCaptureFixture) -> None:
+    with Pool() as pool:
+        timer = pool.schedule(0.001, boom)
+        eventually(lambda: len(pool.failed) > 2)
+        timer.cancel()
+        assert not pool.scheduled
+    assert not caplog.records
+
+
+def test_submit_at_takes_a_time_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_wall_clock(monkeypatch, now := time.time())
+    got: list[Any] = []
+    with Pool() as pool:
+        pool.submit_at(now + 0.01, 0, same, 1)
+        pool.submit_at(time.localtime(now + 2 * 86400), 0.0, same, 2)
+        pool.submit_done_at(now + 0.01, 0.001, same, got.append, 3)
+        assert len(pool.scheduled) >= 2
+        eventually(lambda: len(pool.done) == 1 and len(got) > 2)
+        assert len(pool.scheduled) == 2
+        with pytest.raises(ValueError, match="_runat must be a time to come"):
+            pool.submit_at(now - 1, 0, same)
+        pool.cancel(None, True)
+        assert not pool.scheduled
+
+
+def test_a_schedule_without_an_interval_runs_once() -> None:
+    with Pool() as pool:
+        timer = pool.schedule(0, same, 1)
+        eventually(lambda: not timer.active)
+        assert pool.wait_idle(TIMEOUT)
+        assert list(pool.done) == [1] and not pool._scheduled
+
+
+# map.
+
+
+def test_map_leaves_each_result_and_each_failure(pool: Pool) -> None:
+    assert pool.map(lambda number: 1 // (number % 5), range(1000)) is None
+    assert pool.wait_idle(TIMEOUT)
+    assert len(pool.done) == 800 and sum(pool.done) == 200
+    assert len(pool.failed) == 200 and {type(error) for error in pool.failed} == {ZeroDivisionError}
+
+
+def test_map_unpacks_tuples_unless_it_is_told(pool: Pool) -> None:
+    pool.map(max, [(1, 2), (3, 4)])
+    pool.map(max, [[5, 6], [8, 7]])
+    pool.map(same, [(9, 10)], unpack_args=False)
+    pool.map(min, [[11, 12], (14, 13), {15, 16}], unpack_args=True)
+    pool.map(lambda value, other=0: (value, other), [1, (2, 3), "45", range(2)], chunksize=10)
+    assert pool.wait_idle(TIMEOUT)
+    expected = [2, 4, 6, 8, (9, 10), 11, 13, 15, (1, 0), (2, 3), ("45", 0), (range(2), 0)]
+    assert sorted(pool.done, key=str) == sorted(expected, key=str)
+    assert not pool.failed
+    pool.map(same, [1, 2], unpack_args=True)
+    assert pool.wait_idle(TIMEOUT)
+    assert [type(error) for error in pool.failed] == [TypeError, TypeError]
+
+
+def test_a_stop_iteration_in_a_map_is_a_failure_like_any_other(pool: Pool) -> None:
+    pool.map(stop, range(100))
+    assert pool.wait_idle(TIMEOUT)
+    assert sorted(pool.done) == [number for number in range(100) if number % 3]
+    assert len(pool.failed) == 34
+
+
+def test_map_counts_ids() -> None:
+    with Pool(4, result_id=True, exc_args=True) as pool:
+        first = pool.submit(same, "before")
+        ids = pool.map(lambda number: 1 / (number % 5), range(20))
+        assert ids is not None and len(ids) == 20 and first not in ids
+        assert pool.submit(same, "after") not in ids
+    failures = {job: args for job, _, args, _ in pool.failed}
+    assert failures == {ids[number]: (number,) for number in (0, 5, 10, 15)}
+    done = dict(pool.done)
+    assert all(done[job] == 1 / (number % 5) for number, job in enumerate(ids) if number % 5)
+
+
+@pytest.mark.parametrize("result_id", [False, True])
+def test_map_does_with_its_results_as_it_is_told(result_id: bool) -> None:
+    got: list[Any] = []
+    with Pool(result_id=result_id) as pool:
+        pool.map(same, range(10), got.append)
+        pool.map(three, [100, 200], got.append)
+        pool.map(boom, range(3), False)
+        pool.map(same, range(10), done_callback=False)
+    assert sorted(got) == [*range(10), 100, 101, 102, 200, 201, 202]
+    assert not pool.done and len(pool.failed) == 3
+    if result_id:
+        assert all(isinstance(job, int) for job, _ in pool.failed)
+
+
+@pytest.mark.parametrize("error", [Boom, StopIteration, SystemExit])
+@pytest.mark.parametrize("fn", [same, three])
+def test_a_callback_that_raises_under_map_fails_the_item(fn: Any, error: type[BaseException]) -> None:
+    got: list[Any] = []
+
+    def callback(value: Any) -> None:
+        got.append(value)
+        raise error(value)
+
+    with Pool(2, result_id=True, exc_args=True) as pool:
+        ids = pool.map(fn, range(3), callback)
+        assert ids is not None
+        assert pool.wait_idle(TIMEOUT)
+        failed = {job_id: (caught, args, kwargs) for job_id, caught, args, kwargs in pool.failed}
+        assert pool.failed_cnt.value == 3 and not pool.done
+    assert sorted(got) == [0, 1, 2]
+    assert sorted(failed) == list(ids)
+    for item, job_id in enumerate(ids):
+        caught, args, kwargs = failed[job_id]
+        assert type(caught) is error and caught.args == (item,)
+        assert (args, kwargs) == ((item,), {})
+
+
+def test_map_takes_a_generator_function_and_any_iterable(pool: Pool) -> None:
+    pool.map(three, iter([10, 20]), direct=False)
+    pool.map(same, {1})
+    pool.map(same, ())
+    assert pool.wait_idle(TIMEOUT)
+    assert sorted(pool.done) == [1, 10, 11, 12, 20, 21, 22]
+
+
+def test_blocking_items_of_a_map_get_a_thread_each() -> None:
+    with Pool(20) as pool, Gate() as gate:
+        pool.map(gate, range(20))
+        gate.await_begun(20)
+        assert pool.busy == pool.child_cnt == pool.alive == 20
+        gate.open()
+
+
+def test_results_of_a_slice_are_there_before_it_ends() -> None:
+    with Pool(1) as pool, Gate() as gate:
+        pool.map(lambda number: gate() if number == 40 else number, range(100), chunksize=100)
+        gate.await_begun()
+        assert 20 <= len(pool.done) <= 40
+        gate.open()
+        assert pool.wait_idle(TIMEOUT)
+        assert pool.pending == 0 and len(pool.done) == 100
+
+
+def test_items_are_mapped_in_slices(pool: Pool) -> None:
+    with Gate() as gate:
+        pool.map(gate, range(1000))
+        gate.await_begun(4)
+        assert pool.pending == 16 and len(pool.jobs) == 12
+        pool.shutdown_children()
+        gate.open()
+
+
+# as_completed.
+
+
+def test_as_completed_takes_all_results_and_failures_until_the_jobs_are_done(pool: Pool) -> None:
+    with Gate() as gate:
+        pool.submit(gate, 1)
+        pool.submit(boom)
+        taken = pool.as_completed()
+        assert isinstance(next(taken), Boom)
+        rest = Background(lambda: list(taken))
+        assert rest.still_waits()
+        gate.open()
+        assert rest.join() == [1]
+    assert list(pool.as_completed()) == []
+    assert pool.done_cnt.value == pool.failed_cnt.value == 0
+
+
+def test_as_completed_takes_an_entry_that_its_worker_has_yet_to_count(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gate() as gate:
+        release = pool.failed_cnt.release
+
+        def late() -> None:
+            gate()
+            release()
+
+        monkeypatch.setattr(pool.failed_cnt, "release", late)
+        pool.submit(boom)
+        gate.await_begun()
+        taken = pool.as_completed()
+        assert isinstance(next(taken), Boom)
+        assert pool.failed_cnt.value == 0
+        gate.open()
+        assert list(taken) == []
+    assert pool.failed_cnt.value == 0, "there is nothing left to be taken"
+
+
+def test_as_completed_need_not_wait_and_stops_at_a_count_or_a_time(pool: Pool) -> None:
+    with Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        assert list(pool.as_completed(False)) == []
+        assert list(pool.as_completed(0.01)) == []
+        pool.map(same, range(10))
+        assert len(list(pool.as_completed(cnt_max=4))) == 4
+        eventually(lambda: len(pool.done) == 6)
+        assert sorted(pool.as_completed(wait=False))[5:]
+    assert list(pool.as_completed(True)) == [None]
+
+
+@pytest.mark.parametrize("kept", ["done_callback", "failed_callback", "log_level"])
+def test_as_completed_needs_queues(kept: str) -> None:
+    with Pool(**{kept: 10 if kept == "log_level" else same}) as pool, pytest.raises(PoolCallback):
+        pool.as_completed()
+
+
+def test_a_job_cannot_wait_for_its_own_pool(pool: Pool) -> None:
+    pool.submit(same, 1).result(TIMEOUT)
+    assert pool.submit_done(lambda: list(pool.as_completed(False)), False).result(TIMEOUT) == [1]
+    assert isinstance(pool.submit_done(lambda: list(pool.as_completed()), False).exception(TIMEOUT), RuntimeError)

@@ -1,0 +1,410 @@
+"""The HTTP server: connections that are kept, and the hooks of its bases."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Gate, eventually
+from support.httpserver import Client, Echo, serving
+
+import ebbpool
+from ebbpool import AdaptiveExecutor
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http.server import AdaptivePoolHTTPServer
+
+
+@pytest.fixture(params=["best", "portable"])
+def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run with what this system has, and with what every system has."""
+    if request.param == "portable":
+        monkeypatch.setattr(frontdoor, "make_poller", pollers.SelectorPoller)
+    return str(request.param)
+
+
+def rooms(server: Any) -> dict[str, int]:
+    door = server._door
+    return {name: len(getattr(door, name).held) for name in ("reading", "filling", "idle", "lingering")}
+
+
+@pytest.mark.usefixtures("poller")
+def test_requests_of_one_connection_one_after_another() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        for number in range(20):
+            assert client.get(f"/{number}").body() == f"/{number}".encode()
+            assert client.post(b"x" * number).body() == b"x" * number
+
+
+@pytest.mark.usefixtures("poller")
+def test_an_idle_connection_holds_no_worker() -> None:
+    with serving(Echo, max_workers=1) as server:
+        clients = [Client(server) for _ in range(20)]
+        for client in clients:
+            assert client.get().body() == b"/"
+        eventually(lambda: rooms(server)["idle"] == 20)
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
+        for client in reversed(clients):
+            assert client.get("/again").body() == b"/again"
+            client.close()
+
+
+@pytest.mark.usefixtures("poller")
+def test_connections_that_send_nothing_or_slowly_hold_no_worker() -> None:
+    with serving(Echo, max_workers=1) as server:
+        silent = [Client(server) for _ in range(10)]
+        slow = [Client(server).send(b"GET /slow HT") for _ in range(10)]
+        with Client(server) as client:
+            assert client.get().body() == b"/"
+            for other in slow:
+                other.send(b"TP/1.1\r\n")
+            assert client.get().body() == b"/"
+            for other in slow:
+                other.send(b"\r\n")
+            assert [other.body() for other in slow] == [b"/slow"] * 10
+        for other in silent + slow:
+            other.close()
+
+
+@pytest.mark.usefixtures("poller")
+def test_pipelined_requests_are_answered_in_order() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        requests = [f"GET /{number} HTTP/1.1\r\n\r\n".encode() for number in range(50)]
+        client.send(b"".join(requests))
+        assert [client.body() for _ in requests] == [f"/{number}".encode() for number in range(50)]
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nonePOST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nt")
+        assert client.body() == b"one"
+        client.send(b"wo\r\n\r\nGET /th")
+        assert client.body() == b"two"
+        assert client.send(b"ree HTTP/1.1\r\n\r\n").body() == b"/three"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers arm nothing")
+def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pollers.EpollPoller()
+    asleep = threading.Event()
+    seen = threading.Event()
+    overlooked = threading.Event()
+    arm, wait = made.arm, made.wait
+
+    class Waiting(Echo):
+        def do_GET(self) -> None:
+            # The worker arms while the loop waits for events, and not while it wants the lock before that.
+            assert asleep.wait(TIMEOUT)
+            super().do_GET()
+
+    def slow_arm(connection: Any) -> None:
+        arm(connection)
+        if threading.current_thread().name != "background" and not seen.is_set():
+            client.get("/next")
+            assert seen.wait(TIMEOUT)
+            # The loop has the event, and either waits for this worker, or has let it pass.
+            overlooked.wait(A_MOMENT)
+
+    def watching_wait(timeout: float) -> list[int]:
+        if seen.is_set():
+            overlooked.set()
+        if len(server.pool_handlers):
+            asleep.set()
+        # Nothing but an event ends the wait that the worker relies on.
+        found = wait(timeout if seen.is_set() else TIMEOUT)
+        if found and server.pool_handlers.executor.stats().running:
+            seen.set()
+        return found
+
+    monkeypatch.setattr(made, "arm", slow_arm)
+    monkeypatch.setattr(made, "wait", watching_wait)
+    monkeypatch.setattr(frontdoor, "make_poller", lambda: made)
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Waiting) as server, Client(server) as client:
+        loop = Background(server.serve_forever)
+        client.get("/first", "Connection: keep-alive")
+        assert client.body() == b"/first"
+        assert client.body() == b"/next"
+        client.close()
+        server.shutdown()
+        loop.join()
+
+
+def test_pipelined_requests_that_are_here_take_one_worker_one_turn() -> None:
+    turns = []
+
+    class Counting(Echo):
+        def setup(self) -> None:
+            turns.append(self)
+            super().setup()
+
+    with serving(Counting) as server, Client(server) as client:
+        client.send(b"GET / HTTP/1.1\r\n\r\n" * 5)
+        assert [client.body() for _ in range(5)] == [b"/"] * 5
+        assert len(turns) == 1
+
+
+@pytest.mark.usefixtures("poller")
+def test_a_bad_request_behind_a_good_one_is_answered() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        client.send(b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: x\r\n\r\n")
+        assert client.body() == b"/"
+        assert client.response().status == 400
+        assert client.ended()
+
+
+def test_a_request_that_comes_byte_by_byte() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc":
+            client.send(bytes([byte]))
+        assert client.body() == b"abc"
+
+
+def test_connections_end_when_client_or_handler_says_so() -> None:
+    with serving(Echo) as server:
+        with Client(server) as client:
+            assert client.get("/", "Connection: close").body() == b"/"
+            assert client.ended()
+        with Client(server) as client:
+            assert client.send(b"GET / HTTP/1.0\r\n\r\n").body() == b"/"
+            assert client.ended()
+        with Client(server) as client:
+            client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            assert client.body() == b"/"
+            assert client.get().body() == b"/"
+
+    class Old(Echo):
+        protocol_version = "HTTP/1.0"
+
+    with serving(Old) as server, Client(server) as client:
+        assert client.get().body() == b"/"
+        assert client.ended()
+
+
+def test_a_client_that_shuts_down_its_side_gets_its_answer() -> None:
+    with Gate() as gate:
+
+        class Waiting(Echo):
+            def do_GET(self) -> None:
+                gate()
+                super().do_GET()
+
+        with serving(Waiting) as server, Client(server) as client:
+            client.get().half_close()
+            gate.await_begun()
+            gate.open()
+            assert client.body() == b"/"
+            assert client.ended()
+
+
+def test_a_client_that_leaves_in_the_middle_harms_nobody() -> None:
+    with serving(Echo, max_workers=1) as server:
+        for part in (b"", b"GET", b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"):
+            with Client(server) as client:
+                client.send(part)
+            with Client(server) as client:
+                client.send(part)
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        with Client(server) as client:
+            assert client.get().body() == b"/"
+            eventually(lambda: rooms(server) == {"reading": 0, "filling": 0, "idle": 1, "lingering": 0})
+
+
+def test_an_unfinished_request_is_not_run() -> None:
+    with serving(Echo) as server:
+        for part in (b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"):
+            with Client(server) as client:
+                assert client.send(part).half_close().response().status == 400
+                assert client.ended()
+
+
+def test_simple_requests_and_nonsense_are_the_handlers_business() -> None:
+    with serving(Echo) as server:
+        with Client(server) as client:
+            assert client.send(b"GET /old\r\n").file.read() == b"/old"
+        with Client(server) as client:
+            assert b"Error code: 400" in client.send(b"nonsense\r\n").file.read()
+        with Client(server) as client:
+            assert b"Error code: 505" in client.send(b"GET / HTTP/9.9\r\n\r\n").file.read()
+
+
+def test_hooks_are_called() -> None:
+    calls: list[str] = []
+
+    class Hooked(AdaptivePoolHTTPServer):
+        def get_request(self) -> Any:
+            request = super().get_request()
+            calls.append("get_request")
+            return request
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            calls.append("verify_request")
+            return len(calls) < 10
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            calls.append("process_request")
+            super().process_request(request, client_address)
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            calls.append("finish_request")
+            super().finish_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            calls.append("shutdown_request")
+            super().shutdown_request(request)
+
+        def service_actions(self) -> None:
+            self.turns = getattr(self, "turns", 0) + 1
+
+    once = ["process_request", "finish_request"]
+    with serving(Echo, Hooked) as server:
+        with Client(server) as client:
+            client.get().body()
+            client.get().body()
+        whole = ["get_request", "verify_request", *once, *once, "shutdown_request"]
+        eventually(lambda: calls == whole, str(calls))
+        calls.extend(["padding"] * 5)
+        with Client(server) as client:
+            assert client.ended()
+        eventually(lambda: calls[12:] == ["get_request", "verify_request", "shutdown_request"])
+        assert server.turns > 0
+
+
+def test_a_plain_get_request_and_one_that_waits_for_nobody() -> None:
+    class Plain(AdaptivePoolHTTPServer):
+        def get_request(self) -> Any:
+            return self.socket.accept()
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            # As BaseServer has it: no pool, no keeping.
+            self.finish_request(request, client_address)
+            self.shutdown_request(request)
+
+    with serving(Echo, Plain) as server, Client(server) as client:
+        assert client.get().body() == b"/"
+        assert client.ended()
+
+
+def test_hooks_that_fail_end_neither_server_nor_other_connections(capsys: pytest.CaptureFixture[str]) -> None:
+    class Failing(AdaptivePoolHTTPServer):
+        failing = ""
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            if self.failing == "verify_request":
+                raise Boom
+            return True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if self.failing == "process_request":
+                raise Boom
+            super().process_request(request, client_address)
+
+    with serving(Echo, Failing) as server, Client(server) as other:
+        assert other.get().body() == b"/"
+        for name in ("verify_request", "process_request"):
+            server.failing = name
+            with Client(server) as client:
+                assert client.get().ended()
+            server.failing = ""
+            assert "Boom" in capsys.readouterr().err
+        assert other.get().body() == b"/"
+
+
+def test_one_executor_for_two_servers() -> None:
+    with AdaptiveExecutor(max_workers=2) as pool:
+        with (
+            serving(Echo, executor=pool) as one,
+            serving(Echo, executor=pool) as two,
+            Client(one) as first,
+            Client(two) as second,
+        ):
+            assert first.get("/1").body() == b"/1"
+            assert second.get("/2").body() == b"/2"
+        assert pool.submit(int).result() == 0
+
+
+def test_handle_request_serves_a_connection_the_plain_way() -> None:
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server, Client(server) as client:
+        server.handle_request()
+        for number in range(3):
+            assert client.get(f"/{number}").body() == f"/{number}".encode()
+        assert client.post(b"body").body() == b"body"
+        client.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert [client.body(), client.body()] == [b"/1", b"/2"]
+        assert client.ended()
+
+
+def test_serve_forever_leaves_the_listener_as_it_was() -> None:
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.socket.settimeout(3)
+        for _ in range(2):
+            loop = Background(server.serve_forever)
+            with Client(server) as client:
+                assert client.get("/", "Connection: close").body() == b"/"
+            server.shutdown()
+            loop.join()
+            assert server.socket.gettimeout() == 3
+
+
+def test_a_connection_outlives_the_pause_between_two_loops() -> None:
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server, Client(server) as client:
+        for number in range(2):
+            loop = Background(server.serve_forever)
+            assert client.get(f"/{number}").body() == f"/{number}".encode()
+            eventually(lambda: rooms(server)["idle"] == 1)
+            server.shutdown()
+            loop.join()
+
+
+def test_shutdown_that_comes_before_the_loop_ends_it() -> None:
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server:
+        stopping = Background(server.shutdown)
+        eventually(lambda: server._loop.stopping)
+        server.serve_forever()
+        stopping.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("header_timeout", -1, ValueError),
+        ("header_timeout", None, TypeError),
+        ("body_timeout", float("nan"), ValueError),
+        ("idle_timeout", "1", TypeError),
+        ("request_timeout", True, TypeError),
+        ("max_header_size", 0, ValueError),
+        ("max_header_size", 1.5, TypeError),
+        ("max_buffered_body", -1, ValueError),
+        ("retry_after", -1, ValueError),
+        ("max_workers", 0, ValueError),
+    ],
+)
+def test_a_bad_attribute_is_named(name: str, value: object, error: type[Exception]) -> None:
+    server = type("Server", (AdaptivePoolHTTPServer,), {name: value})
+    with pytest.raises(error, match=f"{name}.*{value!r}"):
+        server(("127.0.0.1", 0), Echo)
+
+
+def test_the_module_is_not_imported_by_the_package() -> None:
+    assert "AdaptivePoolHTTPServer" not in vars(ebbpool)
+
+
+def test_a_tls_listener_is_served_the_plain_way() -> None:
+    certificate = Path(support.__file__).with_name("localhost.pem")
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        loop = Background(server.serve_forever)
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with (
+            socket.create_connection(server.server_address[:2], timeout=TIMEOUT) as plain,
+            trusting.wrap_socket(plain, server_hostname="localhost") as client,
+            client.makefile("rb") as file,
+        ):
+            client.sendall(b"GET /tls HTTP/1.1\r\nConnection: close\r\n\r\n")
+            assert b"/tls" in file.read()
+        server.shutdown()
+        loop.join()

@@ -1,0 +1,308 @@
+"""Where requests end on a connection: bodies that are ignored, in chunks, large, late; attempts to smuggle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.common import Background, Gate, eventually
+from support.httpserver import Client, Echo, Quiet, porter, serving
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\n\r\n"
+
+
+class Recording(Echo):
+    """Notes every path that a handler was asked for."""
+
+    seen: list[str]
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        if parsed:
+            self.seen.append(self.path)
+        return parsed
+
+    def do_PUT(self) -> None:
+        """Ignores its body."""
+        self.reply(b"ignored")
+
+
+@pytest.fixture
+def handler() -> Any:
+    return type("Handler", (Recording,), {"seen": []})
+
+
+def test_an_ignored_body_that_is_here_is_dropped(handler: Any) -> None:
+    with serving(handler) as server, Client(server) as client:
+        for _ in range(3):
+            client.send(b"PUT /a HTTP/1.1\r\nContent-Length: 26\r\n\r\n" + SMUGGLED)
+            assert client.body() == b"ignored"
+        client.send(b"PUT /a HTTP/1.1\r\nContent-Length: 26\r\n\r\n" + SMUGGLED + b"GET /b HTTP/1.1\r\n\r\n")
+        assert client.body() == b"ignored"
+        assert client.body() == b"/b"
+    assert handler.seen == ["/a"] * 4 + ["/b"]
+
+
+def test_an_ignored_body_that_is_not_here_ends_the_connection(handler: Any) -> None:
+    with serving(handler, max_buffered_body=10) as server, Client(server) as client:
+        client.send(b"PUT /a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+        assert client.body() == b"ignored"
+        # The client gets to send the rest, or most of it, and finds the response there.
+        client.send(SMUGGLED * 100)
+        assert client.ended()
+    assert handler.seen == ["/a"]
+
+
+def test_a_client_that_sends_an_ignored_body_can_read_the_response(handler: Any) -> None:
+    with porter(handler, max_buffered_body=0) as keeper, Client(keeper.server) as client:
+        body = bytes(1_000_000)
+        sending = Background(lambda: client.send(b"PUT / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + body))
+        keeper.until(sending.over.is_set)
+        sending.join()
+        assert keeper.answer(client).body == b"ignored"
+        assert keeper.end(client.half_close())
+
+
+def test_a_body_that_was_read_in_part_is_dropped(handler: Any) -> None:
+    class Partly(handler):  # type: ignore[misc]
+        def do_POST(self) -> None:
+            self.reply(self.rfile.read(3))
+
+    with serving(Partly) as server, Client(server) as client:
+        assert client.post(b"abcdef").body() == b"abc"
+        assert client.get("/b").body() == b"/b"
+    assert handler.seen == ["/", "/b"]
+
+
+def test_a_body_that_is_read_after_the_response_began() -> None:
+    class Late(Quiet):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", self.headers["Content-Length"])
+            self.end_headers()
+            while line := self.rfile.readline(1000):
+                self.wfile.write(line)
+
+    with serving(Late, max_buffered_body=5) as server, Client(server) as client:
+        for body in (b"a\nb", b"one\ntwo\n" * 1000, b"x"):
+            assert client.post(body).body() == body
+
+
+def test_a_body_that_is_read_by_lines_as_long_as_a_request_line() -> None:
+    class Lines(Quiet):
+        def do_POST(self) -> None:
+            self.reply(self.rfile.readline(65537) + self.rfile.readline(65537))
+
+    with serving(Lines) as server, Client(server) as client:
+        assert client.post(b"one\ntwo").body() == b"one\ntwo"
+        assert client.post(b"three\n").body() == b"three\n"
+
+
+def test_a_body_of_a_length_that_nobody_sends(handler: Any) -> None:
+    with serving(handler, request_timeout=0.05, max_buffered_body=0) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 999999999999999999\r\n\r\nab")
+        assert client.ended()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 0\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 0",
+        b"Content-Length: 0\r\nContent-Length: 26",
+        b"Content-Length: 26\r\nContent-Length: 26",
+        b"Content-Length: 0, 26",
+        b"Content-Length: -26",
+        b"Content-Length : 26",
+        b"Content-Length: 2 6",
+        b"Content-Length: 0x1a",
+        b"X: a\r\n Content-Length: 26",
+        b"X: a\rContent-Length: 26",
+        b"Transfer-Encoding : chunked",
+        b"X: a\r\n\tTransfer-Encoding: chunked",
+    ],
+)
+def test_a_request_with_two_ends_is_refused(handler: Any, fields: bytes) -> None:
+    with serving(handler) as server, Client(server) as client:
+        client.send(b"POST /a HTTP/1.1\r\n" + fields + b"\r\n\r\n" + SMUGGLED)
+        response = client.response()
+        assert (response.status, response.headers["connection"]) == (400, "close")
+        assert client.ended()
+    assert handler.seen == []
+
+
+@pytest.mark.parametrize("fields", [b"X: a\r\n folded: b", b"X: a\rY: b", b"no field", b"X: \0"])
+def test_after_an_odd_request_nothing_is_served(handler: Any, fields: bytes) -> None:
+    with serving(handler) as server, Client(server) as client:
+        client.send(b"GET /a HTTP/1.1\r\n" + fields + b"\r\n\r\n" + SMUGGLED)
+        assert client.body() == b"/a"
+        assert client.ended()
+    assert handler.seen == ["/a"]
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"CHUNKED", b"gzip, chunked", b"identity", b"xchunked"])
+def test_a_body_in_chunks_is_the_handlers_and_the_last(handler: Any, coding: bytes) -> None:
+    class Chunks(handler):  # type: ignore[misc]
+        def do_POST(self) -> None:
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            self.reply(b"".join(parts))
+
+    with serving(Chunks) as server, Client(server) as client:
+        client.send(b"POST /a HTTP/1.1\r\nTransfer-Encoding: " + coding + b"\r\n\r\n3\r\nabc\r\n")
+        client.send(b"4\r\ndefg\r\n0\r\n\r\n" + SMUGGLED)
+        assert client.body() == b"abcdefg"
+        assert client.ended()
+    assert handler.seen == ["/a"]
+
+
+def test_a_large_body_is_read_by_the_handler(handler: Any) -> None:
+    with Gate() as gate:
+
+        class Large(handler):  # type: ignore[misc]
+            def do_POST(self) -> None:
+                gate()
+                super().do_POST()
+
+        body = bytes(range(256)) * 4000
+        with serving(Large, max_buffered_body=65536) as server, Client(server) as client:
+            client.send(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+            # It has begun before the body is there.
+            gate.await_begun()
+            gate.open()
+            client.send(body)
+            assert client.body() == body
+            assert client.get("/b").body() == b"/b"
+
+
+def test_a_short_body_is_waited_for_without_a_worker(handler: Any) -> None:
+    with serving(handler, max_workers=1) as server, Client(server) as slow, Client(server) as client:
+        slow.send(b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc")
+        eventually(lambda: server._door and len(server._door.filling.held) == 1)
+        assert client.get("/b").body() == b"/b"
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
+        assert slow.send(b"def").body() == b"abcdef"
+        assert slow.get("/c").body() == b"/c"
+
+
+def test_a_client_that_waits_for_100_gets_it(handler: Any) -> None:
+    with serving(handler) as server, Client(server) as client:
+        for _ in range(2):
+            client.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+            assert client.response().status == 100
+            assert client.send(b"abc").body() == b"abc"
+        assert client.get("/b").body() == b"/b"
+
+
+def test_what_follows_an_upgrade_is_no_request() -> None:
+    class Upgrading(Quiet):
+        def do_GET(self) -> None:
+            if "Upgrade" not in self.headers or self.path == "/no":
+                self.reply(b"no")
+                return
+            self.send_response(101)
+            self.end_headers()
+            self.wfile.write(self.rfile.read(5) + self.rfile.readline() + self.rfile.read1())
+            self.close_connection = True
+
+    with serving(Upgrading) as server, Client(server) as client:
+        assert client.get("/no", "Upgrade: h2c", "Connection: upgrade").body() == b"no"
+        assert client.get("/").body() == b"no"
+        client.send(b"GET / HTTP/1.1\r\nUpgrade: echo\r\n\r\nabc")
+        assert client.response(to_head=True).status == 101
+        client.send(b"defg\n").send(b"h")
+        assert client.file.read() == b"abcdefg\nh"
+
+
+def test_a_tunnel() -> None:
+    class Tunnel(Quiet):
+        def do_CONNECT(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            while data := self.request.recv(1000):
+                self.request.sendall(data.upper())
+
+    with serving(Tunnel) as server, Client(server) as client:
+        client.send(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
+        assert client.response(to_head=True).status == 200
+        for word in (b"abc", b"def"):
+            client.send(word)
+            assert client.file.read(3) == word.upper()
+        assert client.half_close().ended()
+
+
+def test_a_child_process_can_read_the_body_from_a_descriptor() -> None:
+    class Child(Quiet):
+        def do_POST(self) -> None:
+            with open(self.rfile.fileno(), "rb", closefd=False) as file:
+                body = file.read()
+            assert self.rfile.read(1) == b""
+            self.reply(body)
+
+        def do_GET(self) -> None:
+            assert self.rfile.fileno() == self.rfile.name == self.request.fileno()
+            self.reply(b"none")
+
+    with serving(Child, max_buffered_body=10) as server, Client(server) as client:
+        for body in (b"short", b"long" * 100_000):
+            assert client.post(body).body() == body
+            assert client.get().body() == b"none"
+
+
+def test_a_handler_that_asks_for_lines_of_its_own_length_is_not_kept() -> None:
+    class Other(Quiet):
+        def handle_one_request(self) -> None:
+            self.raw_requestline = self.rfile.readline()
+            if not self.raw_requestline:
+                self.close_connection = True
+            elif self.parse_request():
+                self.reply(self.path.encode())
+
+    with serving(Other) as server, Client(server) as client:
+        assert client.get("/a").body() == b"/a"
+        assert client.ended()
+
+
+def test_a_body_is_laid_out_for_handlers_that_want_no_buffer() -> None:
+    class Unbuffered(Quiet):
+        rbufsize = 0
+
+        def do_POST(self) -> None:
+            if self.path == "/child":
+                with open(self.rfile.fileno(), "rb", closefd=False) as file:
+                    body = file.read()
+                # As http.server's CGI sees to it that nothing is left.
+                assert self.rfile.read(1) == b""
+            else:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(body)
+
+        def do_GET(self) -> None:
+            self.reply(b"none")
+
+    with serving(Unbuffered, max_buffered_body=10) as server, Client(server) as client:
+        for path in (b"/child", b"/self"):
+            for body in (b"short", b"long" * 100_000):
+                client.send(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body))
+                client.get()
+                assert client.body() == body
+                assert client.body() == b"none"
+        client.send(b"POST /child HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" * 2)
+        client.send(b"POST /self HTTP/1.1\r\nContent-Length: 40\r\n\r\n" + b"x" * 40)
+        assert [client.body() for _ in range(3)] == [b"abc", b"abc", b"x" * 40]
+
+
+def test_a_body_that_comes_short_is_no_whole_body() -> None:
+    class Unbuffered(Quiet):
+        rbufsize = 0
+        timeout = 0.01
+
+        def do_POST(self) -> None:
+            self.reply(self.rfile.read())
+
+    with serving(Unbuffered) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\nab")
+        assert client.ended()

@@ -1,0 +1,487 @@
+"""What the HTTP server does not put up with: slow and large requests, too many of them, too few descriptors."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Background, Gate, eventually
+from support.httpserver import CLOSED, Client, Clock, Echo, Quiet, porter, serving
+
+from ebbpool._http import connection as connections
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http.connection import Connection
+from ebbpool._http.frontdoor import GRACE, LINGER, LINGER_BYTES
+from ebbpool._http.reader import RequestReader
+from ebbpool._http.server import AdaptivePoolHTTPServer
+
+
+@pytest.fixture(params=["best", "portable"])
+def poller(request: pytest.FixtureRequest) -> Any:
+    return pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
+
+
+def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
+    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
+        keeper.hold(keeper.door.reading, 1)
+        for byte in b"GET / HTT":
+            client.send(bytes([byte]))
+            connection = keeper.oldest(keeper.door.reading)
+            keeper.until(lambda: connection.request.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
+            keeper.pass_time(1)
+        keeper.pass_time(0.9)
+        assert len(keeper.door.reading.held) == 1
+        keeper.pass_time(0.5)
+        assert not keeper.door.reading.held
+        assert keeper.answer(client).status == 408
+        assert keeper.end(client)
+        assert keeper.server.pool_handlers.executor.stats().submitted == 0
+
+
+def test_a_client_that_sends_nothing_is_dropped_in_silence(poller: Any) -> None:
+    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
+        keeper.hold(keeper.door.reading, 1)
+        keeper.pass_time(9.9)
+        assert len(keeper.door.reading.held) == 1
+        keeper.pass_time(0.5)
+        assert keeper.end(client)
+
+
+def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
+    with porter(Echo, poller, header_timeout=10, body_timeout=20) as keeper, Client(keeper.server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
+        keeper.hold(keeper.door.filling, 1)
+        keeper.pass_time(19.9)
+        client.send(b"c")
+        keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(b"abc"))
+        keeper.pass_time(0.5)
+        assert keeper.answer(client).status == 408
+        assert keeper.end(client)
+
+
+def test_a_large_body_may_take_its_time_while_it_comes_steadily(poller: Any) -> None:
+    with porter(Echo, poller, header_timeout=10, body_timeout=20) as keeper, Client(keeper.server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
+        sent = 0
+        for share in (10_000, 10_001):
+            client.send(bytes(share))
+            sent += share
+            keeper.until(lambda: len(keeper.door.filling.held) == 1)
+            keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(bytes(sent)))  # noqa: B023
+            keeper.pass_time(20.1)
+            assert len(keeper.door.filling.held) == 1
+        client.send(bytes(9_999 - 100))
+        keeper.pass_time(20.1)
+        assert keeper.answer(client).status == 408
+
+
+def test_an_idle_connection_is_closed_by_the_clock(poller: Any) -> None:
+    with porter(Echo, poller, header_timeout=10, idle_timeout=60) as keeper, Client(keeper.server) as client:
+        for _ in range(3):
+            assert keeper.answer(client.get()).status == 200
+            keeper.hold(keeper.door.idle, 1)
+            keeper.pass_time(59)
+        client.send(b"GET ")
+        keeper.hold(keeper.door.reading, 1)
+        # From the first byte on, the head has its own time.
+        keeper.pass_time(9.9)
+        client.send(b"/ HTTP/1.1\r\n\r\n")
+        assert keeper.answer(client).status == 200
+        keeper.hold(keeper.door.idle, 1)
+        keeper.pass_time(60.1)
+        assert keeper.end(client)
+
+
+def test_the_longest_there_goes_first() -> None:
+    with porter(Echo, idle_timeout=60) as keeper, Client(keeper.server) as one, Client(keeper.server) as two:
+        for client in (one, two):
+            assert keeper.answer(client.get()).status == 200
+        keeper.hold(keeper.door.idle, 2)
+        keeper.pass_time(30)
+        assert keeper.answer(one.get()).status == 200
+        keeper.hold(keeper.door.idle, 2)
+        keeper.pass_time(31)
+        assert keeper.end(two)
+        assert keeper.answer(one.get()).status == 200
+
+
+@pytest.mark.parametrize(("start", "status"), [(b"GET /", 414), (b"GET / HTTP/1.1\r\nX: ", 431)])
+def test_a_megabyte_of_head_is_refused_and_the_client_can_read_that(
+    start: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the client takes to send all of it.
+    monkeypatch.setattr(frontdoor, "LINGER", LONG)
+    with serving(Echo, max_workers=1) as server, Client(server) as client:
+        sending = Background(lambda: client.send(start + b"x" * 1_000_000))
+        response = client.response()
+        assert response.status == status
+        assert response.headers["connection"] == "close"
+        sending.join()
+        client.half_close()
+        assert client.ended()
+        assert server.pool_handlers.executor.stats().submitted == 0
+
+
+def test_the_largest_head_is_served() -> None:
+    with serving(Echo, max_header_size=1000) as server, Client(server) as client:
+        head = b"GET /a HTTP/1.1\r\nX: %b\r\n\r\n"
+        fits = head % (b"x" * (1000 - len(head % b"")))
+        assert client.send(fits).body() == b"/a"
+        assert client.send(fits[:-4] + b"x\r\n\r\n").response().status == 431
+        assert client.ended()
+
+
+def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
+    with porter(Echo, poller, max_header_size=10) as keeper, Client(keeper.server) as client:
+        assert keeper.answer(client.send(b"x" * 20)).status == 414
+        assert len(keeper.door.lingering.held) == 1
+        keeper.pass_time(LINGER + 0.1)
+        assert keeper.end(client)
+    with porter(Echo, max_header_size=10) as keeper, Client(keeper.server) as client:
+        assert keeper.answer(client.send(b"x" * 20)).status == 414
+
+        def send() -> bool:
+            try:
+                # More than the buffers on both sides hold besides.
+                client.send(bytes(LINGER_BYTES * 16))
+            except CLOSED:
+                return True
+            return False
+
+        sending = Background(send)
+        keeper.until(sending.over.is_set)
+        assert sending.join()
+
+
+def test_the_answer_to_head_has_no_body() -> None:
+    with serving(Echo, max_header_size=100) as server, Client(server) as client:
+        client.send(b"HEAD / HTTP/1.1\r\nX: " + b"x" * 200 + b"\r\n\r\n")
+        assert client.response(to_head=True).status == 431
+        assert client.ended()
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[Gate, type]]:
+    with Gate() as gate:
+
+        class Busy(Echo):
+            def do_GET(self) -> None:
+                if self.path == "/wait":
+                    gate()
+                super().do_GET()
+
+        yield gate, Busy
+
+
+def test_a_full_queue_is_answered_503(busy: tuple[Gate, type]) -> None:
+    gate, handler = busy
+    with (
+        serving(handler, max_workers=1, max_queue=1, retry_after=7) as server,
+        Client(server) as kept,
+        Client(server) as first,
+        Client(server) as second,
+        Client(server) as other,
+    ):
+        assert kept.get().body() == b"/"
+        first.get("/wait")
+        gate.await_begun()
+        second.get("/wait")
+        eventually(lambda: server.pool_handlers.executor.stats().queued == 1)
+        for client in (kept, other):
+            response = client.get().response()
+            assert (response.status, response.headers["retry-after"]) == (503, "7")
+            assert client.half_close().ended()
+        gate.open()
+        assert [first.body(), second.body()] == [b"/wait", b"/wait"]
+        assert first.get().body() == b"/"
+
+
+def test_a_full_queue_is_answered_503_where_workers_read_themselves(busy: tuple[Gate, type]) -> None:
+    gate, handler = busy
+    limited = type("Server", (AdaptivePoolHTTPServer,), {"max_workers": 1, "max_queue": 0})
+    with limited(("127.0.0.1", 0), handler) as server, Client(server) as first, Client(server) as second:
+        server.handle_request()
+        first.get("/wait", "Connection: close")
+        gate.await_begun()
+        server.handle_request()
+        response = second.response()
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        gate.open()
+        assert first.body() == b"/wait"
+
+
+def test_refuse_request_may_be_overridden(busy: tuple[Gate, type]) -> None:
+    gate, handler = busy
+
+    class Rude(AdaptivePoolHTTPServer):
+        max_workers = 1
+        max_queue = 0
+
+        def refuse_request(self, request: Any, client_address: Any) -> None:
+            self.shutdown_request(request)
+
+    with serving(handler, Rude) as server, Client(server) as first, Client(server) as second:
+        first.get("/wait")
+        gate.await_begun()
+        assert second.get().ended()
+        gate.open()
+        assert first.body() == b"/wait"
+
+
+def test_an_executor_that_was_shut_down_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(Echo) as server, Client(server) as client:
+        server.pool_handlers.executor.shutdown()
+        assert client.get().response().status == 503
+        assert client.ended()
+
+
+class Scarce(AdaptivePoolHTTPServer):
+    """Has no descriptor for a connection when told so."""
+
+    scarce = 0
+    attempts = 0
+
+    def get_request(self) -> Any:
+        self.attempts += 1
+        if self.scarce > 0:
+            self.scarce -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().get_request()
+
+
+def test_without_descriptors_the_longest_idle_connection_goes(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), serving(Echo, Scarce) as server:
+        clients = [Client(server) for _ in range(3)]
+        for count, client in enumerate(clients, 1):
+            assert client.get().body() == b"/"
+            eventually(lambda: len(server._door.idle.held) == count)  # noqa: B023  (used at once)
+        server.scarce = 2
+        with Client(server) as client:
+            assert client.get("/new").body() == b"/new"
+        assert clients[0].ended() and clients[1].ended()
+        assert clients[2].get("/kept").body() == b"/kept"
+        assert not caplog.records
+        for client in clients:
+            client.close()
+
+
+def test_without_descriptors_a_silent_connection_goes_next() -> None:
+    with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as talking:
+        talking.send(b"GET")
+        keeper.hold(keeper.door.reading, 2)
+        keeper.until(lambda: any(connection.request.data for connection in keeper.door.reading.held.values()))
+        assert not keeper.door._shed()
+        keeper.pass_time(GRACE + 0.1)
+        assert keeper.door._shed()
+        assert keeper.end(silent)
+        assert keeper.answer(talking.send(b" / HTTP/1.1\r\n\r\n")).body == b"/"
+
+
+def test_without_descriptors_the_slow_go_last() -> None:
+    with porter(max_header_size=100) as keeper:
+        door = keeper.door
+        with Client(keeper.server) as filling, Client(keeper.server) as reading, Client(keeper.server) as answered:
+            filling.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na")
+            reading.send(b"GET")
+            answered.send(b"x" * 200)
+            assert keeper.answer(answered).status == 414
+            keeper.hold(door.filling, 1)
+            keeper.until(lambda: [bool(connection.request.data) for connection in door.reading.held.values()] == [True])
+            for room in (door.lingering, door.reading, door.filling):
+                assert len(room.held) == 1
+                assert door._shed()
+                assert not room.held
+                if room is door.lingering:
+                    assert not door._shed()
+                    keeper.pass_time(GRACE + 0.1)
+            assert not door._shed()
+            assert keeper.end(reading) and keeper.end(filling)
+
+
+def test_without_descriptors_and_idle_connections_it_backs_off_and_recovers(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caplog.at_level(logging.WARNING), porter() as keeper:
+        real = keeper.server.get_request
+        attempts = []
+
+        def failing() -> Any:
+            attempts.append(keeper.clock.now)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(keeper.server, "get_request", failing)
+        with Client(keeper.server) as client:
+            client.get()
+            keeper.until(lambda: attempts)
+            for _ in range(60):
+                keeper.pass_time(0.1)
+            # Ever more seldom, at most a second apart.
+            assert 6 <= len(attempts) <= 15
+            assert len([record for record in caplog.records if "cannot accept" in record.message]) == 1
+            monkeypatch.setattr(keeper.server, "get_request", real)
+            keeper.pass_time(1.1)
+            assert keeper.answer(client).status == 200
+            keeper.hold(keeper.door.idle, 1)
+            monkeypatch.setattr(keeper.server, "get_request", failing)
+            attempts.clear()
+            with Client(keeper.server):
+                # The connection that is idle by now goes, and the next spell is a new one.
+                keeper.until(lambda: len(attempts) == 2)
+                assert keeper.end(client)
+                assert len([record for record in caplog.records if "cannot accept" in record.message]) == 2
+
+
+def test_descriptors_that_run_out_again_and_again_are_told_of_once_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with porter() as keeper:
+        real = keeper.server.get_request
+        fails = [True]
+
+        def every_other() -> Any:
+            fails.append(not fails[-1])
+            if fails[-1]:
+                return real()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(keeper.door, "_shed", lambda: False)
+        monkeypatch.setattr(keeper.server, "get_request", every_other)
+        with ExitStack() as stack:
+            for count in range(10):
+                stack.enter_context(Client(keeper.server)).get()
+                keeper.until(lambda: keeper.door._shortage.pause)
+                keeper.clock.now += 0.02
+                keeper.hold(keeper.door.idle, count + 1)
+    told = [record for record in caplog.records if "cannot accept" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_real_exhaustion_of_descriptors() -> None:
+    resource = pytest.importorskip("resource")
+    with serving(Echo) as server, Client(server) as kept:
+        assert kept.get().body() == b"/"
+        eventually(lambda: server._door.idle.held)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.socket() as late:
+            late.settimeout(TIMEOUT)
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, hard))
+                late.connect(server.server_address)
+                late.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert late.recv(12) == b"HTTP/1.1 200"
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert kept.ended()
+
+
+def test_a_thousand_tricklers_hold_no_worker() -> None:
+    resource = pytest.importorskip("resource")
+    count = min(1000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200) // 3)
+    with serving(Echo, max_workers=2, header_timeout=LONG) as server:
+        tricklers = [socket.create_connection(server.server_address) for _ in range(count)]
+        try:
+            for part in (b"G", b"ET /", b" HTTP/1.1\r\nX"):
+                for trickler in tricklers:
+                    trickler.sendall(part)
+                with Client(server) as client:
+                    assert client.get().body() == b"/"
+                assert server.pool_handlers.executor.stats().workers <= 2
+            eventually(lambda: len(server._door.reading.held) >= count)
+        finally:
+            for trickler in tricklers:
+                trickler.close()
+
+
+def test_a_worker_waits_for_its_client_only_so_long() -> None:
+    class Waiting(Quiet):
+        def do_POST(self) -> None:
+            self.reply(self.rfile.read(int(self.headers["Content-Length"])))
+
+    with serving(Waiting, request_timeout=0.05, max_buffered_body=0) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
+        assert client.ended()
+        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
+
+
+def test_a_client_that_trickles_a_body_to_a_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def waiting(*_: object) -> bool:
+        # Nine seconds pass before each byte, and the time-out of a single operation is ten.
+        clock.now += 9
+        sender.send(b"x")
+        return True
+
+    monkeypatch.setattr(connections, "wait_for", waiting)
+    monkeypatch.setattr(connections, "monotonic", clock)
+    lent, other = socket.socketpair()
+    with Connection.adopt(lent) as connection, other as sender:
+        connection.limit = 10
+        with RequestReader(connection.request, connection) as file, pytest.raises(TimeoutError):
+            file.read(100)
+        assert clock.now == 1018
+        # What is worth the wait is waited for.
+        connection.request.came = 100_000
+        connection.request.position = connection.request.end
+        with RequestReader(connection.request, connection) as file:
+            assert file.read(20) == b"x" * 20
+        assert clock.now == 1198
+        connection.request.open_ended = True
+        connection.request.came = 0
+        with RequestReader(connection.request, connection) as file:
+            assert file.read(20) == b"x" * 20
+
+
+def test_a_worker_that_waits_without_limit_or_not_at_all() -> None:
+    lent, other = socket.socketpair()
+    with Connection.adopt(lent) as connection, other:
+        connection.setblocking(False)
+        assert not connection.getblocking()
+        for call in (lambda: connection.recv(1), lambda: connection.await_bytes(1)):
+            with pytest.raises(BlockingIOError):
+                call()
+        connection.setblocking(True)
+        assert (connection.getblocking(), connection.gettimeout()) == (True, None)
+        reading = Background(lambda: connection.await_bytes(10))
+        assert reading.still_waits()
+        other.sendall(b"abc")
+        assert reading.join() == b"abc"
+        with pytest.raises(ValueError, match="out of range"):
+            connection.settimeout(-1)
+        with pytest.raises(TypeError):
+            connection.settimeout("1")
+        connection.settimeout(2)
+        with socket.socket(fileno=connection.detach()) as plain:
+            plain.settimeout(TIMEOUT)
+            other.sendall(b"def")
+            assert plain.recv(10) == b"def"
+
+
+def test_a_loop_that_sleeps_is_woken_once() -> None:
+    wakes = []
+
+    class Counting(pollers.SelectorPoller):
+        def wake(self) -> None:
+            wakes.append(self)
+
+    with porter(Echo, Counting()) as keeper:
+        pairs = [socket.socketpair() for _ in range(3)]
+        door = keeper.door
+        for number, (lent, _) in enumerate(pairs):
+            connection = Connection.adopt(lent)
+            connection.request.again = True
+            if number == 1:
+                # As it does before it waits; the first came while it was awake.
+                door._asleep = True
+            door.give_back(connection)
+        assert len(wakes) == 1
+        keeper.hold(door.idle, 3)
+        for _, other in pairs:
+            other.close()
+        keeper.hold(door.idle, 0)

@@ -1,0 +1,469 @@
+"""`amap`: results over plain and async iterables, in order or as they come, in bounds, and errors at their place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from support.amap_sources import Source, Waiting, both_kinds, both_orders, double
+from support.common import TIMEOUT, Boom, Gate, wait_for_idle
+from support.loops import Loops, each_loop, in_threads, turns, until  # noqa: F401  (a fixture)
+
+from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._loops.async_maps import amap
+
+
+class Bare:
+    """An iterator of either kind that is not itself iterable."""
+
+    def __init__(self) -> None:
+        self._items = iter(range(5))
+
+    def __next__(self) -> int:
+        return next(self._items)
+
+    async def __anext__(self) -> int:
+        for item in self._items:
+            return item
+        raise StopAsyncIteration
+
+
+class PlainOverBare:
+    def __iter__(self) -> Any:
+        return Bare()
+
+
+class AsyncOverBare:
+    def __aiter__(self) -> Any:
+        return Bare()
+
+
+class ByIndex:
+    def __getitem__(self, index: int) -> int:
+        return range(5)[index]
+
+
+class OfBothKinds:
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("read as a plain iterable")
+
+    def __aiter__(self) -> Any:
+        return Bare()
+
+
+@both_orders
+@pytest.mark.parametrize(
+    "items",
+    [
+        lambda: range(5),
+        lambda: list(range(5)),
+        lambda: iter(range(5)),
+        lambda: Source("plain", range(5)).open(),
+        lambda: Source("async", range(5)).open(),
+        PlainOverBare,
+        AsyncOverBare,
+        ByIndex,
+        OfBothKinds,
+    ],
+    ids=["range", "list", "iterator", "generator", "async-generator", "bare", "async-bare", "by-index", "both"],
+)
+@pytest.mark.parametrize("buffersize", [1, 3, None])
+def test_results_over_every_kind_of_iterable(
+    loops: Loops, items: Callable[[], Any], ordered: bool, buffersize: int | None
+) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(3) as pool:
+            results = [value async for value in amap(pool, double, items(), ordered=ordered, buffersize=buffersize)]
+        assert sorted(results) == [0, 2, 4, 6, 8]
+        if ordered or buffersize == 1:
+            assert results == sorted(results)
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_nothing_at_all(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        source = Source(kind, [])
+        pool = AdaptiveExecutor(1)
+        assert [value async for value in amap(pool, double, source.open(), ordered=ordered)] == []
+        assert pool.stats().submitted == 0
+        assert source.closed is (kind == "async")
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_many(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(4) as pool:
+            source = Source(kind, range(500)).open()
+            results = [value async for value in amap(pool, double, source, ordered=ordered, buffersize=20)]
+        assert sorted(results) == [2 * item for item in range(500)]
+        if ordered:
+            assert results == sorted(results)
+
+    loops(main)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((None, []), {}, TypeError, "fn must be callable, not None"),
+        ((double, 17), {}, TypeError, "items must be an iterable or an async iterable, not 17"),
+        ((double, [], 3), {}, TypeError, "positional"),
+        ((double, []), {"buffersize": 0}, ValueError, "buffersize must be None or > 0, not 0"),
+        ((double, []), {"buffersize": -1}, ValueError, "buffersize must be None or > 0, not -1"),
+        ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer or None, not 1.5"),
+        ((double, []), {"buffersize": True}, TypeError, "buffersize must be an integer or None, not True"),
+        ((double, []), {"buffersize": "3"}, TypeError, "buffersize must be an integer or None, not '3'"),
+    ],
+)
+def test_bad_input_is_refused_by_the_call_itself(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        amap(AdaptiveExecutor(1), *arguments, **options)
+
+
+@both_kinds
+def test_nothing_is_read_before_a_result_is_asked_for(loops: Loops, kind: str) -> None:
+    async def main() -> None:
+        source = Source(kind, range(3))
+        pool = AdaptiveExecutor(1)
+        results = amap(pool, double, source.open())
+        await turns()
+        assert source.read == 0
+        await results.aclose()
+        assert source.read == pool.stats().submitted == 0
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+@pytest.mark.parametrize("buffersize", [1, 7, None])
+def test_never_more_than_buffersize_in_flight(loops: Loops, kind: str, ordered: bool, buffersize: int | None) -> None:
+    size = 3 if buffersize is None else buffersize
+    handed_out = 0
+    in_flight: list[int] = []
+
+    class Counted(AdaptiveExecutor):
+        def run(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            in_flight.append(self.stats().submitted + 1 - handed_out)
+            return super().run(fn, *args, **kwargs)
+
+    async def main() -> None:
+        nonlocal handed_out
+        async with Counted(3) as pool:
+            source = Source(kind, range(60)).open()
+            async for _ in amap(pool, double, source, ordered=ordered, buffersize=buffersize):
+                handed_out += 1
+                if handed_out % 7 == 0:
+                    # An async source may be read on meanwhile.
+                    await turns()
+
+    loops(main)
+    assert len(in_flight) == 60
+    assert max(in_flight) == size
+
+
+@both_kinds
+@both_orders
+def test_the_buffer_is_full_while_a_result_is_awaited(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        source = Source(kind, range(10))
+        async with AdaptiveExecutor(2) as pool:
+            with Gate() as gate:
+                results = amap(pool, gate, source.open(), ordered=ordered, buffersize=4)
+                first = asyncio.ensure_future(anext(results))
+                await until(lambda: source.read == 4)
+                await until(lambda: pool.stats().queued == 2)
+                await turns()
+                assert source.read == 4
+                gate.open()
+                assert sorted([await first, *[value async for value in results]]) == list(range(10))
+
+    loops(main)
+
+
+@both_orders
+def test_a_result_that_is_there_does_not_wait_for_a_slow_source(loops: Loops, ordered: bool) -> None:
+    async def main() -> None:
+        source = Waiting()
+        async with AdaptiveExecutor(2) as pool:
+            results = amap(pool, double, source.open(), ordered=ordered, buffersize=4)
+            for number in range(3):
+                source.items.put_nowait(number)
+                assert await anext(results) == 2 * number
+            source.items.put_nowait(3)
+            source.items.put_nowait(4)
+            assert sorted([await anext(results), await anext(results)]) == [6, 8]
+            await until(lambda: source.waits)
+            await results.aclose()
+            assert source.closed
+
+    loops(main)
+
+
+@both_kinds
+def test_results_as_they_come_overtake_a_slow_one(loops: Loops, kind: str) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(2) as pool:
+            with Gate() as slow:
+                calls = Source(kind, [slow, int, int, int, int]).open()
+                results = amap(pool, lambda call: call(), calls, ordered=False, buffersize=2)
+                assert [await anext(results) for _ in range(4)] == [0, 0, 0, 0]
+                slow.open()
+                assert [value async for value in results] == [None]
+
+    loops(main)
+
+
+@both_kinds
+def test_results_in_order_wait_for_a_slow_one(loops: Loops, kind: str) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(2) as pool:
+            with Gate() as slow:
+                calls = Source(kind, [slow, int, int]).open()
+                results = amap(pool, lambda call: call(), calls, buffersize=3)
+                first = asyncio.ensure_future(anext(results))
+                await until(lambda: pool.stats().completed == 2)
+                await turns()
+                assert not first.done()
+                slow.open()
+                assert [await first, *[value async for value in results]] == [None, 0, 0]
+
+    loops(main)
+
+
+def fail_at_three(item: int) -> int:
+    if item == 3:
+        raise Boom(item)
+    return item
+
+
+@both_kinds
+def test_an_error_is_raised_at_its_place_and_ends_it(loops: Loops, kind: str) -> None:
+    async def main() -> None:
+        source = Source(kind, range(10))
+        async with AdaptiveExecutor(2) as pool:
+            results = amap(pool, fail_at_three, source.open(), buffersize=4)
+            assert [await anext(results) for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(Boom, match="3"):
+                await anext(results)
+            assert source.closed is (kind == "async")
+            with pytest.raises(StopAsyncIteration):
+                await anext(results)
+            wait_for_idle(pool)
+            assert pool.stats().submitted <= 7
+
+    loops(main)
+
+
+@both_kinds
+def test_without_order_an_error_is_raised_when_it_is_known(loops: Loops, kind: str) -> None:
+    async def main() -> None:
+        source = Source(kind, range(4))
+        async with AdaptiveExecutor(4) as pool:
+            with Gate() as gate:
+                results = amap(
+                    pool, lambda item: fail_at_three(item) if item == 3 else gate(item), source.open(), ordered=False
+                )
+                with pytest.raises(Boom):
+                    await anext(results)
+                assert source.closed is (kind == "async")
+                with pytest.raises(StopAsyncIteration):
+                    await anext(results)
+                gate.open()
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+@pytest.mark.parametrize("error", [StopIteration(1), StopAsyncIteration(1)], ids=["stop", "async-stop"])
+def test_a_call_cannot_end_the_iteration(loops: Loops, kind: str, ordered: bool, error: Exception) -> None:
+    def fail(item: int) -> None:
+        raise error
+
+    async def main() -> None:
+        async with AdaptiveExecutor(1) as pool:
+            # Python 3.11 has TypeError here.
+            with pytest.raises((RuntimeError, TypeError)):
+                await anext(amap(pool, fail, Source(kind, range(2)).open(), ordered=ordered))
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+@pytest.mark.parametrize("buffersize", [1, 100])
+def test_an_error_of_the_source_comes_after_all_results(
+    loops: Loops, kind: str, ordered: bool, buffersize: int
+) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(2) as pool:
+            source = Source(kind, range(5), "the source")
+            results = amap(pool, double, source.open(), ordered=ordered, buffersize=buffersize)
+            assert sorted([await anext(results) for _ in range(5)]) == [0, 2, 4, 6, 8]
+            with pytest.raises(Boom, match="the source"):
+                await anext(results)
+            with pytest.raises(StopAsyncIteration):
+                await anext(results)
+            assert source.closed is (kind == "async")
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_a_refused_call_is_an_error_after_all_results(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        source = Source(kind, range(10))
+        async with AdaptiveExecutor(1, max_queue=2, when_full="reject") as pool:
+            with Gate() as gate:
+                running = pool.run(gate)
+                gate.await_begun()
+                results = amap(pool, double, source.open(), ordered=ordered, buffersize=5)
+                first = asyncio.ensure_future(anext(results))
+                await until(lambda: pool.stats().rejected)
+                gate.open()
+                assert sorted([await first, await anext(results)]) == [0, 2]
+                with pytest.raises(QueueFull, match="max_queue=2"):
+                    await anext(results)
+                assert source.closed is (kind == "async")
+                assert source.read == 3
+                await running
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_a_pool_that_is_shut_down(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        source = Source(kind, range(10))
+        pool = AdaptiveExecutor(1)
+        results = amap(pool, double, source.open(), ordered=ordered, buffersize=2)
+        assert await anext(results) == 0
+        await turns()
+        pool.shutdown()
+        values = []
+        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+            async for value in results:
+                values.append(value)
+        assert sorted(values) == [2 * number for number in range(1, len(values) + 1)]
+        assert source.closed is (kind == "async")
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_calls_that_a_shutdown_cancels(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        with Gate() as gate:
+            pool = AdaptiveExecutor(1)
+            pool.submit(gate)
+            gate.await_begun()
+            results = amap(pool, double, Source(kind, range(10)).open(), ordered=ordered, buffersize=2)
+            first = asyncio.ensure_future(anext(results))
+            await until(lambda: pool.stats().queued == 2)
+            pool.shutdown(wait=False, cancel_futures=True)
+            with pytest.raises(asyncio.CancelledError):
+                await first
+        pool.shutdown()
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_a_bounded_queue_holds_the_calls_back(loops: Loops, kind: str, ordered: bool) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(1, max_queue=1) as pool:
+            with Gate() as gate:
+                source = Source(kind, range(20))
+                results = amap(pool, gate, source.open(), ordered=ordered, buffersize=8)
+                first = asyncio.ensure_future(anext(results))
+                await until(lambda: source.read == 8)
+                await until(lambda: pool.stats().running == pool.stats().queued == 1)
+                gate.open()
+                assert sorted([await first, *[value async for value in results]]) == list(range(20))
+
+    loops(main)
+
+
+def test_timeouts_and_groups_of_a_source_stay_in_one_task(loops: Loops) -> None:
+    async def source() -> AsyncIterator[int]:
+        async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
+            for number in range(5):
+                yield await group.create_task(asyncio.sleep(0, number))
+
+    async def main() -> None:
+        async with AdaptiveExecutor(1) as pool:
+            assert [value async for value in amap(pool, double, source(), buffersize=2)] == [0, 2, 4, 6, 8]
+
+    loops(main)
+
+
+@both_kinds
+@both_orders
+def test_context_variables_are_carried_in(loops: Loops, kind: str, ordered: bool) -> None:
+    consumer = contextvars.ContextVar("consumer", default="unset")
+    reader = contextvars.ContextVar("reader", default="unset")
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(3):
+            reader.set(f"item {number}")
+            yield number
+
+    def look(item: int) -> tuple[str, str]:
+        seen = consumer.get(), reader.get()
+        consumer.set("leaked")
+        return seen
+
+    async def main() -> None:
+        consumer.set("mine")
+        async with AdaptiveExecutor(1) as pool:
+            items = range(3) if kind == "plain" else numbers()
+            seen = [value async for value in amap(pool, look, items, ordered=ordered)]
+        if kind == "plain":
+            assert seen == [("mine", "unset")] * 3
+        else:
+            assert seen == [("mine", f"item {number}") for number in range(3)]
+        assert (consumer.get(), reader.get()) == ("mine", "unset")
+
+    loops(main)
+
+
+def test_two_consumers_of_one_iterator_are_told_so(loops: Loops) -> None:
+    async def main() -> None:
+        async with AdaptiveExecutor(1) as pool:
+            with Gate() as gate:
+                results = amap(pool, gate, range(2))
+                first = asyncio.ensure_future(anext(results))
+                await turns()
+                with pytest.raises(RuntimeError, match="already running"):
+                    await anext(results)
+                gate.open()
+                assert await first == 0
+                await results.aclose()
+
+    loops(main)
+
+
+@both_kinds
+def test_from_loops_in_two_threads(loops: Loops, kind: str) -> None:
+    with AdaptiveExecutor(4) as pool:
+
+        async def main() -> list[int]:
+            return [value async for value in amap(pool, double, Source(kind, range(100)).open(), buffersize=10)]
+
+        assert in_threads(lambda: loops(main), lambda: loops(main)) == [[2 * item for item in range(100)]] * 2

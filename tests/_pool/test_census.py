@@ -1,0 +1,253 @@
+"""Which of a pool's threads are seen to be asleep."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, Gate, eventually
+
+from ebbpool._pool import census
+from ebbpool._pool.census import CLOCK_COST, COST, LEAST, SPELL, STILL, Census, Place
+from ebbpool._pool.sizing import Asleep
+
+needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
+needs_places = pytest.mark.skipif(
+    sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"
+)
+
+LONG = 10 * SPELL
+
+
+class Numbered:
+    def __init__(self, native_id: int | None) -> None:
+        self.native_id = native_id
+
+
+class World:
+    """Threads by number: the processor time that they have used, and where they are."""
+
+    def __init__(self) -> None:
+        self.used: dict[int, float] = {}
+        self.places: dict[int, Place] = {}
+        self.looked: list[int] = []
+        self.census = Census()
+        self.now = 1000.0
+        self.cpu = 50.0
+        self.busy = False
+
+    def place_of(self, tid: int) -> Place:
+        self.looked.append(tid)
+        return self.places[tid]
+
+    def thread(self, *numbers: int, place: Place = Place.RUNNING) -> list[Any]:
+        for number in numbers:
+            self.used[number] = 1.0
+            self.places[number] = place
+        return [Numbered(number) for number in numbers]
+
+    def compute(self, seconds: float, *numbers: int) -> None:
+        """Let each of the threads, or one without Python if there are none, use so much processor time."""
+        for number in numbers:
+            self.used[number] += seconds
+        self.cpu += seconds * max(1, len(numbers))
+
+    def measure(self, workers: list[Any], others: list[Any] | None = None, after: float = LONG) -> Asleep | None:
+        self.now += after
+        self.looked.clear()
+        return self.census.measure(self.now, self.cpu, workers, workers + (others or []), self.busy)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(census, "seconds_of", world.used.get)
+    monkeypatch.setattr(census, "place_of", world.place_of)
+    return world
+
+
+def test_counts_those_that_wait_outside_and_those_that_wait_for_locks(world: World) -> None:
+    workers = world.thread(1, 2) + world.thread(3, place=Place.LOCK) + world.thread(4, 5, 6, place=Place.OUTSIDE)
+    assert world.measure(workers) == Asleep(6, outside=3, in_locks=1)
+
+
+def test_threads_that_have_not_begun_or_have_ended_are_left_out(world: World) -> None:
+    workers = [*world.thread(1, 2, place=Place.OUTSIDE), Numbered(None)]
+    del world.used[2]
+    assert world.measure(workers) == Asleep(1, outside=1, in_locks=0)
+
+
+def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_again(world: World) -> None:
+    workers = world.thread(1, 2, place=Place.OUTSIDE) + world.thread(3, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.001, 2)
+    assert world.measure(workers) == Asleep(3, outside=2, in_locks=1)
+    assert world.looked == [2, 3]
+
+
+def test_what_the_pools_own_workers_compute_may_keep_the_locks(world: World) -> None:
+    workers = world.thread(1) + world.thread(2, 3, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.3 * LONG, 1)
+    world.compute(0.5 * LONG)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0, in_doubt=2)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=2)
+
+
+def test_what_little_the_pool_computes_keeps_no_locks(world: World) -> None:
+    workers = world.thread(1) + world.thread(2, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(0.09 * LONG, 1)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=1)
+    # Unless that is all there is to be had.
+    world.busy = True
+    world.compute(0.09 * LONG, 1)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=1)
+
+
+def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> None:
+    workers = world.thread(1, 2, place=Place.LOCK)
+    world.measure(workers)
+    world.compute(LONG)
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=2)
+
+
+def test_what_a_worker_uses_to_come_into_being_is_no_sign_that_it_computes(world: World) -> None:
+    workers = world.thread(1, place=Place.LOCK)
+    world.measure(workers)
+    workers += world.thread(2, place=Place.LOCK)
+    world.cpu += world.used[2]
+    assert world.measure(workers) == Asleep(2, outside=0, in_locks=2)
+
+
+def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: World) -> None:
+    main = world.thread(9)
+    workers = world.thread(1, 2, place=Place.LOCK)
+    world.measure(workers, main)
+    world.compute(LONG, 9)
+    assert world.measure(workers, main) == Asleep(2, outside=0, in_locks=2)
+    world.compute(1e-5, 2)
+    assert world.measure(workers, main, after=STILL / 2) == Asleep(2, outside=0, in_locks=1, in_doubt=1)
+    assert world.measure(workers, main, after=1.1 * STILL) == Asleep(2, outside=0, in_locks=2)
+
+
+def test_many_threads_that_do_not_sleep_are_counted_less_often(world: World) -> None:
+    workers = world.thread(*range(100), place=Place.LOCK) + world.thread(*range(100, 1000), place=Place.OUTSIDE)
+    world.measure(workers)
+    assert world.measure(workers, after=1.0) == Asleep(1000, outside=900, in_locks=100)
+    world.places[5] = Place.OUTSIDE
+    assert world.measure(workers, after=90 * COST) == Asleep(1000, outside=900, in_locks=100)
+    assert world.measure(workers, after=20 * COST) == Asleep(1000, outside=901, in_locks=99)
+    sleepers = workers[100:]
+    world.measure(sleepers, after=1.0)
+    world.places[500] = Place.RUNNING
+    world.compute(0.001, 500)
+    assert world.measure(sleepers, after=1.1 * LEAST) == Asleep(900, outside=899, in_locks=0)
+
+
+def test_who_computes_is_asked_less_often_in_a_process_of_many_threads(world: World) -> None:
+    many = world.thread(*range(1000, 3000))
+    workers = world.thread(1, place=Place.LOCK)
+    world.measure(workers, many)
+    world.compute(LONG, 1)
+    soon = 0.5 * CLOCK_COST * 2000
+    assert soon > SPELL
+    assert world.measure(workers, many, after=soon) == Asleep(1, outside=0, in_locks=1)
+    assert world.measure(workers, many, after=1.1 * soon) == Asleep(1, outside=0, in_locks=0, in_doubt=1)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="only CPython's ctypes can keep the GIL")
+def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(name: object) -> None:
+        raise RuntimeError("forbidden")
+
+    monkeypatch.setattr("ctypes.PyDLL", forbidden)
+    assert census._reader() is census._read
+
+
+def test_a_platform_that_cannot_tell(world: World) -> None:
+    assert [world.measure([Numbered(1)]) for _ in range(3)] == [None] * 3
+
+
+@needs_clocks
+def test_the_clock_of_a_thread() -> None:
+    told: list[float] = []
+
+    def work(gate: Gate) -> None:
+        while time.thread_time() < 0.02:
+            pass
+        told.append(time.thread_time())
+        gate()
+
+    with Gate() as gate:
+        thread = threading.Thread(target=work, args=(gate,))
+        thread.start()
+        gate.await_begun()
+        assert thread.native_id is not None
+        seconds = census.seconds_of(thread.native_id)
+        assert seconds is not None and told[0] <= seconds < told[0] + 1.0
+        gate.open()
+    thread.join(TIMEOUT)
+
+
+@needs_clocks
+def test_a_number_that_no_thread_has() -> None:
+    # Above the most that Linux gives out.
+    assert census.seconds_of(2**22 + 1) is None
+
+
+@needs_places
+@pytest.mark.parametrize("reader", [census._reader, lambda: census._read], ids=["keeping the GIL", "plain"])
+def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "_read_at_once", reader())
+    entrance, way_out = os.pipe()
+    lock = threading.Lock()
+    lock.acquire()
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            pass
+
+    waits = threading.Thread(target=os.read, args=(entrance, 1))
+    blocked = threading.Thread(target=lock.acquire)
+    computes = threading.Thread(target=compute)
+    threads = [waits, blocked, computes]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread, place in zip(threads, (Place.OUTSIDE, Place.LOCK, None), strict=True):
+            assert thread.native_id is not None
+            if place is not None:
+                eventually(lambda tid=thread.native_id, place=place: census.place_of(tid) is place)
+            else:
+                # With a GIL it may be waiting for that.
+                assert census.place_of(thread.native_id) is not Place.OUTSIDE
+    finally:
+        stop.set()
+        os.write(way_out, b"x")
+        lock.release()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        os.close(entrance)
+        os.close(way_out)
+
+
+@needs_places
+def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
+    monkeypatch.setattr(census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
+    assert census.place_of(77) is Place.LOCK
+    states[b"stat"] = b"77 (a (strange) name) R 1 2"
+    assert census.place_of(77) is Place.RUNNING
+
+
+def test_a_file_that_is_not_there_reads_as_nothing() -> None:
+    for read in census._reader(), census._read:
+        assert read(b"/nonexistent/file") == b""

@@ -1,0 +1,364 @@
+"""What replaces `ThreadPoolExecutor.submit` sees what is submitted to our pools, whenever it comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Boom, Gate, eventually
+
+from ebbpool import AdaptiveExecutor, QueueFull, aio
+from ebbpool._core.accel import instrumented
+
+STANDARD: Any = ThreadPoolExecutor.submit
+local = threading.local()
+
+
+def carried() -> Any:
+    """Tell what the calling thread, or the submitter of the task in it, has set."""
+    return getattr(local, "value", None)
+
+
+def carrying(submit: Any) -> Any:
+    """Wrap a `submit` so that its tasks see what their submitter has set."""
+
+    def carrying_submit(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        value = carried()
+
+        def carrier(*args: Any, **kwargs: Any) -> Any:
+            before, local.value = carried(), value
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                local.value = before
+
+        return submit(self, carrier, *args, **kwargs)
+
+    return carrying_submit
+
+
+@contextmanager
+def replaced(wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Put `wrap(submit)` in the place of the standard `submit`, as most tools do."""
+    ThreadPoolExecutor.submit = wrap(STANDARD)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ThreadPoolExecutor.submit = STANDARD  # type: ignore[method-assign]
+
+
+@contextmanager
+def rewritten(wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Give the standard `submit` another code, as a tool does that rewrites bytecode."""
+    code = STANDARD.__code__
+    original = types.FunctionType(code, STANDARD.__globals__, "original", STANDARD.__defaults__)
+    STANDARD.__globals__["_test_submit"] = wrap(original)
+
+    def trampoline(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return _test_submit(self, fn, *args, **kwargs)  # type: ignore[name-defined]  # noqa: F821  (a global there)
+
+    STANDARD.__code__ = trampoline.__code__
+    try:
+        yield
+    finally:
+        STANDARD.__code__ = code
+        del STANDARD.__globals__["_test_submit"]
+
+
+@pytest.fixture(params=[replaced, rewritten])
+def put(request: pytest.FixtureRequest) -> Any:
+    """How a wrapper is put in the place of the standard `submit`."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    local.value = None
+    yield
+    del local.value
+    assert ThreadPoolExecutor.submit is STANDARD
+    assert not instrumented()
+
+
+def collect(submit: Callable[..., Any], values: str = "abc") -> str:
+    """Submit once for each of `values`, and return what the tasks saw."""
+    futures = []
+    for local.value in values:
+        futures.append(submit(carried))
+    local.value = None
+    return "".join(future.result(TIMEOUT) or "-" for future in futures)
+
+
+def test_a_wrapper_is_noticed_whenever_it_comes_and_goes(put: Any) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        for _ in range(3):
+            assert collect(pool.submit) == "---"
+            with put(carrying):
+                assert collect(pool.submit) == "abc"
+            assert collect(pool.submit) == "---"
+
+
+def test_a_pool_that_is_made_under_it(put: Any) -> None:
+    with put(carrying):
+        pool = AdaptiveExecutor(1, keep_alive=LONG)
+        assert collect(pool.submit) == "abc"
+    with pool:
+        assert collect(pool.submit) == "---"
+
+
+def test_wrappers_on_top_of_each_other(put: Any) -> None:
+    seen = []
+
+    def noting(submit: Any) -> Any:
+        def noting_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            seen.append(self)
+            return submit(self, fn, *args, **kwargs)
+
+        return noting_submit
+
+    with AdaptiveExecutor(1) as pool:
+        with put(lambda submit: noting(carrying(submit))):
+            assert collect(pool.submit) == "abc"
+        assert collect(pool.submit) == "---"
+        assert seen == [pool] * 3
+
+
+def test_so_many_comings_that_the_type_has_no_versions_left() -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        for _ in range(1500):
+            with replaced(carrying):
+                assert instrumented()
+            assert not instrumented()
+        assert collect(pool.submit) == "---"
+        with replaced(carrying):
+            assert collect(pool.submit) == "abc"
+        assert collect(pool.submit) == "---"
+
+
+def test_what_is_changed_elsewhere_in_the_class_is_no_matter() -> None:
+    with AdaptiveExecutor(1) as pool:
+        ThreadPoolExecutor.extra = 1  # type: ignore[attr-defined]
+        try:
+            assert collect(pool.submit) == "---"
+            assert not instrumented()
+        finally:
+            del ThreadPoolExecutor.extra  # type: ignore[attr-defined]
+        assert collect(pool.submit) == "---"
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_every_way_in(put: Any, propagate: bool) -> None:
+    with AdaptiveExecutor(2, propagate_context=propagate) as pool, put(carrying):
+        lane = pool.lane("lane", limit=1)
+        assert collect(pool.submit_first) == "abc"
+        assert collect(lane.submit) == "abc"
+        assert collect(lambda fn: pool.submit_later(0.0, fn)) == "abc"
+        local.value = "m"
+        assert list(pool.map(lambda _: carried(), range(100))) == ["m"] * 100
+        assert list(pool.map(lambda _: carried(), range(100), chunksize=7)) == ["m"] * 100
+        assert set(pool.map_unordered(lambda _: carried(), range(100), buffersize=10)) == {"m"}
+        assert list(lane.map(lambda _: carried(), range(10))) == ["m"] * 10
+        local.value = "s"
+        stream = pool.stream(lambda: (carried() for _ in range(3)))
+        local.value = "later"
+        assert list(stream) == ["s"] * 3
+
+
+def test_all_runs_of_a_schedule_see_its_caller(put: Any) -> None:
+    with AdaptiveExecutor(1) as pool, put(carrying):
+        seen = []
+        local.value = "s"
+        task = pool.schedule(0.001, lambda: seen.append(carried()), first=0.0)
+        local.value = "later"
+        eventually(lambda: len(seen) >= 3)
+        task.cancel()
+        assert set(seen) == {"s"}
+
+
+@pytest.mark.parametrize("lane", [False, True])
+def test_run_in_executor_of_our_loops(put: Any, lane: bool) -> None:
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        calls = []
+        with AdaptiveExecutor(1) as pool, put(carrying):
+            executor = pool.lane("lane", limit=1) if lane else pool
+            for local.value in "ab":
+                calls.append(loop.run_in_executor(executor, carried))
+            return await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT)
+
+    with asyncio.Runner(loop_factory=aio.new_event_loop) as runner:
+        assert runner.run(main()) == ["a", "b"]
+
+
+def test_arguments_results_and_errors_pass(put: Any) -> None:
+    with AdaptiveExecutor(1) as pool, put(carrying):
+        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, b=3)
+        assert future.result(TIMEOUT) == ((1, 2), {"b": 3})
+        assert isinstance(pool.submit(int, "x").exception(TIMEOUT), ValueError)
+        with pytest.raises(TypeError, match="fn must be callable, not 1"):
+            pool.submit(1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="fn must be callable, not 1"):
+            pool.submit_later(0.0, 1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="fn must be callable, not 1"):
+            pool.lane("lane", limit=1).submit(1)  # type: ignore[arg-type]
+
+
+def test_the_future_is_ours(put: Any) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        kind = type(pool.submit(gate))
+        with put(carrying):
+            future = pool.submit(carried)
+            assert type(future) is kind
+            assert future.cancel()
+
+
+def test_bounds_hold_and_the_refusal_is_ours(put: Any) -> None:
+    with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(carrying), Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(carried)
+        with pytest.raises(QueueFull):
+            pool.submit(carried)
+    with put(carrying), pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(carried)
+
+
+def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
+    with AdaptiveExecutor(1, max_queue=1) as pool, put(carrying), Gate() as gate, ThreadPoolExecutor(1) as other:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(carried)
+        blocked = threading.Thread(target=pool.submit, args=(carried,))
+        blocked.start()
+        eventually(lambda: pool.pool.counts()["queued"] == 1)
+        assert other.submit(int).result(TIMEOUT) == 0
+        gate.open()
+        blocked.join(TIMEOUT)
+        assert not blocked.is_alive()
+
+
+def test_an_instrumentation_that_submits_by_itself(put: Any) -> None:
+    def reporting(submit: Any) -> Any:
+        def reporting_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            reports.append(self.submit(str, "report"))
+            return submit(self, fn, *args, **kwargs)
+
+        return reporting_submit
+
+    reports: list[Future[str]] = []
+    with AdaptiveExecutor(1) as pool, put(reporting):
+        assert pool.submit(int, "7").result(TIMEOUT) == 7
+        assert [report.result(TIMEOUT) for report in reports] == ["report"]
+
+
+def test_an_instrumentation_that_submits_twice(put: Any) -> None:
+    def twice(submit: Any) -> Any:
+        def twice_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            submit(self, runs.append, 1)
+            return submit(self, fn, *args, **kwargs)
+
+        return twice_submit
+
+    runs: list[int] = []
+    with AdaptiveExecutor(1) as pool, put(twice):
+        assert pool.submit(int, "7").result(TIMEOUT) == 7
+    assert runs == [1]
+
+
+def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> None:
+    def tracking(submit: Any) -> Any:
+        def tracking_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            future = submit(self, fn, *args, **kwargs)
+            kept.append(future)
+            future.add_done_callback(told.append)
+            return future
+
+        return tracking_submit
+
+    def fail() -> None:
+        raise Boom
+
+    kept: list[Future[Any]] = []
+    told: list[Future[Any]] = []
+    with AdaptiveExecutor(1) as pool, put(tracking):
+        with Gate() as gate:
+            pool.submit(gate, 1)
+            gate.await_begun()
+            pool.submit(fail)
+            pool.submit(int).cancel()
+            last = pool.submit(int)
+            assert kept[3].cancel()
+            assert last.cancelled()
+            later = pool.submit_later(LONG, int)
+            assert kept[4].cancel()
+            assert later.cancelled()
+        assert wait(kept, TIMEOUT).not_done == set()
+        assert kept[0].result() == 1
+        assert isinstance(kept[1].exception(), Boom)
+        assert kept[2].cancelled()
+        eventually(lambda: set(told) == set(kept))
+        pool.shutdown()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(int)
+
+
+def test_a_kept_future_of_a_refused_task_says_why(put: Any) -> None:
+    def keeping(submit: Any) -> Any:
+        def keeping_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            kept.append(submit(self, fn, *args, **kwargs))
+            return kept[-1]
+
+        return keeping_submit
+
+    kept: list[Future[Any]] = []
+    with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(keeping), Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        pool.submit(int)
+        with pytest.raises(QueueFull):
+            pool.submit(int)
+        assert isinstance(kept[2].exception(TIMEOUT), QueueFull)
+
+
+def test_what_answers_by_itself_is_taken_at_its_word(put: Any) -> None:
+    done: Future[int] = Future()
+    done.set_result(3)
+    with AdaptiveExecutor(1) as pool, put(lambda submit: lambda self, fn, /, *args, **kwargs: done):
+        assert pool.submit(int) is done
+        assert pool.submit_later(0.0, int, "7").result(TIMEOUT) == 7
+        assert pool.stats().submitted == 1
+
+
+def test_what_it_raises_is_raised(put: Any) -> None:
+    def failing(submit: Any) -> Any:
+        def failing_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            raise Boom
+
+        return failing_submit
+
+    with AdaptiveExecutor(1) as pool:
+        with put(failing), pytest.raises(Boom):
+            pool.submit(int)
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+def test_a_subclass_with_a_submit_of_its_own_has_the_last_word(put: Any) -> None:
+    class Mine(AdaptiveExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return super().submit(wraps(fn)(lambda: ("mine", fn(*args, **kwargs))))
+
+    with Mine(1) as pool, put(carrying):
+        local.value = "a"
+        assert pool.submit(carried).result(TIMEOUT) == ("mine", "a")
+
+
+def test_the_standard_submit_on_our_pool_says_what_to_call() -> None:
+    with AdaptiveExecutor(1) as pool, pytest.raises(RuntimeError, match="call its own submit"):
+        STANDARD(pool, int)

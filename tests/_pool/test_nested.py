@@ -1,0 +1,249 @@
+"""Tasks that wait for tasks of their own pool: counted as blocked, replaced meanwhile, and no surplus."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+from support.common import A_MOMENT, LONG, TIMEOUT, Background, Boom, Gate, eventually, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "result": lambda future: future.result(TIMEOUT),
+    "result for ever": lambda future: future.result(),
+    "exception": lambda future: (future.exception(TIMEOUT), future.result(0))[1],
+    "wait": lambda future: concurrent.futures.wait([future], TIMEOUT).done.pop().result(0),
+    "wait for ever": lambda future: concurrent.futures.wait([future]).done.pop().result(0),
+    "as_completed": lambda future: next(concurrent.futures.as_completed([future], TIMEOUT)).result(0),
+    "as_completed for ever": lambda future: next(concurrent.futures.as_completed([future])).result(0),
+}
+
+
+@pytest.fixture(params=WAYS)
+def collect(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    """A way to wait for one future, and its result."""
+    return WAYS[request.param]
+
+
+@pytest.mark.parametrize("max_workers", [1, 2])
+def test_three_deep(max_workers: int, collect: Callable[[Any], Any]) -> None:
+    with AdaptiveExecutor(max_workers) as pool:
+
+        def nested(depth: int) -> int:
+            return 1 if depth == 0 else 1 + int(collect(pool.submit(nested, depth - 1)))
+
+        outermost = [pool.submit(nested, 3) for _ in range(4)]
+        assert [future.result(TIMEOUT) for future in outermost] == [4] * 4
+
+
+def test_a_tree_of_tasks() -> None:
+    with AdaptiveExecutor(2) as pool:
+
+        def count(depth: int) -> int:
+            if depth == 0:
+                return 1
+            children = [pool.submit(count, depth - 1) for _ in range(3)]
+            done, not_done = concurrent.futures.wait(children, TIMEOUT)
+            assert not not_done
+            return sum(child.result(0) for child in done)
+
+        assert pool.submit(count, 3).result(TIMEOUT) == 27
+
+
+def test_deep_recursion_on_one_worker() -> None:
+    with AdaptiveExecutor(1) as pool:
+
+        def nested(depth: int) -> int:
+            return 0 if depth == 0 else 1 + int(pool.submit(nested, depth - 1).result(TIMEOUT))
+
+        assert pool.submit(nested, 20).result(TIMEOUT) == 20
+
+
+def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(
+    collect: Callable[[Any], Any],
+) -> None:
+    with AdaptiveExecutor(2, keep_alive=LONG) as pool, Gate() as inner, Gate() as outer:
+
+        def parent() -> Any:
+            child = pool.submit(inner, "from the child")
+            try:
+                return collect(child)
+            finally:
+                outer()
+
+        parents = [pool.submit(parent), pool.submit(parent)]
+        inner.await_begun(2)
+        eventually(lambda: pool.stats().blocked == 2)
+        assert pool.stats().workers == len(pool._threads) == 4
+        assert outer.nobody_begins()
+        inner.open()
+        outer.await_begun(2)
+        eventually(lambda: pool.stats().blocked == 0)
+        outer.open()
+        assert [future.result(TIMEOUT) for future in parents] == ["from the child"] * 2
+        eventually(lambda: pool.stats().workers == len(pool._threads) <= 2, "the surplus went")
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+def test_the_surplus_goes_while_the_unblocked_worker_still_runs() -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as inner, Gate() as outer:
+
+        def parent() -> None:
+            pool.submit(inner).result(TIMEOUT)
+            outer()
+
+        future = pool.submit(parent)
+        inner.await_begun()
+        inner.open()
+        outer.await_begun()
+        eventually(lambda: pool.stats().workers == len(pool._threads) == 1, "the surplus went")
+        queued = pool.submit(int)
+        assert not concurrent.futures.wait([queued], A_MOMENT).done
+        outer.open()
+        assert future.result(TIMEOUT) is None
+        assert queued.result(TIMEOUT) == 0
+
+
+def test_many_parents_never_run_more_tasks_at_once_than_the_ceiling() -> None:
+    lock = threading.Lock()
+    active, peak = 0, 0
+
+    def leaf(number: int) -> int:
+        nonlocal active, peak
+        with lock:
+            active += 1
+            peak = max(peak, active)
+        with lock:
+            active -= 1
+        return number
+
+    with AdaptiveExecutor(2) as pool:
+        parents = [pool.submit(lambda n=number: pool.submit(leaf, n).result(TIMEOUT)) for number in range(50)]
+        assert [parent.result(TIMEOUT) for parent in parents] == list(range(50))
+        wait_for_idle(pool)
+        eventually(lambda: pool.stats().workers <= 2)
+        assert pool.stats().blocked == 0
+    assert peak <= 2
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.001])
+def test_a_wait_that_times_out_is_blocked_no_longer(timeout: float) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as after:
+
+        def parent() -> str:
+            child = pool.submit(gate)
+            for wait in (child.result, child.exception):
+                with pytest.raises(TimeoutError):
+                    wait(timeout)
+            assert concurrent.futures.wait([child], timeout).not_done == {child}
+            with pytest.raises(TimeoutError):
+                next(concurrent.futures.as_completed([child], max(timeout, 0)))
+            assert len(child._waiters) == 0
+            after()
+            return "timed out"
+
+        future = pool.submit(parent)
+        after.await_begun()
+        assert pool.stats().blocked == 0
+        gate.open()
+        after.open()
+        assert future.result(TIMEOUT) == "timed out"
+
+
+def test_a_worker_that_waits_for_something_else_is_not_blocked() -> None:
+    """Only futures of the own pool make a worker count as blocked: here the ceiling holds."""
+    foreign: Any = concurrent.futures.Future()
+    with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as other, Gate() as gate, Gate() as begun:
+        of_another_pool = other.submit(gate, 1)
+
+        def parent(future: Any) -> Any:
+            begun()
+            return future.result(TIMEOUT)
+
+        for future in (of_another_pool, foreign):
+            waiting = pool.submit(parent, future)
+            begun.await_begun()
+            begun.open()
+            queued = pool.submit(int)
+            assert not concurrent.futures.wait([queued], A_MOMENT).done
+            assert pool.stats().blocked == 0
+            gate.open()
+            if future is foreign:
+                foreign.set_result(1)
+            assert waiting.result(TIMEOUT) == 1
+            assert queued.result(TIMEOUT) == 0
+
+
+def test_a_finished_future_blocks_nobody(collect: Callable[[Any], Any]) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        child = pool.submit(pow, 2, 3)
+        assert child.result(TIMEOUT) == 8
+        assert pool.submit(collect, child).result(TIMEOUT) == 8
+        wait_for_idle(pool)
+        stats = pool.stats()
+        assert (stats.started, stats.workers, stats.blocked) == (1, 1, 0)
+
+
+def test_the_error_of_a_nested_task_passes_through() -> None:
+    def fail() -> None:
+        raise Boom("inner")
+
+    with AdaptiveExecutor(1) as pool, pytest.raises(Boom, match="inner"):
+        pool.submit(lambda: pool.submit(fail).result(TIMEOUT)).result(TIMEOUT)
+
+
+def test_cancelling_a_nested_task_wakes_its_parent() -> None:
+    children: list[Any] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def parent() -> None:
+            children.append(pool.submit(gate))
+            children.append(pool.submit(int))
+            children[1].result(TIMEOUT)
+
+        future = pool.submit(parent)
+        gate.await_begun()
+        eventually(lambda: pool.stats().blocked == 1)
+        assert children[1].cancel()
+        with pytest.raises(CancelledError):
+            future.result(TIMEOUT)
+        assert pool.stats().blocked == 0
+
+
+def test_shutdown_waits_for_nested_tasks() -> None:
+    pool = AdaptiveExecutor(1)
+    with Gate() as inner:
+
+        def parent() -> Any:
+            return pool.submit(inner, "nested").result(TIMEOUT)
+
+        future = pool.submit(parent)
+        inner.await_begun()
+        closing = Background(pool.shutdown)
+        assert closing.still_waits()
+        inner.open()
+        closing.join()
+    assert future.result(timeout=0) == "nested"
+
+
+def test_shutdown_grows_for_a_nested_task_that_is_queued() -> None:
+    """The only worker waits for a task that is queued when the pool is shut down."""
+    pool = AdaptiveExecutor(1)
+    with Gate() as gate:
+
+        def parent() -> Any:
+            child = pool.submit(int, 7)
+            gate()
+            return child.result(TIMEOUT)
+
+        future = pool.submit(parent)
+        gate.await_begun()
+        pool.shutdown(wait=False)
+        gate.open()
+        assert future.result(TIMEOUT) == 7
+    pool.shutdown()

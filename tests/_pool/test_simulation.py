@@ -1,0 +1,230 @@
+"""Whole loads on a simulated machine: how soon the tasks are done, and with how many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
+
+from ebbpool._pool.sizing import CREW, TICK, WorkerBounds
+
+SHARED = Machine(hogs=2)
+"""A free-threaded interpreter on two processors that two other processes want too."""
+
+MANY = Machine(cpus=16)
+
+both = pytest.mark.parametrize("machine", [GIL, FREE], ids=["gil", "free"])
+everywhere = pytest.mark.parametrize("machine", [GIL, FREE, SHARED, MANY], ids=["gil", "free", "shared", "many"])
+
+
+def sleeps(count: int, seconds: float) -> list[Task]:
+    return [sleep(seconds) for _ in range(count)]
+
+
+def computes(count: int, seconds: float) -> list[Task]:
+    return [compute(seconds) for _ in range(count)]
+
+
+def mixed() -> list[Task]:
+    return [sleep(0.05) if number % 2 else compute(0.005) for number in range(200)]
+
+
+@both
+def test_a_cold_burst_of_blocking_tasks_runs_within_milliseconds(machine: Machine) -> None:
+    result = simulate(machine, sleeps(200, 0.05))
+    starting = 200 * (machine.start_cost + (machine.arrive_cost if machine.gil else 0.0))
+    assert result.peak == 200
+    assert max(result.waits) < starting + 10 * TICK
+    assert result.looks <= 9, "one doubling a look"
+    assert result.seconds < 0.08
+
+
+@both
+@pytest.mark.parametrize("count", [2, 7, 50])
+def test_a_small_burst_gets_no_more_workers_than_tasks(machine: Machine, count: int) -> None:
+    result = simulate(machine, sleeps(count, 0.05))
+    assert result.peak == count
+    assert result.idle_starts == 0
+
+
+def test_a_burst_on_a_machine_that_others_use_takes_longer_but_not_much() -> None:
+    assert simulate(SHARED, sleeps(200, 0.05)).seconds < 0.25
+
+
+@both
+def test_a_burst_beyond_the_ceiling_stays_below_it(machine: Machine) -> None:
+    result = simulate(machine, sleeps(200, 0.05), max_workers=20)
+    assert result.peak == 20
+    assert result.seconds < 10 * 0.05 * 1.05
+
+
+@both
+def test_a_steady_load_is_served_with_hardly_more_workers_than_it_needs(machine: Machine) -> None:
+    result = simulate(machine, sleeps(300, 0.005), every=0.001)
+    assert result.peak <= 8, "five are needed"
+    assert max(result.waits) < 0.005
+    assert result.seconds < 0.31
+
+
+def test_computing_tasks_with_the_gil_get_few_workers_and_lose_no_time() -> None:
+    result = simulate(GIL, computes(200, 0.005), max_workers=64)
+    assert result.peak <= 12
+    assert result.seconds < 1.01
+
+
+def test_computing_tasks_without_the_gil_use_both_processors_and_little_else() -> None:
+    result = simulate(FREE, computes(200, 0.005), max_workers=64)
+    assert result.peak <= 12
+    assert result.seconds < 0.52
+
+
+def test_computing_tasks_on_a_machine_that_others_use_get_few_workers_too() -> None:
+    assert simulate(SHARED, computes(200, 0.005), max_workers=64).peak <= 20
+
+
+def test_computing_tasks_use_every_processor_of_a_large_machine() -> None:
+    result = simulate(MANY, computes(800, 0.02), max_workers=64)
+    assert 16 <= result.peak <= 48
+    assert result.seconds < 1.1 * 800 * 0.02 / 16
+
+
+@both
+def test_trivial_tasks_need_very_few_workers(machine: Machine) -> None:
+    result = simulate(machine, computes(20_000, 1e-6), max_workers=32)
+    assert result.peak <= 4
+    assert result.seconds < 0.022
+
+
+def test_a_flood_of_short_calls_is_left_to_a_few_workers_with_the_gil() -> None:
+    """Each reads, computes and writes, for 25 µs of the GIL; they come 80 at once, and now and then more."""
+    simulation = Simulation(GIL, WorkerBounds(0, 200, 0))
+    for batch in range(150):
+        burst = [Task((5e-6, -3e-6, 10e-6, -3e-6, 10e-6)) for _ in range(240 if batch % 10 == 0 else 80)]
+        simulation.submit(*burst, at=batch * 0.0036)
+    result = simulation.run()
+    assert result.peak <= 24
+    assert result.seconds < 0.56
+
+
+def test_a_mixed_load_with_the_gil_is_near_the_time_that_its_computing_takes() -> None:
+    result = simulate(GIL, mixed())
+    assert result.peak <= 40
+    assert result.seconds < 0.6
+
+
+def test_a_mixed_load_without_the_gil_is_near_the_time_that_its_computing_takes() -> None:
+    result = simulate(FREE, mixed())
+    assert result.peak <= 40
+    assert result.seconds < 0.4
+
+
+@everywhere
+def test_a_quick_task_behind_computing_ones_waits_no_longer_than_they_take(machine: Machine) -> None:
+    result = simulate(machine, [*computes(50, 0.02), sleep(0.001)])
+    assert result.waits[-1] < 50 * 0.02
+    assert result.peak <= 30
+
+
+@everywhere
+def test_growth_goes_on_behind_tasks_that_compute_for_seconds(machine: Machine) -> None:
+    simulation = Simulation(machine, WorkerBounds(0, 200, 0))
+    simulation.submit(*computes(40, 0.5))
+    timeline = simulation.run().timeline
+    starts = [now for (_, before), (now, workers) in pairwise(timeline) if workers > before]
+    gaps = [late - early for early, late in pairwise(starts)]
+    # With the GIL a look itself comes as late as every computing thread in its turn makes it.
+    slack = 40 * machine.quantum
+    assert max(gaps) < 2.0 + slack, "what a few workers compute before they take another task"
+    assert len(starts) >= machine.cpus + CREW
+
+
+def test_blocked_tasks_are_served_while_the_main_thread_keeps_the_gil() -> None:
+    simulation = Simulation(GIL, WorkerBounds(0, 200, 0))
+    simulation.compute(30.0)
+    simulation.submit(*sleeps(1000, 0.05))
+    result = simulation.run()
+    assert result.seconds < 3.0, "eight workers would take over six seconds"
+
+
+def test_blocked_tasks_run_at_once_while_the_main_thread_has_a_processor_of_its_own() -> None:
+    simulation = Simulation(FREE, WorkerBounds(0, 200, 0))
+    simulation.compute(30.0)
+    simulation.submit(*sleeps(200, 0.05))
+    assert simulation.run().seconds < 0.15
+
+
+def offered(machine: Machine, tasks: Callable[[], Task], rates: list[int]) -> tuple[Result, list[int]]:
+    """Offer so many tasks a second for a second each; return also the workers at the end of each second."""
+    simulation = Simulation(machine, WorkerBounds(1, 200, 0), keep_alive=0.5)
+    for second, rate in enumerate(rates):
+        simulation.submit(*(tasks() for _ in range(rate)), at=float(second), every=1 / rate)
+    result = simulation.run(rest=2.0)
+    return result, [result.workers_at(second + 1.0) for second in range(len(rates))]
+
+
+@both
+def test_the_pool_follows_a_slow_drift_up_and_down(machine: Machine) -> None:
+    rates = [20, 100, 200, 400, 800, 400, 200, 100, 20]
+    result, workers = offered(machine, lambda: sleep(0.05), rates)
+    for rate, have in zip(rates, workers, strict=True):
+        needed = rate * 0.05
+        assert needed <= have + 1
+        assert have <= 1.5 * needed + 4
+    assert max(result.waits) < 0.05
+    assert result.workers_at(len(rates) + 2.0) == 1, "back to min_workers, with nobody calling"
+
+
+@both
+def test_a_burst_after_a_quiet_spell_is_served_like_the_first(machine: Machine) -> None:
+    simulation = Simulation(machine, WorkerBounds(0, 200, 0), keep_alive=1.0)
+    simulation.submit(*sleeps(200, 0.05))
+    simulation.submit(*sleeps(200, 0.05), at=10.0)
+    result = simulation.run(rest=2.0)
+    assert result.workers_at(9.0) == 0
+    assert result.workers_at(10.05) == 200
+    assert result.workers_at(12.0) == 0
+    assert max(result.waits[200:]) == pytest.approx(max(result.waits[:200]), rel=0.2)
+
+
+@both
+def test_nested_tasks_finish_beyond_the_ceiling_and_the_surplus_goes(machine: Machine) -> None:
+    simulation = Simulation(machine, WorkerBounds(0, 2, 0), keep_alive=0.5)
+    simulation.submit(*(call(call(sleep(0.01)), call(sleep(0.01))) for _ in range(4)))
+    simulation.submit(*sleeps(20, 0.01), at=1.0)
+    result = simulation.run()
+    assert result.timeline
+    assert result.workers_at(1.0) <= 2
+    assert max(workers for time, workers in result.timeline if time > 1.0) <= 2
+
+
+def test_refused_threads_are_asked_for_ever_less_often_and_no_task_is_lost() -> None:
+    result = simulate(Machine(threads=10), sleeps(200, 0.05))
+    assert result.peak == 10
+    assert result.seconds < 20 * 0.05 * 1.1
+    assert result.refused <= 60, "a thread is asked for every 25 ms, then less often"
+
+
+def test_spare_workers_are_ahead_of_demand() -> None:
+    simulation = Simulation(FREE, WorkerBounds(2, 50, 10), keep_alive=1.0)
+    simulation.submit(*sleeps(10, 0.05), at=0.1)
+    simulation.submit(*sleeps(100, 0.002), at=1.0, every=0.001)
+    result = simulation.run()
+    assert result.workers_at(0.05) >= 10
+    assert max(result.waits[:10]) < TICK
+    assert max(result.waits[10:]) < TICK
+    assert result.peak <= 30
+
+
+@everywhere
+@pytest.mark.parametrize("load", [mixed, lambda: sleeps(100, 0.02), lambda: computes(100, 0.005)])
+def test_no_worker_is_started_while_enough_are_idle(machine: Machine, load: Callable[[], list[Task]]) -> None:
+    simulation = Simulation(machine, WorkerBounds(0, 50, 0), keep_alive=1.0)
+    simulation.submit(*load())
+    simulation.submit(*load(), at=2.0, every=0.002)
+    assert simulation.run().idle_starts == 0
+
+
+def test_the_simulation_repeats_itself() -> None:
+    assert simulate(SHARED, mixed()) == simulate(SHARED, mixed())

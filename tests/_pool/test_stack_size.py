@@ -1,0 +1,292 @@
+"""The stack of a pool's threads: theirs alone, checked before there is a thread, put back whatever happens."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Background, Gate, eventually, output_of
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import stack_size
+
+SMALL = 1 << 18
+LARGE = 1 << 25
+
+glibc_only = pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "pthread_getattr_np"),
+    reason="the platform does not tell the stack of a thread",
+)
+
+
+def setting() -> int:
+    """Return the interpreter's setting; asking `threading.stack_size` for it resets it."""
+    # A pool that is refused threads has them started again and again, and lends them its size each time.
+    with stack_size._lock:
+        size = threading.stack_size()
+        threading.stack_size(size)
+    return size
+
+
+@pytest.fixture(autouse=True)
+def the_setting_is_put_back() -> Iterator[None]:
+    before = setting()
+    yield
+    after = threading.stack_size(before)
+    assert after == before
+
+
+def own_stack() -> int:
+    """Return the bytes of stack that the calling thread has."""
+    library = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(256)
+    library.pthread_self.restype = ctypes.c_void_p
+    assert library.pthread_getattr_np(ctypes.c_void_p(library.pthread_self()), attributes) == 0
+    size = ctypes.c_size_t()
+    assert library.pthread_attr_getstacksize(attributes, ctypes.byref(size)) == 0
+    library.pthread_attr_destroy(attributes)
+    return size.value
+
+
+def fits(found: int, asked: int) -> bool:
+    """Tell whether a thread that has `found` may have asked for `asked`: glibc reuses stacks up to 4 times as large."""
+    return asked <= found <= 4 * asked
+
+
+def stacks_of(pool: AdaptiveExecutor, workers: int) -> list[int]:
+    """Return the stack of each of `workers` threads that `pool` has at the same time."""
+    with Gate() as gate:
+        futures = [pool.submit(lambda: (gate(), own_stack())[1]) for _ in range(workers)]
+        gate.await_begun(workers)
+        gate.open()
+        return [future.result(TIMEOUT) for future in futures]
+
+
+@glibc_only
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_workers_have_the_stack_that_was_asked_for(size: int) -> None:
+    assert not fits(Background(own_stack).join(), size)
+    with AdaptiveExecutor(3, thread_stack_size=size) as pool:
+        found = stacks_of(pool, 3)
+        assert all(fits(stack, size) for stack in found), found
+        assert not fits(Background(own_stack).join(), size)
+
+
+@glibc_only
+def test_a_pool_without_a_size_follows_the_interpreter() -> None:
+    threading.stack_size(SMALL)
+    try:
+        with AdaptiveExecutor(1) as pool:
+            assert fits(pool.submit(own_stack).result(TIMEOUT), SMALL)
+        with AdaptiveExecutor(1, thread_stack_size=LARGE) as pool:
+            assert fits(pool.submit(own_stack).result(TIMEOUT), LARGE)
+        assert setting() == SMALL
+    finally:
+        threading.stack_size(0)
+
+
+def test_part_of_a_page_counts_as_a_whole_one() -> None:
+    assert stack_size.stack_size("size", SMALL) == SMALL
+    assert stack_size.stack_size("size", SMALL + 1) == SMALL + mmap.PAGESIZE
+    assert stack_size.stack_size("size", SMALL + mmap.PAGESIZE) == SMALL + mmap.PAGESIZE
+    assert stack_size.stack_size("size", None) is None
+
+
+@glibc_only
+def test_pools_with_sizes_of_their_own_beside_each_other() -> None:
+    sizes = [SMALL, LARGE, SMALL, LARGE]
+    ready = threading.Barrier(len(sizes))
+
+    def fill(size: int) -> list[int]:
+        with AdaptiveExecutor(8, thread_stack_size=size) as pool:
+            ready.wait(TIMEOUT)
+            return stacks_of(pool, 8)
+
+    fillers = [Background(lambda size=size: fill(size)) for size in sizes]  # type: ignore[misc]
+    for size, filler in zip(sizes, fillers, strict=True):
+        found = filler.join()
+        assert all(fits(stack, size) for stack in found), (size, found)
+
+
+@glibc_only
+def test_a_worker_that_is_started_in_the_middle_of_another_start() -> None:
+    inner: list[int] = []
+    outer: list[int] = []
+    between: list[int] = []
+
+    class Starting(threading.Thread):
+        def start(self) -> None:
+            # What a finaliser does that the garbage collector runs in here.
+            with AdaptiveExecutor(1, thread_stack_size=LARGE) as other:
+                inner.append(other.submit(own_stack).result(TIMEOUT))
+            between.append(setting())
+            super().start()
+
+    thread = Starting(target=lambda: outer.append(own_stack()))
+    stack_size.start(thread, SMALL)
+    thread.join(TIMEOUT)
+    assert fits(inner[0], LARGE) and fits(outer[0], SMALL), (inner, between, outer)
+    assert between == [SMALL]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    seen: list[int] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        seen.append(setting())
+        raise error
+
+    before = setting()
+    thread = threading.Thread(target=int)
+    monkeypatch.setattr(thread, "start", refuse)
+    with pytest.raises(type(error)):
+        stack_size.start(thread, SMALL)
+    assert (seen, setting()) == ([SMALL], before)
+    assert Background(lambda: stack_size._lock.acquire(timeout=TIMEOUT) and not stack_size._lock.release()).join()
+
+
+def test_a_system_that_refuses_threads_costs_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdaptiveExecutor(2, thread_stack_size=SMALL, keep_alive=LONG) as pool:
+        assert pool.submit(int).result(TIMEOUT) == 0
+        asked = threading.Event()
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name.startswith("AdaptiveExecutor"):
+                asked.set()
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with Gate() as gate:
+            first, second = pool.submit(gate), pool.submit(gate)
+            assert asked.wait(TIMEOUT)
+            eventually(lambda: setting() == 0)
+            monkeypatch.undo()
+            gate.await_begun(2)
+        assert (first.result(TIMEOUT), second.result(TIMEOUT)) == (None, None)
+
+
+def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a thread was started")
+
+    threading.stack_size(SMALL)
+    try:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        AdaptiveExecutor(thread_stack_size=LARGE)
+        for wrong in (1, 2**60):
+            with pytest.raises(ValueError):
+                AdaptiveExecutor(thread_stack_size=wrong)
+        assert setting() == SMALL
+    finally:
+        monkeypatch.undo()
+        threading.stack_size(0)
+
+
+def test_an_integer_of_another_type_will_do() -> None:
+    class Size:
+        def __index__(self) -> int:
+            return SMALL
+
+    with AdaptiveExecutor(1, thread_stack_size=Size()) as pool:  # type: ignore[arg-type]
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+def test_the_size_survives_a_resize_and_workers_that_leave() -> None:
+    with AdaptiveExecutor(2, thread_stack_size=SMALL, keep_alive=0) as pool:
+        seen = []
+        for _ in range(3):
+            seen.append(pool.submit(threading.get_ident).result(TIMEOUT))
+            eventually(lambda: pool.stats().workers == 0)
+            pool.resize(max_workers=3)
+        assert len(seen) == 3
+        assert pool._crew.stack_size == SMALL
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the platform cannot fork")
+def test_a_fork_while_another_thread_starts_a_worker() -> None:
+    """The fork does not wait for the start; the child finds the usual setting and a lock that is free."""
+    lines = output_of(
+        """
+    import os, threading
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._pool import stack_size
+
+    def setting():
+        size = threading.stack_size()
+        threading.stack_size(size)
+        return size
+
+    threading.stack_size(1 << 20)
+    inside, go = threading.Event(), threading.Event()
+
+    class Slow(threading.Thread):
+        def start(self):
+            inside.set()
+            assert go.wait(10)
+            super().start()
+
+    starter = threading.Thread(target=stack_size.start, args=(Slow(target=int), 1 << 18))
+    starter.start()
+    assert inside.wait(10)
+    assert setting() == 1 << 18
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ok = setting() == 1 << 20
+            with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
+                ok = ok and pool.submit(pow, 2, 3).result(10) == 8
+            ok = ok and setting() == 1 << 20
+        finally:
+            os._exit(0 if ok else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    go.set()
+    starter.join(10)
+    print(setting())
+    with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
+        print(pool.submit(pow, 2, 4).result(10))
+    """
+    )
+    assert lines == ["0", str(1 << 20), "16"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the platform cannot fork")
+def test_a_fork_inside_the_start_of_a_worker() -> None:
+    """A signal handler may fork there, in the thread that holds the lock."""
+    lines = output_of(
+        """
+    import os, threading
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._pool import stack_size
+
+    def setting():
+        size = threading.stack_size()
+        threading.stack_size(size)
+        return size
+
+    class Forking(threading.Thread):
+        def start(self):
+            global pid
+            pid = os.fork()
+            if pid:
+                super().start()
+
+    thread = Forking(target=int)
+    stack_size.start(thread, 1 << 18)
+    if pid:
+        thread.join(10)
+    with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
+        ok = pool.submit(pow, 2, 3).result(10) == 8 and setting() == 0
+    if pid == 0:
+        os._exit(0 if ok else 1)
+    print(ok, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    )
+    assert lines == ["True 0"]

@@ -1,0 +1,170 @@
+"""What fails between the decision to start a worker and its start: nothing is lost, neither a task nor a place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool import crew, stack_size
+from ebbpool._pool.threads import WorkerThread
+from ebbpool._pool.timekeeper import timekeeper
+
+STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
+
+
+def break_step(
+    patch: pytest.MonkeyPatch, pool: AdaptiveExecutor, step: str, error: BaseException
+) -> threading.Semaphore:
+    """Have one step of the start of a worker raise `error`, and count how often it does."""
+    attempts = threading.Semaphore(0)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        attempts.release()
+        raise error
+
+    class Names:
+        __next__ = fail
+
+    places: dict[str, tuple[Any, str]] = {
+        "timekeeper": (timekeeper, "start"),
+        "strike_off": (pool._crew, "_strike_off"),
+        "worker": (crew, "Worker"),
+        "thread": (crew, "WorkerThread"),
+        "thread_init": (threading.Thread, "__init__"),
+        "stack": (stack_size, "start"),
+        "thread_start": (threading.Thread, "start"),
+    }
+    if step == "name":
+        patch.setattr(pool._crew, "_names", Names())
+    else:
+        patch.setattr(*places[step], fail)
+    return attempts
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("settings", [{}, {"initializer": int}, {"max_queue": 0}, {"max_queue": 1}])
+def test_a_start_that_fails_gives_back_its_place(
+    step: str, error: type[BaseException], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timekeeper.start()
+    with AdaptiveExecutor(1, **settings) as pool:
+        ran: list[str] = []
+        with monkeypatch.context() as patch, pytest.raises(error):
+            break_step(patch, pool, step, error())
+            pool.submit(ran.append, "refused")
+        stats = pool.stats()
+        assert (stats.workers, stats.queued, stats.started, pool.pool.headcount, pool.pool.starting) == (0, 0, 0, 0, 0)
+        assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
+        wait_for_idle(pool)
+        assert ran == ["accepted"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, RuntimeError])
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_the_pool_grows_again_after_starts_that_fail(
+    step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AdaptiveExecutor(4) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        with monkeypatch.context() as patch:
+            attempts = break_step(patch, pool, step, error())
+            futures = [pool.submit(gate, number) for number in range(3)]
+            for _ in range(2):
+                assert attempts.acquire(timeout=TIMEOUT), "the pool gave up"
+        gate.await_begun(3)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
+
+
+def interrupt_after(start: Callable[[WorkerThread], object]) -> Callable[..., None]:
+    """Return a stand-in for `stack_size.start` that is interrupted when `start` has been called."""
+
+    def interrupted(thread: WorkerThread, size: int | None) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+            def start(thread: WorkerThread) -> None:
+                thread.start()
+                eventually(lambda: pool.pool.starting == 0, "the worker has come to the queue")
+
+            patch.setattr(stack_size, "start", interrupt_after(start))
+            pool.submit(int)
+        assert pool.submit(threading.current_thread).result(TIMEOUT) in pool._threads
+        stats = pool.stats()
+        assert (stats.workers, stats.started, stats.submitted) == (1, 1, 2)
+
+
+def test_a_thread_whose_start_was_taken_back_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[WorkerThread] = []
+    ran: list[str] = []
+    with AdaptiveExecutor(1, initializer=ran.append, initargs=("initialized",)) as pool:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(stack_size, "start", interrupt_after(made.append))
+            pool.submit(ran.append, "refused")
+        (late,) = made
+        late.start()
+        late.join(TIMEOUT)
+        assert not late.is_alive()
+        assert (ran, pool.stats().workers, pool.stats().started) == ([], 0, 0)
+        pool.submit(ran.append, "accepted").result(TIMEOUT)
+        assert ran == ["initialized", "accepted"]
+
+
+@pytest.mark.skipif(not COUNTS_REFERENCES, reason="PyPy has stack left where it raises RecursionError")
+@pytest.mark.parametrize("settings", [{}, {"initializer": int}, {"max_queue": 3}])
+def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, Any]) -> None:
+    """At every depth at which calls begin to be one too deep, submit works, or raises and leaves nothing behind."""
+
+    def dive(pool: AdaptiveExecutor, depth: int) -> Any:
+        return pool.submit(pow, 2, 3) if depth == 0 else dive(pool, depth - 1)
+
+    timekeeper.start()
+    limit = sys.getrecursionlimit()
+    taken = refused = 0
+    for depth in range(limit - 120, limit):
+        with AdaptiveExecutor(1, **settings) as pool:
+            try:
+                future = dive(pool, depth)
+            except RecursionError:
+                refused += 1
+            else:
+                taken += 1
+                assert future.result(TIMEOUT) == 8
+            assert pool.submit(int).result(TIMEOUT) == 0, depth
+            assert pool.wait_idle(TIMEOUT), depth
+            assert pool.pool.headcount == pool.stats().workers, depth
+    assert taken and refused
+
+
+def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = stack_size.start
+    waits: list[Background] = []
+
+    def refuse_once(*args: Any) -> None:
+        if not waits:
+            # The only worker is on its way, so that nobody else is let in.
+            waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
+            assert waits[0].still_waits()
+            raise RuntimeError("can't start new thread")
+        start(*args)
+
+    with AdaptiveExecutor(1, max_queue=0) as pool:
+        monkeypatch.setattr(stack_size, "start", refuse_once)
+        with pytest.raises(RuntimeError, match="can't start"):
+            pool.submit(int)
+        assert waits[0].join() == 8

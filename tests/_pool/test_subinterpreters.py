@@ -1,0 +1,118 @@
+"""Interpreters beside the main one, with a GIL of their own or with the main one's."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.common import output_of, run_script
+
+import ebbpool
+
+pytestmark = [
+    pytest.mark.skipif(sys.implementation.name != "cpython", reason="only CPython has sub-interpreters"),
+    pytest.mark.skipif(sys.version_info < (3, 12), reason="before CPython 3.12 one GIL serves all interpreters"),
+]
+
+RUN = f"""
+import os, sys, threading
+try:
+    import _interpreters
+    create, execute = _interpreters.create, _interpreters.exec
+except ImportError:
+    import _xxsubinterpreters as _interpreters
+    create = lambda kind: _interpreters.create(isolated=kind == "isolated")
+    execute = _interpreters.run_string
+def run(kind, code):
+    interpreter = create(kind)
+    try:
+        problem = execute(interpreter, "import sys; sys.path[:] = " + repr(sys.path) + chr(10) + code)
+        assert problem is None, problem
+    finally:
+        _interpreters.destroy(interpreter)
+COMPILED = {ebbpool.COMPILED}
+"""
+
+WORK = '''
+WORK = """
+import threading
+from ebbpool import AdaptiveExecutor, COMPILED, QueueFull
+pool = AdaptiveExecutor(8)
+barrier = threading.Barrier(8)
+met = [pool.submit(barrier.wait, 10) for _ in range(8)]
+assert sorted(future.result(10) for future in met) == list(range(8))
+def fibonacci(n):
+    return n if n < 2 else pool.submit(fibonacci, n - 1).result() + pool.submit(fibonacci, n - 2).result()
+assert fibonacci(7) == 13
+assert list(pool.map(abs, range(-500, 0))) == list(range(500, 0, -1))
+assert pool.submit_later(0.001, pow, 2, 3).result(10) == 8
+begun, go = threading.Event(), threading.Event()
+left = [pool.submit(lambda: begun.set() or go.wait(10) or print("not opened")) for _ in range(2)]
+left[1].add_done_callback(lambda _: print("done", flush=True))
+begun.wait(10)
+go.set()
+"""
+'''
+
+
+@pytest.mark.parametrize("kind", ["isolated", "legacy"])
+def test_a_pool_works_grows_and_ends_with_its_interpreter(kind: str) -> None:
+    lines = output_of(f"for _ in range(3): run({kind!r}, WORK)\nprint('over')", RUN + WORK)
+    assert lines == ["done"] * 3 + ["over"]
+
+
+def test_pools_of_several_interpreters_work_side_by_side() -> None:
+    """The main one has the compiled core, if there is one, and leaves the others the plain one."""
+    done = run_script(
+        """
+        import ebbpool
+        assert ebbpool.COMPILED is COMPILED
+        with ebbpool.AdaptiveExecutor(3) as pool:
+            for future in [pool.submit(run, "isolated", WORK) for _ in range(3)]:
+                future.result()
+        run("isolated", "import ebbpool; print(ebbpool.COMPILED)")
+        run("legacy", "import ebbpool; print(ebbpool.COMPILED)")
+        """,
+        RUN + WORK,
+    )
+    # CPython 3.13 writes to standard error at the end of any interpreter that ran outside the main thread.
+    assert (done.returncode, done.stdout.split()) == (0, ["done"] * 3 + ["False", "False"]), done.stderr
+
+
+def test_a_pool_that_was_shut_down_leaves_the_interpreter_nothing_to_wait_for() -> None:
+    lines = output_of(
+        """
+        run("isolated", "import ebbpool" + chr(10) + "with ebbpool.AdaptiveExecutor(2) as pool: pool.submit(int)")
+        print(threading.active_count())
+        """,
+        RUN,
+    )
+    assert lines == ["1"]
+
+
+def test_daemon_is_refused_by_the_constructor_where_there_are_no_daemon_threads() -> None:
+    daemon = """
+import ebbpool
+try:
+    print(ebbpool.AdaptiveExecutor(daemon=True).submit(pow, 2, 3).result(10), flush=True)
+except RuntimeError as error:
+    print(error, flush=True)
+"""
+    lines = output_of(f"for kind in 'isolated', 'legacy': run(kind, {daemon!r})", RUN)
+    assert lines == ["daemon=True needs daemon threads, which are disabled in this (sub)interpreter", "8"]
+
+
+def test_leaving_async_with_waits_there_too() -> None:
+    if sys.version_info < (3, 13):
+        pytest.skip("importing asyncio in an isolated interpreter breaks the end of the process on CPython 3.12")
+    leave = """
+import asyncio
+from ebbpool import AdaptiveExecutor
+async def main():
+    async with AdaptiveExecutor(2) as pool:
+        print(await pool.run(pow, 2, 3))
+    print(pool.stats().workers, flush=True)
+asyncio.run(main())
+"""
+    lines = output_of(f"run('isolated', {leave!r})", RUN)
+    assert lines == ["8", "0"]

@@ -1,0 +1,200 @@
+"""OpenTelemetry and Sentry: a task belongs to the request that submitted it, whatever was imported or set up first."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+from support.common import output_of
+
+OPENTELEMETRY = """
+    from opentelemetry import context, trace
+    from opentelemetry.instrumentation.threading import ThreadingInstrumentor
+
+    def instrument():
+        ThreadingInstrumentor().instrument()
+
+    def uninstrument():
+        ThreadingInstrumentor().uninstrument()
+
+    @contextmanager
+    def request(number):
+        span = trace.NonRecordingSpan(trace.SpanContext(number, number, False))
+        token = context.attach(trace.set_span_in_context(span))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    def seen(*_):
+        return trace.get_current_span().get_span_context().trace_id
+"""
+SENTRY = """
+    import sentry_sdk
+    from sentry_sdk.integrations.threading import ThreadingIntegration
+    from sentry_sdk.transport import Transport
+
+    class Nowhere(Transport):
+        def capture_envelope(self, envelope):
+            pass
+
+    def start(*integrations):
+        sentry_sdk.init(
+            "http://key@localhost/1",
+            transport=Nowhere,
+            default_integrations=False,
+            auto_enabling_integrations=False,
+            integrations=integrations,
+        )
+
+    def instrument():
+        start(ThreadingIntegration(propagate_scope=True))
+
+    def uninstrument():
+        start()
+
+    @contextmanager
+    def request(number):
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_tag("request", number)
+            yield
+
+    def seen(*_):
+        return sentry_sdk.get_isolation_scope()._tags.get("request", 0)
+"""
+PRELUDE = """
+    import asyncio, sys, threading
+    from contextlib import contextmanager
+"""
+COLLECT = """
+    def collect(submit, numbers=(1, 2, 3)):
+        futures = []
+        for number in numbers:
+            with request(number):
+                futures.append(submit(seen))
+        return [future.result(20) for future in futures]
+"""
+
+
+@pytest.fixture(params=["opentelemetry", "sentry"])
+def tool(request: pytest.FixtureRequest) -> str:
+    """Source that defines `instrument`, `uninstrument`, `request(number)` and `seen()`."""
+    module, source = {
+        "opentelemetry": ("opentelemetry.instrumentation.threading", OPENTELEMETRY),
+        "sentry": ("sentry_sdk", SENTRY),
+    }[request.param]
+    try:
+        found = find_spec(module)
+    except ImportError:
+        found = None
+    if found is None:
+        pytest.skip(f"{module} is not installed")
+    return PRELUDE + source + COLLECT
+
+
+@pytest.mark.parametrize(("first", "then"), [("instrument()", "import ebbpool"), ("import ebbpool", "instrument()")])
+def test_instrumented_before_the_pool_is_made(tool: str, first: str, then: str) -> None:
+    script = f"""
+        {first}
+        {then}
+        from ebbpool import AdaptiveExecutor
+
+        begun = []
+        with AdaptiveExecutor(1, initializer=lambda: begun.append(seen())) as pool:
+            print(collect(pool.submit), begun)
+    """
+    assert output_of(script, tool) == ["[1, 2, 3] [0]"]
+
+
+def test_instrumented_while_the_pool_works_and_no_more(tool: str) -> None:
+    script = """
+        from ebbpool import AdaptiveExecutor
+
+        with AdaptiveExecutor(1) as pool:
+            print(collect(pool.submit))
+            instrument()
+            print(collect(pool.submit))
+            uninstrument()
+            print(collect(pool.submit))
+            instrument()
+            print(collect(pool.submit))
+    """
+    assert output_of(script, tool) == ["[0, 0, 0]", "[1, 2, 3]", "[0, 0, 0]", "[1, 2, 3]"]
+
+
+def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool: str) -> None:
+    script = """
+        from ebbpool import AdaptiveExecutor
+        from ebbpool._pool.timekeeper import timekeeper
+
+        instrument()
+        with AdaptiveExecutor(1) as pool:
+            with request(1):
+                pool.submit(int).result(20)
+            uninstrument()
+            found = []
+            over = threading.Event()
+            timekeeper.call_soon(lambda: (found.append(seen()), over.set()))
+            assert over.wait(20)
+            print(collect(pool.submit), found)
+    """
+    assert output_of(script, tool) == ["[0, 0, 0] [0]"]
+
+
+def test_every_way_in(tool: str) -> None:
+    script = """
+        from ebbpool import AdaptiveExecutor
+        instrument()
+
+        with AdaptiveExecutor(2) as pool:
+            lane = pool.lane("lane", limit=1)
+            print(collect(pool.submit_first))
+            print(collect(lane.submit))
+            print(collect(lambda fn: pool.submit_later(0.0, fn)))
+            with request(4):
+                results = pool.map(seen, range(1000))
+                few = pool.map(seen, range(20), buffersize=2)
+                stream = pool.stream(lambda: (seen() for _ in range(5)))
+                found = []
+                third = threading.Event()
+                task = pool.schedule(0.001, lambda: (found.append(seen()), len(found) < 3 or third.set()))
+                print(set(results), set(few))
+            assert third.wait(20)
+            task.cancel()
+            print(set(stream), set(found))
+    """
+    assert output_of(script, tool) == ["[1, 2, 3]"] * 3 + ["{4} {4}", "{4} {4}"]
+
+
+def test_every_way_in_from_a_loop(tool: str) -> None:
+    script = """
+        from ebbpool import AdaptiveExecutor, aio
+        instrument()
+
+        async def handle(number, call):
+            with request(number):
+                return await call()
+
+        async def main(pool):
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(pool)
+
+            async def mapped():
+                return {result async for result in pool.amap(seen, range(20))}.pop()
+
+            for call in (
+                lambda: pool.run(seen),
+                lambda: lane.run(seen),
+                lambda: loop.run_in_executor(None, seen),
+                lambda: loop.run_in_executor(lane, seen),
+                lambda: asyncio.to_thread(seen),
+                mapped,
+            ):
+                print(await asyncio.gather(*(handle(number, call) for number in (1, 2, 3))))
+
+        for factory in (asyncio.new_event_loop, aio.new_event_loop):
+            with AdaptiveExecutor(2) as pool, asyncio.Runner(loop_factory=factory) as runner:
+                lane = pool.lane("lane", limit=1)
+                runner.run(main(pool))
+    """
+    assert output_of(script, tool) == ["[1, 2, 3]"] * 12

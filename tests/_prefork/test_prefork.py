@@ -1,0 +1,510 @@
+"""Real processes under the watchdog: deaths, signals, deadlines, and what clients see of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+if os.name != "posix":
+    pytest.skip("signals and process groups", allow_module_level=True)
+
+from support.common import eventually
+from support.prefork import Load, answer_on, is_gone, site
+
+from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
+
+CONTEXTS = pytest.mark.parametrize("context", ["forkserver", "spawn"])
+
+
+@CONTEXTS
+def test_it_serves_and_stops(tmp_path: Path, context: str) -> None:
+    with site(tmp_path, f"context={context!r}") as running:
+        children = running.children()
+        assert len({running.pid, *children}) == 3
+        assert running.ask() in children
+        assert running.stop() == STOPPED
+        assert all(map(is_gone, children))
+        running.await_event("child_exited", 2, exitcode=0)
+        assert running.await_event("stopped")["status"] == "0"
+        with pytest.raises(ConnectionRefusedError):
+            running.connect()
+
+
+@CONTEXTS
+@pytest.mark.parametrize("reuse_port", [False, True])
+def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, context: str, reuse_port: bool) -> None:
+    if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+        pytest.skip("no SO_REUSEPORT")
+    with site(tmp_path, f"context={context!r}, reuse_port={reuse_port}") as running:
+        running.children()
+        with Load(running, clients := 4) as load:
+            for kill in range(1, 4):
+                load.await_answers()
+                os.kill(running.child(0, kill), signal.SIGKILL)
+                new = running.child(0, kill + 1)
+                while new not in load.await_answers(1):
+                    pass
+        assert not load.refused
+        assert len(load.lost) <= 3 * clients, "no more than what the dead had in hand"
+        assert running.stop() == STOPPED
+
+
+@CONTEXTS
+def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, context: str) -> None:
+    with site(tmp_path, f"context={context!r}") as running:
+        children = running.children()
+        with running.begin() as connection:
+            running.signal(signal.SIGKILL)
+            assert running.status() == -signal.SIGKILL
+            assert answer_on(connection) in children, "what was begun is finished"
+        eventually(running.nobody_is_left)
+
+
+def test_a_child_that_cannot_stop_does_not_outlive_its_parent_for_long(tmp_path: Path) -> None:
+    with site(tmp_path, "graceful_timeout=0.2, processes=1") as running:
+        running.children(1)
+        with running.begin("stick"):
+            running.signal(signal.SIGKILL)
+            eventually(running.nobody_is_left)
+        running.await_event("child_overdue")
+
+
+def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told by a signal"))
+        child.ready()
+        while True:
+            time.sleep(0.01)
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        running.children(1)
+        running.signal(signal.SIGKILL)
+        running.await_text("told by a signal")
+        eventually(running.nobody_is_left)
+
+
+@CONTEXTS
+def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, context: str) -> None:
+    with site(tmp_path, f"context={context!r}") as running:
+        old = running.children()
+        with Load(running) as load:
+            load.await_answers()
+            running.signal(signal.SIGHUP)
+            running.await_event("reload_done")
+            for number in (0, 1):
+                running.await_event("child_exited", number=number, exitcode=0)
+            new = {running.child(0, 2), running.child(1, 2)}
+            assert load.await_answers() <= new
+        assert not load.refused and not load.lost
+        assert all(map(is_gone, old))
+        assert running.stop() == STOPPED
+
+
+@CONTEXTS
+def test_hang_up_brings_new_code_in(tmp_path: Path, context: str) -> None:
+    (tmp_path / "application.py").write_text("VERSION = 1\n", encoding="utf-8")
+    script = """
+    sys.dont_write_bytecode = True
+    import application
+
+    def serve(child):
+        say(f"version {application.VERSION}")
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
+        running.await_text("version 1")
+        running.children(1)
+        (tmp_path / "application.py").write_text("VERSION = 2  # and longer\n", encoding="utf-8")
+        running.signal(signal.SIGHUP)
+        running.await_text("version 2")
+        running.await_event("reload_done")
+        assert running.stop() == STOPPED
+
+
+def test_if_the_new_children_fail_the_old_ones_stay(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        if os.path.exists("broken"):
+            raise RuntimeError("the new version is broken")
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve", script) as running:
+        children = running.children()
+        (tmp_path / "broken").touch()
+        running.signal(signal.SIGHUP)
+        running.await_event("reload_failed")
+        assert running.ask() in children and not any(map(is_gone, children))
+        (tmp_path / "broken").unlink()
+        running.signal(signal.SIGHUP)
+        running.await_event("reload_done")
+        assert running.stop() == STOPPED
+
+
+def test_one_more_and_one_less(tmp_path: Path) -> None:
+    with site(tmp_path, "processes=1") as running:
+        first = running.child(0)
+        running.signal(signal.SIGTTIN)
+        second = running.child(1)
+        running.signal(signal.SIGTTOU)
+        running.await_event("child_exited", number=1, pid=second, exitcode=0)
+        running.signal(signal.SIGTTOU)
+        running.await_event("processes", 2, processes=1)
+        assert running.ask() == first
+        assert running.stop() == STOPPED
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
+def test_nobody_waits_for_a_child_that_was_taken_away(tmp_path: Path) -> None:
+    with site(tmp_path, "reuse_port=True") as running:
+        running.children()
+        running.signal(signal.SIGTTOU)
+        running.await_event("child_exited", number=1)
+        running.signal(signal.SIGTTIN)
+        running.child(1, 2)
+        running.signal(signal.SIGTTOU)
+        running.await_event("child_exited", 2, number=1)
+        running.signal(signal.SIGHUP)
+        running.await_event("reload_done")
+        running.await_event("child_exited", number=0)
+        assert {running.ask() for _ in range(20)} == {running.child(0, 2)}
+        assert running.stop() == STOPPED
+
+
+def test_whoever_stopped_the_whole_program_for_a_while_loses_no_child(tmp_path: Path) -> None:
+    with site(tmp_path, "heartbeat_timeout=1.0") as running:
+        children = running.children()
+        running.signal_all(signal.SIGSTOP)
+        # What has to pass is time.
+        threading.Event().wait(3.0)
+        running.signal_all(signal.SIGCONT)
+        with running.begin() as connection:
+            assert answer_on(connection) in children
+        running.signal(signal.SIGTTIN)
+        running.child(2)
+        assert not running.events("child_unresponsive")
+        assert running.stop() == STOPPED
+
+
+def test_a_child_that_stopped_to_run_is_killed_and_replaced(tmp_path: Path) -> None:
+    with site(tmp_path, "heartbeat_timeout=1.0") as running:
+        children = running.children()
+        os.kill(children[1], signal.SIGSTOP)
+        running.await_event("child_unresponsive", number=1, pid=children[1])
+        running.await_event("child_exited", number=1, pid=children[1], exitcode=-9)
+        running.child(1, 2)
+        assert running.stop() == STOPPED
+
+
+def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path) -> None:
+    script = """
+    class Shown(logging.Handler):
+        def emit(self, record):
+            open("shown", "w").close()
+
+    def stuck_for_ever():
+        while True:
+            time.sleep(1)
+
+    def serve(child):
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger().addHandler(Shown())
+        child.ready()
+        if os.path.exists("shown"):
+            say("event=steady")
+            child.stopping.wait()
+        else:
+            # If it is killed before it has said where it sticks, the next one does the same.
+            child.beat()
+            stuck_for_ever()
+    """
+    with site(tmp_path, "serve, processes=1, heartbeat_timeout=1.0", script) as running:
+        stuck = running.await_event("child_silent", number=0)["pid"]
+        running.await_text("in stuck_for_ever")
+        running.await_event("child_unresponsive", number=0, pid=stuck)
+        running.await_event("steady")
+        assert running.stop() == STOPPED
+
+
+def test_code_that_gives_no_sign_of_life_is_held_to_its_interpreter(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        child.ready()
+        child.stopping.wait(1.5)
+        say("lived")
+        child.stopping.wait()
+    """
+    with site(tmp_path, "serve, processes=1, heartbeat_timeout=0.6", script) as running:
+        # More than twice as long as one that has to give a sign would.
+        running.await_text("lived")
+        assert running.stop() == STOPPED
+
+
+def test_if_no_child_gets_ready_it_gives_up(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        raise RuntimeError("cannot be served")
+    """
+    with site(tmp_path, "serve", script) as running:
+        assert running.status() == NEVER_STARTED
+        running.await_event("gave_up")
+        running.await_text("RuntimeError: cannot be served")
+
+
+def test_a_child_that_does_not_get_ready_in_time_is_killed(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        threading.Event().wait()
+    """
+    with site(tmp_path, "serve, processes=1, start_timeout=0.5", script) as running:
+        assert running.status() == NEVER_STARTED
+        running.await_event("child_not_ready")
+
+
+def test_one_that_crashes_at_every_start_is_started_less_and_less_often(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        if child.number == 1:
+            os._exit(7)
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve", script) as running:
+        first = running.child(0)
+        delays = [running.await_event("restart_delayed", count, number=1)["seconds"] for count in (1, 2, 3, 4)]
+        assert delays == ["0.1", "0.2", "0.4", "0.8"]
+        running.await_event("child_exited", 4, number=1, exitcode=7)
+        assert running.ask() == first
+        assert running.stop() == STOPPED
+
+
+def test_a_child_whose_function_returns_is_replaced(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        child.ready()
+        child.stopping.wait(0.5)
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        running.await_event("child_leaving", number=0)
+        running.child(0, 3)
+        assert running.stop() == STOPPED
+
+
+def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    with site(tmp_path, "graceful_timeout=0.3, processes=1") as running:
+        running.children(1)
+        with running.begin("stick"):
+            assert running.stop() == UNFINISHED
+        running.await_event("child_overdue", number=0)
+        running.await_event("child_exited", number=0, exitcode=-9)
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGQUIT,)])
+def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
+    with site(tmp_path, "") as running:
+        running.children()
+        with running.begin("stick"):
+            for count, number in enumerate(numbers):
+                running.signal(number)
+                running.await_event("signal", count + 1)
+            assert running.status() == UNFINISHED
+
+
+@CONTEXTS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_stops_gracefully(tmp_path: Path, context: str, number: signal.Signals) -> None:
+    with site(tmp_path, f"context={context!r}") as running:
+        children = running.children()
+        with running.begin() as connection:
+            running.signal_all(number)
+            assert answer_on(connection) in children
+        assert running.status() == STOPPED
+        assert not any("Traceback" in line for line in running.lines), running.lines
+        running.await_event("child_exited", 2, exitcode=0)
+
+
+def test_a_child_that_is_asked_to_stop_finishes_and_is_replaced(tmp_path: Path) -> None:
+    with site(tmp_path, "processes=1") as running:
+        first = running.child(0)
+        with running.begin() as connection:
+            os.kill(first, signal.SIGTERM)
+            running.child(0, 2)
+            assert answer_on(connection) == first
+        running.await_event("child_exited", pid=first, exitcode=0)
+        assert running.stop() == STOPPED
+
+
+def test_children_outlive_the_fork_server(tmp_path: Path) -> None:
+    script = """
+    import multiprocessing.forkserver
+
+    def serve(child):
+        say(f"event=fork_server pid={os.getppid()}")
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, context='forkserver', heartbeat_timeout=2.0", script) as running:
+        children = running.children()
+        os.kill(int(running.await_event("fork_server")["pid"]), signal.SIGKILL)
+        assert running.ask() in children
+        os.kill(children[0], signal.SIGKILL)
+        new = running.child(0, 2)
+        assert not is_gone(children[1]) and not running.events("child_exited", number=1)
+        with running.begin() as connection:
+            running.signal(signal.SIGTERM)
+            assert answer_on(connection) in (new, children[1])
+        assert running.status() in (STOPPED, UNFINISHED)
+        # Its end of the pipe, which is all that told of its end, was closed a little before that.
+        eventually(lambda: is_gone(children[1]))
+
+
+def test_children_may_have_processes_of_their_own(tmp_path: Path) -> None:
+    script = """
+    import multiprocessing
+
+    def serve(child):
+        process = multiprocessing.get_context("spawn").Process(target=print, args=("a grandchild",))
+        process.start()
+        process.join()
+        say(f"grandchild ended: {process.exitcode}")
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        running.await_text("grandchild ended: 0")
+        running.children(1)
+        assert running.stop() == STOPPED
+
+
+def test_a_grandchild_that_outlives_a_child_does_not_hide_its_death(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        if not os.path.exists("again"):
+            open("again", "w").close()
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        child.serve(Server(child.listener))
+    """
+    for context in ("spawn", "forkserver"):
+        (tmp_path / "again").unlink(missing_ok=True)
+        with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
+            os.kill(running.child(0), signal.SIGKILL)
+            running.child(0, 2)
+            assert running.stop() == STOPPED
+            running.signal_all(signal.SIGKILL)
+
+
+def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
+    script = """
+    def stopper(parent, child):
+        child.ready()
+        os.kill(parent, signal.SIGTERM)
+        child.stopping.wait()
+
+    def state():
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        descriptor = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(descriptor)
+        return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, []), threading.active_count()
+
+    if __name__ == "__main__":
+        import socket
+        listener = socket.create_server(("127.0.0.1", 0))
+        ends = socket.socketpair()
+        ends[1].setblocking(False)
+        signal.set_wakeup_fd(ends[1].fileno())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        before = state()
+        for _ in range(2):
+            status = prefork.run(functools.partial(stopper, os.getpid()), bind=listener, processes=1)
+            say(f"event=same same={state() == before} status={status}")
+        say(f"event=kept port={listener.getsockname()[1]}")
+    """
+    with site(tmp_path, None, script) as running:
+        assert running.status() == 0
+        assert running.await_event("same", 2) == {"event": "same", "same": "True", "status": "0"}
+        running.await_event("kept")
+
+
+def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
+    script = """
+    def told(what):
+        # In one piece: another thread writes at the same time.
+        main = threading.current_thread() is threading.main_thread()
+        say(f"event=told what={what} main={main}")
+
+    def fails():
+        raise ValueError("a callback that fails")
+
+    def serve(child):
+        child.on_stop(fails)
+        child.on_stop(functools.partial(told, "early"))
+        child.ready()
+        child.stopping.wait()
+        late = threading.Event()
+        child.on_stop(functools.partial(told, "late"))
+        child.on_stop(late.set)
+        late.wait()
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        running.children(1)
+        assert running.stop() == STOPPED
+        assert running.await_event("told", what="early")["main"] == "False"
+        assert running.await_event("told", what="late")["main"] == "False"
+        running.await_text("ValueError: a callback that fails")
+
+
+def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: Path) -> None:
+    script = """
+    from ebbpool._prefork import child
+    from ebbpool.socketserver import AdaptivePoolTCPServer
+
+    # What is left of the two seconds is there for its last words.
+    child.PATIENCE = 0.1
+
+    def serve(child):
+        child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))
+    """
+    with site(tmp_path, "serve, processes=1, graceful_timeout=2.0", script) as running:
+        assert running.ask() == running.child(0)
+        with running.begin("stick"):
+            assert running.stop() == UNFINISHED
+        running.await_text("TimeoutError")
+        running.await_text("in handle")
+
+
+def test_that_nobody_reads_what_it_logs_does_not_stop_it(tmp_path: Path) -> None:
+    script = """
+        import socket
+
+        def main():
+            listener = socket.create_server(("127.0.0.1", 0))
+            say(f"event=listening address=127.0.0.1:{listener.getsockname()[1]}")
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            try:
+                while True:
+                    os.write(writer, b".")
+            except BlockingIOError:
+                os.set_blocking(writer, True)
+            os.dup2(writer, 2)
+            go(bind=listener, processes=1)
+
+        if __name__ == "__main__":
+            main()
+    """
+    with site(tmp_path, None, script) as running:
+        child = running.ask()
+        os.kill(child, signal.SIGKILL)
+        assert running.ask() != child
+        assert running.stop() == 0
+
+
+def test_the_main_module_has_to_be_guarded(tmp_path: Path) -> None:
+    with site(tmp_path, None, "go()") as running:
+        assert running.status() == NEVER_STARTED
+        running.await_text("if __name__ == '__main__'")

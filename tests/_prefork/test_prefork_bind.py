@@ -1,0 +1,392 @@
+"""What `prefork.run` refuses before it starts anything, and where it listens."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import multiprocessing
+import os
+import pickle
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.common import output_of, run_script
+
+from ebbpool import prefork
+from ebbpool._prefork import child
+from ebbpool._prefork.bind import Handed, Listeners, address_of
+
+HERE = ("127.0.0.1", 0)
+UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
+REUSE = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
+
+
+def serve(child: prefork.Child) -> None:
+    raise AssertionError("no child is to be started")
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_started() -> Iterator[None]:
+    yield
+    assert not multiprocessing.active_children()
+
+
+@contextlib.contextmanager
+def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[Listeners]:
+    opened = Listeners(bind, 16, reuse_port)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextlib.contextmanager
+def connected(listener: socket.socket) -> Iterator[socket.socket]:
+    """Connect to `listener`; yield the accepted end."""
+    with socket.socket(listener.family) as client:
+        client.settimeout(5)
+        client.connect(listener.getsockname())
+        listener.settimeout(5)
+        accepted, _ = listener.accept()
+        listener.setblocking(False)
+        with accepted:
+            yield accepted
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("settings", "error", "text"),
+        [
+            ({"processes": 0}, ValueError, "processes must be greater than 0, not 0"),
+            ({"processes": -1}, ValueError, "processes must be greater than 0, not -1"),
+            ({"processes": True}, TypeError, "processes must be an integer, not True"),
+            ({"processes": 1.5}, TypeError, "processes must be an integer, not 1.5"),
+            ({"processes": "2"}, TypeError, "processes must be an integer, not '2'"),
+            ({"backlog": 0}, ValueError, "backlog must be greater than 0, not 0"),
+            ({"graceful_timeout": -1}, ValueError, "graceful_timeout must be at least 0 seconds, not -1"),
+            ({"heartbeat_timeout": 0}, ValueError, "heartbeat_timeout must be greater than 0 seconds, not 0"),
+            ({"heartbeat_timeout": "1"}, TypeError, "heartbeat_timeout must be a number of seconds, not '1'"),
+            ({"start_timeout": float("nan")}, ValueError, "start_timeout must be a number of seconds, not nan"),
+            ({"start_timeout": 0.0}, ValueError, "start_timeout must be greater than 0 seconds, not 0.0"),
+            ({"context": "fork"}, ValueError, "context must be one of .*'spawn', not 'fork'"),
+            ({"context": "thread"}, ValueError, "context must be one of .*'spawn', not 'thread'"),
+            ({"context": 1}, TypeError, "context must be a string or None, not 1"),
+            ({"bind": 8000}, TypeError, "bind must be .*, not 8000"),
+            ({"bind": None}, TypeError, "bind must be .*, not None"),
+            ({"bind": ("127.0.0.1",)}, TypeError, "bind must be"),
+            ({"bind": (None, 1)}, TypeError, "bind must have a string for its host, not None"),
+            ({"bind": ("", "80")}, TypeError, "bind must have an integer for its port, not '80'"),
+            ({"bind": ("", True)}, TypeError, "bind must have an integer for its port, not True"),
+            ({"bind": ("", 65536)}, ValueError, "bind must have a port of 0 to 65535, not 65536"),
+            ({"bind": "localhost"}, ValueError, "bind must be .*, not 'localhost'"),
+            ({"bind": "localhost:http"}, ValueError, "bind must be .*, not 'localhost:http'"),
+            ({"bind": "::1:80"}, ValueError, "bind must be .*, not '::1:80'"),
+            ({"bind": "[::1:80"}, ValueError, "bracket"),
+            ({"bind": "unix:"}, ValueError, "bind must"),
+            ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
+            ({"bind": ("x" * 70, 80)}, ValueError, "bind must have a name that can be encoded, not .*xxx', 80"),
+            pytest.param(
+                {"bind": "unix:\ud800"}, ValueError, r"a name that can be encoded, not 'unix:\\ud800'", marks=UNIX
+            ),
+        ],
+        ids=str,
+    )
+    def test_a_bad_one_is_named(self, settings: dict[str, Any], error: type[Exception], text: str) -> None:
+        with pytest.raises(error, match=text):
+            prefork.run(serve, **{"bind": HERE, **settings})
+
+    def test_only_the_main_thread_may_run_it(self) -> None:
+        raised: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                prefork.run(serve, bind=HERE)
+            except RuntimeError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert "main thread" in str(raised[0])
+
+    @pytest.mark.parametrize(
+        "bad", [lambda child: None, threading.Lock().acquire, functools.partial(serve, threading.Lock())]
+    )
+    def test_serve_has_to_be_picklable(self, bad: Any) -> None:
+        with pytest.raises(TypeError, match="serve must be picklable"):
+            prefork.run(bad, bind=HERE)
+
+    def test_serve_has_to_be_callable(self) -> None:
+        with pytest.raises(TypeError, match="serve must be callable, not 'serve'"):
+            prefork.run("serve", bind=HERE)  # type: ignore[arg-type]
+
+    def test_serve_has_to_be_where_another_process_finds_it(self) -> None:
+        script = """
+        from ebbpool import prefork
+
+        def serve(child):
+            pass
+
+        try:
+            prefork.run(serve, bind=("127.0.0.1", 0))
+        except ValueError as error:
+            print(error)
+        """
+        (line,) = output_of(script)
+        assert line.startswith("serve must be in a module that another process can import")
+
+    def test_nothing_is_imported_by_ebbpool_itself(self) -> None:
+        script = "import sys, ebbpool; print(*{'multiprocessing', 'socketserver', 'http'} & set(sys.modules))"
+        assert output_of(script) == [""]
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("bind", "address"),
+        [
+            (("127.0.0.1", 8000), ("127.0.0.1", 8000)),
+            ("127.0.0.1:8000", ("127.0.0.1", 8000)),
+            ("[::1]:8000", ("::1", 8000)),
+            (":8000", ("", 8000)),
+            ("localhost:0", ("localhost", 0)),
+            pytest.param("unix:/run/it.sock", "/run/it.sock", marks=UNIX),
+        ],
+        ids=str,
+    )
+    def test_forms(self, bind: Any, address: Any) -> None:
+        assert address_of(bind) == address
+
+    @pytest.mark.parametrize("bind", [HERE, "127.0.0.1:0", "localhost:0"])
+    def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
+        with listeners(bind) as opened:
+            listener = opened.of(0)
+            assert opened.of(7) is listener and not listener.getblocking() and not listener.get_inheritable()
+            assert opened.shown.endswith(f":{listener.getsockname()[1]}")
+            with connected(listener):
+                pass
+        assert listener.fileno() == -1
+
+    def test_ipv6(self) -> None:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("no IPv6 here")
+        with listeners("[::1]:0") as opened:
+            assert opened.of(0).family == socket.AF_INET6 and opened.shown.startswith("[::1]:")
+
+    def test_any_host(self) -> None:
+        with listeners(":0") as opened:
+            assert opened.of(0).family == socket.AF_INET and opened.shown.startswith("0.0.0.0:")
+
+    @pytest.mark.parametrize("reuse_port", [False, pytest.param(True, marks=REUSE)])
+    def test_a_port_that_is_taken_is_an_error_with_its_name(self, reuse_port: bool) -> None:
+        with socket.create_server(HERE) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(OSError, match=f"cannot listen on .*{port}.*[Aa]ddress already in use") as caught:
+                prefork.run(serve, bind=("127.0.0.1", port), reuse_port=reuse_port)
+        assert caught.value.errno
+
+    @REUSE
+    def test_a_stranger_that_would_share_its_port_is_noticed(self) -> None:
+        with socket.create_server(HERE, reuse_port=True) as other, pytest.raises(OSError, match="already in use"):
+            Listeners(other.getsockname(), 16, True)
+
+    def test_a_host_that_does_not_exist_is_an_error_with_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unknown(*args: Any, **settings: Any) -> None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        with pytest.raises(OSError, match="cannot listen on 'nowhere:80': Name or service not known"):
+            prefork.run(serve, bind="nowhere:80")
+
+    @REUSE
+    def test_each_number_has_a_socket_of_its_own(self) -> None:
+        with listeners(reuse_port=True) as opened:
+            first, second = opened.of(0), opened.of(1)
+            assert first is opened.of(0) and second is opened.of(1) and first is not second
+            assert first.getsockname() == second.getsockname()
+            third = opened.of(2)
+            opened.keep_only([0, 2])
+            assert second.fileno() == -1 and third.fileno() >= 0
+            opened.keep_only([])
+            assert first.fileno() >= 0, "the port is never given up"
+        assert first.fileno() == -1 and third.fileno() == -1
+
+    def test_one_socket_for_all_stays_whoever_is_left(self) -> None:
+        with listeners() as opened:
+            opened.keep_only([])
+            assert opened.of(0).fileno() >= 0
+
+
+class TestOwnSocket:
+    def test_it_is_listened_on_and_left_open(self) -> None:
+        with socket.socket() as bound:
+            bound.bind(HERE)
+            with listeners(bound) as opened:
+                assert opened.of(3) is bound and not bound.getblocking()
+                with connected(bound):
+                    pass
+            assert bound.fileno() >= 0
+
+    def test_it_has_to_be_bound(self) -> None:
+        with socket.socket() as unbound, pytest.raises(ValueError, match="bind must be a socket that is bound"):
+            prefork.run(serve, bind=unbound)
+
+    def test_it_has_to_be_open(self) -> None:
+        closed = socket.socket()
+        closed.close()
+        with pytest.raises(ValueError, match="bind must be an open socket"):
+            prefork.run(serve, bind=closed)
+
+    def test_it_has_to_be_a_stream(self) -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as datagrams, pytest.raises(ValueError, match="stream socket"):
+            prefork.run(serve, bind=datagrams)
+
+    @REUSE
+    def test_it_does_not_go_with_reuse_port(self) -> None:
+        with socket.create_server(HERE) as bound, pytest.raises(ValueError, match="reuse_port"):
+            prefork.run(serve, bind=bound, reuse_port=True)
+
+
+@UNIX
+class TestUnix:
+    @pytest.fixture(autouse=True)
+    def short_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def test_its_file_is_removed_at_the_end(self) -> None:
+        with listeners("unix:s") as opened:
+            assert Path("s").is_socket() and opened.shown == "unix:s"
+            with connected(opened.of(0)):
+                pass
+        assert not Path("s").exists()
+
+    def test_a_stale_file_is_removed(self) -> None:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind("s")
+        with listeners("unix:s") as opened, connected(opened.of(0)):
+            pass
+
+    def test_a_live_server_is_left_alone(self) -> None:
+        with socket.socket(socket.AF_UNIX) as live:
+            live.bind("s")
+            live.listen()
+            with pytest.raises(OSError, match=r"cannot listen on 'unix:s': .*in use"):
+                prefork.run(serve, bind="unix:s")
+            assert Path("s").is_socket()
+
+    def test_a_busy_server_is_left_alone(self) -> None:
+        with socket.socket(socket.AF_UNIX) as live, contextlib.ExitStack() as clients:
+            live.bind("s")
+            live.listen(0)
+            for _ in range(4):
+                client = clients.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.connect("s")
+            with pytest.raises(OSError, match="in use"):
+                prefork.run(serve, bind="unix:s")
+            assert Path("s").is_socket()
+
+    def test_another_file_is_left_alone(self) -> None:
+        Path("s").write_text("dear diary")
+        with pytest.raises(OSError, match="something else than a socket"):
+            prefork.run(serve, bind="unix:s")
+        assert Path("s").read_text() == "dear diary"
+
+    def test_a_file_that_somebody_else_put_in_its_place_stays(self) -> None:
+        with socket.socket(socket.AF_UNIX) as successor:
+            with listeners("unix:s"):
+                os.rename("s", "old")
+                successor.bind("s")
+            assert Path("s").is_socket()
+
+    def test_a_folder_that_does_not_exist(self) -> None:
+        with pytest.raises(OSError, match="cannot listen on 'unix:none/s'"):
+            prefork.run(serve, bind="unix:none/s")
+
+    def test_a_path_that_is_too_long(self) -> None:
+        with pytest.raises(OSError, match=r"cannot listen on 'unix:x+': .*too long") as caught:
+            prefork.run(serve, bind="unix:" + "x" * 200)
+        assert caught.value.errno == errno.ENAMETOOLONG
+
+    @REUSE
+    def test_it_does_not_go_with_reuse_port(self) -> None:
+        with pytest.raises(ValueError, match="reuse_port"):
+            prefork.run(serve, bind="unix:s", reuse_port=True)
+
+
+def test_a_child_that_imports_the_main_module_may_not_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(_inheriting=True))
+    with pytest.raises(RuntimeError, match="__name__ == '__main__'"):
+        prefork.run(serve, bind=HERE)
+
+
+def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "ebbpool.prefork"):
+        child.log(logging.INFO, {"event": "child_ready", "pid": 12, "seconds": 0.5, "error": "it's no use", "n": ""})
+    (record,) = caplog.records
+    assert record.getMessage() == """event=child_ready pid=12 seconds=0.5 error="it's no use" n=''"""
+    assert (record.__dict__["event"], record.__dict__["pid"], record.__dict__["seconds"]) == ("child_ready", 12, 0.5)
+
+
+def test_the_modules_that_a_fork_server_imports_start_no_thread() -> None:
+    script = """
+    import threading
+    from ebbpool._prefork.helper_processes import PRELOADED
+    for name in PRELOADED:
+        __import__(name)
+    print(threading.active_count())
+    """
+    assert output_of(script) == ["1"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork server")
+def test_the_users_own_choice_of_what_to_preload_is_kept() -> None:
+    script = """
+    import multiprocessing
+    from multiprocessing import forkserver
+    from ebbpool._prefork import helper_processes
+
+    def chosen():
+        return forkserver._forkserver._preload_modules
+
+    multiprocessing.set_forkserver_preload(["json"])
+    helper_processes.start_helpers(multiprocessing.get_context("spawn"))
+    helper_processes.start_helpers(multiprocessing.get_context("forkserver"))
+    print(chosen())
+    """
+    done = run_script(script)
+    assert done.stdout == "['json']\n", done
+
+
+class Duplicate:
+    """Stands for a socket: multiprocessing hands one over only while it starts a process."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return duplicate_of, (self._listener.fileno(),)
+
+
+def duplicate_of(descriptor: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(descriptor))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sockets have no descriptors that can be duplicated")
+def test_a_listener_never_blocks_the_processes_that_have_it_already() -> None:
+    with socket.socket() as listener:
+        listener.setblocking(False)
+        with pickle.loads(pickle.dumps(Handed(Duplicate(listener)))) as received:
+            assert received.gettimeout() == 0
+            assert not os.get_blocking(listener.fileno())
+    assert socket.getdefaulttimeout() is None

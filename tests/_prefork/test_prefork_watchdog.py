@@ -1,0 +1,479 @@
+"""Who is to be started, stopped and killed: every rule of the watchdog, on a clock in the test's hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.prefork import LIMIT, World
+
+from ebbpool._prefork.watchdog import (
+    LATE,
+    LONGEST_DELAY,
+    NEVER_STARTED,
+    RELOAD_TRIES,
+    SETTLE,
+    STOPPED,
+    UNFINISHED,
+    Phase,
+    Watchdog,
+    back_off,
+)
+
+
+def test_it_begins_with_one_child_for_each_number() -> None:
+    assert World(3).begin().running == {1: 0, 2: 1, 3: 2}
+
+
+def test_a_child_that_served_is_replaced_at_once_every_time() -> None:
+    world = World(1).serving()
+    for killed in range(1, 31):
+        world.gone(killed)
+        assert world.running == {killed + 1: 0}, "replaced in the same moment"
+        world.later(0.1).ready(killed + 1).later(SETTLE)
+    assert "restart_delayed" not in world.events()
+
+
+def test_a_replacement_has_the_number_of_the_one_it_replaces() -> None:
+    world = World(3).serving().gone(2)
+    assert world.running == {1: 0, 3: 2, 4: 1}
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_crash_at_start_is_followed_by_growing_delays(ready: bool) -> None:
+    world = World(2).serving()
+    delays = []
+    for _ in range(12):
+        (serial,) = world.of(0)
+        if delays and ready:
+            world.ready(serial)
+        world.gone(serial, 1)
+        began = world.now
+        while not world.of(0):
+            world.later(0.01, [2])
+        delays.append(world.now - began)
+    assert delays[0] == pytest.approx(0, abs=0.02), "that one had served"
+    assert delays[1:5] == [pytest.approx(expected, abs=0.02) for expected in (0.1, 0.2, 0.4, 0.8)]
+    assert max(delays) <= LONGEST_DELAY + 0.02 and delays[-1] == pytest.approx(LONGEST_DELAY, abs=0.02)
+    assert world.of(1) == [2], "its neighbour is left alone"
+    world.ready(*world.of(0)).later(SETTLE).gone(*world.of(0))
+    assert world.of(0), "having served for a while makes up for it"
+
+
+def test_delays_stay_within_their_bound() -> None:
+    assert [back_off(failures) for failures in (1, 2, 3)] == [0.1, 0.2, 0.4]
+    assert back_off(10**6) == LONGEST_DELAY
+
+
+def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
+    world = World(2).begin().gone(1, 1)
+    assert world.dog.status is None, "the other one may get ready yet"
+    world.later(0.1)
+    (again,) = world.of(0)
+    world.gone(2, 1)
+    assert world.killed == [again] and "gave_up" in world.events()
+    assert world.gone(again).dog.status == NEVER_STARTED
+    assert not world.running
+
+
+def test_once_one_child_was_ready_it_is_never_the_end() -> None:
+    world = World(2).begin().ready(2)
+    for _ in range(50):
+        for serial in list(world.running):
+            world.gone(serial, 1)
+        world.later(LONGEST_DELAY)
+        assert world.live() == [0, 1] and world.dog.status is None
+
+
+def test_a_process_that_the_system_refuses_counts_as_a_crash_at_start() -> None:
+    world = World(1).serving().gone(1)
+    del world.running[2]
+    world.do(world.dog.not_started(2, BlockingIOError(11, "no more processes"), world.now))
+    assert not world.running and "no more processes" in str(world.last("start_failed").fields["error"])
+    assert world.later(0.1).running == {3: 0}
+
+
+def test_a_child_that_does_not_get_ready_in_time_is_killed_and_replaced() -> None:
+    world = World(2).begin().ready(1).later(LIMIT - 1, [1])
+    assert not world.killed
+    world.later(1, [1])
+    assert world.killed == [2] and world.last("child_not_ready").fields == {"number": 1, "seconds": LIMIT}
+    world.later(0.1)
+    assert world.running == {1: 0, 2: 1, 3: 1}, "nobody waits until the dead one is gone"
+
+
+def test_a_silent_child_is_killed_and_replaced_at_once() -> None:
+    world = World(2).serving()
+    world.later(LIMIT - 2, [1])
+    assert not world.killed
+    world.later(1, [1])
+    assert world.killed == [2] and world.last("child_unresponsive").level == "error"
+    assert world.running == {1: 0, 2: 1, 3: 1}
+    world.gone(2)
+    assert world.live() == [0, 1] and world.last("child_exited").fields["exitcode"] == -9
+
+
+def test_a_dead_child_is_not_killed_twice_and_a_late_word_of_it_changes_nothing() -> None:
+    world = World(1).serving().later(LIMIT)
+    assert world.killed == [1]
+    world.do(world.dog.beat(1, world.now)).do(world.dog.ready(1, world.now)).do(world.dog.leaving(1, world.now))
+    world.later(10 * LIMIT)
+    assert world.killed.count(1) == 1
+    world.gone(1)
+    world.do(world.dog.beat(1, world.now)).do(world.dog.gone(1, 0, world.now))
+    assert 1 not in world.dog.lives
+
+
+def test_an_infinite_limit_is_never_due() -> None:
+    dog = Watchdog(1, graceful_timeout=math.inf, heartbeat_timeout=math.inf, start_timeout=math.inf)
+    dog.tick(0)
+    assert dog.due() is None
+    dog.ready(1, 0)
+    assert dog.due() is None
+    dog.stop(0)
+    assert dog.due() is None
+
+
+def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:
+    world = World(3).begin().ready(1, 2)
+    world.do(world.dog.reload(world.now)).later(SETTLE, [1, 2]).ready(4).later(SETTLE, [1, 2, 4])
+    assert [life.phase.value for life in world.dog.lives.values()] == [
+        "stopping",
+        "serving",
+        "starting",
+        "serving",
+        "starting",
+    ]
+    world.now += 3600
+    world.do(world.dog.tick(world.now))
+    assert not world.killed and "overslept" in world.events()
+    world.later(LIMIT - 1)
+    assert not world.killed
+    world.later(1)
+    assert sorted(world.killed) == [1, 2, 3, 4, 5], "everybody has had all of its time anew"
+
+
+def test_a_tick_that_is_a_little_late_is_nothing_special() -> None:
+    world = World(1).serving()
+    world.now += LIMIT
+    world.do(world.dog.tick(world.now))
+    assert world.killed == [1] and "overslept" not in world.events()
+
+
+def test_a_child_that_leaves_by_itself_is_replaced_while_it_finishes() -> None:
+    world = World(1).serving()
+    world.do(world.dog.leaving(1, world.now))
+    assert world.running == {1: 0, 2: 0} and not world.asked
+    world.ready(2).later(LIMIT - 1, [2])
+    assert not world.killed
+    world.later(1)
+    assert world.killed == [1], "it has no more than the graceful time either"
+    assert world.gone(1).live() == [0]
+
+
+def test_children_that_leave_as_soon_as_they_serve_are_slowed_down_too() -> None:
+    world = World(1).serving()
+    starts = 0
+    for _ in range(1000):
+        for serial in world.starting():
+            starts += 1
+            world.ready(serial)
+            world.do(world.dog.leaving(serial, world.now))
+            world.gone(serial, 0)
+        if 1 in world.running:
+            world.gone(1, 0)
+        world.later(0.01)
+    assert starts <= 8
+
+
+class TestStopping:
+    def test_every_child_is_asked_and_nobody_is_started_again(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.stop(world.now))
+        assert world.asked == [1, 2] and world.dog.status is None
+        world.gone(1, 0)
+        assert world.dog.status is None
+        world.later(1).gone(2, -15)
+        assert world.dog.status == STOPPED and not world.running and world.dog.due() is None
+        assert world.last("stopped").fields == {"status": 0}
+
+    def test_who_does_not_stop_in_time_is_killed_and_the_status_tells(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.stop(world.now))
+        world.gone(1, 0).later(LIMIT - 0.1)
+        assert not world.killed
+        world.later(0.1)
+        assert world.killed == [2]
+        assert world.gone(2).dog.status == UNFINISHED
+
+    def test_who_fails_while_it_stops_is_seen_in_the_status(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.stop(world.now))
+        assert world.gone(1, 1).gone(2, 0).dog.status == UNFINISHED
+
+    def test_a_second_request_kills(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.stop(world.now)).do(world.dog.stop(world.now))
+        assert world.killed == [1, 2]
+        world.do(world.dog.stop(world.now))
+        assert world.gone(1).gone(2).dog.status == UNFINISHED
+
+    def test_to_abort_kills_without_asking(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.abort(world.now))
+        assert world.killed == [1, 2] and not world.asked
+        assert world.gone(1).gone(2).dog.status == UNFINISHED
+
+    def test_children_that_have_yet_to_start_are_not_waited_for(self) -> None:
+        world = World(2).serving().gone(1).gone(3)
+        assert world.live() == [1]
+        world.do(world.dog.stop(world.now))
+        assert world.gone(2, 0).dog.status == STOPPED
+
+    def test_there_may_be_nobody_to_stop(self) -> None:
+        world = World(1).serving().gone(1).gone(2)
+        world.do(world.dog.stop(world.now))
+        assert world.dog.status == STOPPED
+
+    def test_nothing_else_counts_any_more(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.stop(world.now))
+        for event in (world.dog.reload, world.dog.more, world.dog.fewer, world.dog.tick):
+            world.do(event(world.now))
+        assert world.running == {1: 0, 2: 1} and world.dog.processes == 2
+
+    def test_a_child_that_is_ready_only_then_is_stopped_all_the_same(self) -> None:
+        world = World(1).begin()
+        world.do(world.dog.stop(world.now))
+        world.ready(1)
+        assert world.asked == [1] and world.dog.lives[1].phase is Phase.STOPPING
+        assert world.gone(1, 0).dog.status == STOPPED
+
+
+class TestReplacing:
+    def test_one_by_one_and_the_new_one_first(self) -> None:
+        world = World(3).serving()
+        world.do(world.dog.reload(world.now))
+        for number in range(3):
+            assert world.starting() == [4 + number] and world.running[4 + number] == number
+            assert number + 1 not in world.asked
+            world.ready(4 + number).later(SETTLE / 2)
+            assert number + 1 not in world.asked, "not before the new one has proved itself"
+            world.later(SETTLE / 2)
+            assert world.asked[-1] == number + 1
+        assert "reload_done" in world.events()
+        for old in (1, 2, 3):
+            world.gone(old, 0)
+        assert world.live() == [0, 1, 2] and not world.killed
+
+    def test_an_old_one_that_does_not_stop_is_killed(self) -> None:
+        world = World(1).serving()
+        world.do(world.dog.reload(world.now))
+        world.ready(2).later(SETTLE).later(LIMIT - 1, [2])
+        assert not world.killed
+        world.later(1)
+        assert world.killed == [1]
+        assert world.gone(1).dog.status is None
+
+    def test_if_the_new_ones_fail_the_old_ones_stay(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.reload(world.now))
+        for _ in range(RELOAD_TRIES):
+            (new,) = world.starting()
+            world.gone(new, 1).later(1, [1, 2])
+        assert "reload_failed" in world.events() and "reload_done" not in world.events()
+        assert world.running == {1: 0, 2: 1} and not world.asked and not world.killed
+        assert world.later(10 * LIMIT, [1, 2]).running == {1: 0, 2: 1}
+
+    def test_a_new_one_that_dies_right_after_it_was_ready_leaves_the_old_one(self) -> None:
+        world = World(1).serving()
+        world.do(world.dog.reload(world.now))
+        world.ready(2).later(SETTLE / 2).gone(2, 1)
+        assert world.running == {1: 0} and not world.asked
+
+    def test_an_old_one_that_dies_meanwhile_is_not_replaced_twice(self) -> None:
+        world = World(1).serving()
+        world.do(world.dog.reload(world.now)).gone(1)
+        assert world.running == {2: 0}
+        world.ready(2).later(1)
+        assert world.running == {2: 0} and "reload_done" in world.events()
+
+    def test_asking_again_begins_anew(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.reload(world.now))
+        world.ready(3).later(SETTLE)
+        world.do(world.dog.reload(world.now))
+        for _ in range(3):
+            world.ready(*world.starting()).later(SETTLE)
+        assert sorted(world.asked) == [1, 2, 3, 4], "the one that was on its way is not new enough"
+        for old in list(world.asked):
+            world.gone(old, 0)
+        assert world.live() == [0, 1] and set(world.running) == {5, 6}
+
+    def test_it_ends_the_wait_of_a_child_that_crashes_at_start(self) -> None:
+        world = World(2).serving()
+        for _ in range(9):
+            world.gone(*world.of(0), 1).later(LONGEST_DELAY, [2])
+        world.gone(*world.of(0), 1)
+        assert not world.of(0)
+        world.do(world.dog.reload(world.now))
+        assert world.of(0), "perhaps what made it crash was repaired"
+
+    def test_a_crashing_neighbour_does_not_hold_it_up(self) -> None:
+        world = World(2).serving().gone(1).gone(3, 1)
+        world.do(world.dog.reload(world.now))
+        world.gone(*world.of(0), 1)
+        (new,) = world.starting()
+        assert world.running[new] == 1
+
+
+class TestMoreAndFewer:
+    def test_one_more(self) -> None:
+        world = World(1).serving()
+        assert world.do(world.dog.more(world.now)).running == {1: 0, 2: 1}
+        assert world.last("processes").fields == {"processes": 2}
+
+    def test_one_less_is_the_last_one_and_stops_gracefully(self) -> None:
+        world = World(3).serving()
+        world.do(world.dog.fewer(world.now))
+        assert world.asked == [3] and world.live() == [0, 1]
+        world.gone(3, 0)
+        assert world.live() == [0, 1] and world.later(1).running == {1: 0, 2: 1}
+
+    def test_one_stays(self) -> None:
+        world = World(2).serving()
+        for _ in range(5):
+            world.do(world.dog.fewer(world.now))
+        assert world.asked == [2] and world.dog.processes == 1
+
+    def test_one_more_again_does_not_wait_for_the_one_that_goes(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.fewer(world.now)).do(world.dog.more(world.now))
+        assert world.running == {1: 0, 2: 1, 3: 1} and world.live() == [0, 1]
+
+    def test_one_less_while_the_last_is_being_replaced(self) -> None:
+        world = World(2).serving()
+        world.do(world.dog.reload(world.now))
+        world.ready(3).later(SETTLE)
+        assert world.starting() == [4] and world.running[4] == 1
+        world.do(world.dog.fewer(world.now))
+        assert world.asked == [1, 2, 4] and world.live() == [0]
+        assert "reload_done" in world.events()
+
+
+class AnyWorld(RuleBasedStateMachine):
+    """Whatever happens, in whatever order."""
+
+    @initialize(processes=st.integers(1, 4))
+    def begin(self, processes: int) -> None:
+        self.world = World(processes).begin()
+        self.most = processes
+        self.stopped = False
+        self.counted = 0
+
+    def some(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.world.running)))
+
+    @precondition(lambda self: self.world.running)
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        self.world.ready(self.some(data))
+
+    @precondition(lambda self: self.world.running)
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        self.world.do(self.world.dog.beat(self.some(data), self.world.now))
+
+    @precondition(lambda self: self.world.running)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.world.do(self.world.dog.leaving(self.some(data), self.world.now))
+
+    @precondition(lambda self: self.world.running)
+    @rule(data=st.data(), exitcode=st.sampled_from([0, 1, -9, -15, -11]))
+    def die(self, data: st.DataObject, exitcode: int) -> None:
+        self.world.gone(self.some(data), exitcode)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 0.1, SETTLE, 1.0, 7.0, LIMIT, 100.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.later(seconds)
+
+    @rule(seconds=st.floats(1.0, 1e6))
+    def sleep(self, seconds: float) -> None:
+        killed = len(self.world.killed)
+        self.world.now += seconds
+        due = self.world.dog.due()
+        self.world.do(self.world.dog.tick(self.world.now))
+        assert len(self.world.killed) == killed or (due is not None and due >= self.world.now - LATE)
+
+    @rule(name=st.sampled_from(["reload", "more", "fewer"]))
+    def signal(self, name: str) -> None:
+        if name != "more" or self.world.dog.processes < 6:
+            self.world.do(getattr(self.world.dog, name)(self.world.now))
+
+    @rule(name=st.sampled_from(["stop", "abort"]), really=st.integers(0, 7))
+    def stop(self, name: str, really: int) -> None:
+        if not really:
+            self.world.do(getattr(self.world.dog, name)(self.world.now))
+            self.stopped = True
+
+    @invariant()
+    def it_agrees_with_the_world(self) -> None:
+        dog = self.world.dog
+        assert set(dog.lives) == set(self.world.running)
+        for serial, life in dog.lives.items():
+            assert (life.phase is Phase.KILLED) == (serial in self.world.killed)
+            if life.phase in (Phase.STARTING, Phase.SERVING):
+                assert serial not in self.world.asked
+        if dog.status is not None:
+            assert not self.world.running
+
+    @invariant()
+    def no_number_has_more_than_a_child_and_its_replacement(self) -> None:
+        for number in set(self.world.live()):
+            assert self.world.live().count(number) <= 2
+        pairs = [number for number in set(self.world.live()) if self.world.live().count(number) == 2]
+        assert len(pairs) <= 1, "one by one"
+        assert all(number < self.world.dog.processes for number in self.world.live())
+
+    @invariant()
+    def nothing_is_due_that_was_not_done(self) -> None:
+        due = self.world.dog.due()
+        self.world.do(self.world.dog.tick(self.world.now))
+        again = self.world.dog.due()
+        assert again is None or again > self.world.now
+        assert due is None or again is None or again >= min(due, self.world.now)
+
+    @invariant()
+    def nobody_is_started_once_it_stops(self) -> None:
+        assert not (self.stopped or self.gave_up()) or not self.world.live()
+
+    def gave_up(self) -> bool:
+        return "gave_up" in self.world.events()
+
+    def teardown(self) -> None:
+        """If every child behaves from now on, everything comes to rest."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for _ in range(60):
+            for serial in list(world.running):
+                if serial in world.running and (serial in world.asked or serial in world.killed):
+                    world.gone(serial, 0)
+            world.ready(*world.starting()).later(1.0)
+            for serial in list(world.running):
+                world.do(world.dog.beat(serial, world.now))
+        if self.stopped or self.gave_up():
+            assert world.dog.status is not None and not world.running
+        else:
+            left = [life for life in world.dog.lives.values() if life.phase is not Phase.STOPPING]
+            assert sorted(life.number for life in left) == list(range(world.dog.processes))
+            assert all(life.phase is Phase.SERVING for life in left)
+            assert "reload_started" not in world.events() or {"reload_done", "reload_failed"} & set(world.events())
+
+
+TestAnyWorld = AnyWorld.TestCase
+TestAnyWorld.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,380 @@
+"""Handlers: what a server has handed to its executor, how it is waited for, and what is said about it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._servers import handlers as module
+from ebbpool._servers.complaints import Complaint
+from ebbpool._servers.handlers import MENTIONED, Handlers
+
+CLIENT = ("192.0.2.1", 4711)
+LOGGER = "ebbpool.socketserver"
+
+
+@contextmanager
+def made(**settings: Any) -> Iterator[Handlers]:
+    """Handlers with a pool of their own."""
+    handlers = Handlers(AdaptiveExecutor(when_full="reject", **settings), owned=True)
+    try:
+        yield handlers
+    finally:
+        handlers.close(10)
+
+
+@pytest.fixture(params=[AdaptiveExecutor, ThreadPoolExecutor])
+def shared(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    """An executor that is somebody else's, ours and the standard library's."""
+    with request.param(max_workers=1) as executor:
+        yield executor
+
+
+class Refusing(Executor):
+    """An executor that takes a call only while `error` is None, and never runs it."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.error is not None:
+            raise self.error
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_a_handler_runs_in_a_worker_with_its_arguments() -> None:
+    seen: list[Any] = []
+    with made() as handlers:
+        assert handlers.submit(CLIENT, lambda *args: seen.append((args, threading.current_thread())), 1, 2)
+        assert handlers.join(10)
+    [(args, thread)] = seen
+    assert args == (1, 2) and thread is not threading.current_thread()
+
+
+def test_a_full_queue_refuses_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with Gate() as gate, made(max_workers=1, max_queue=1) as handlers:
+        assert handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        assert handlers.submit(CLIENT, gate)
+        assert not handlers.submit(CLIENT, gate)
+        assert len(handlers) == 2
+        gate.open()
+        assert handlers.join(10) and len(handlers) == 0
+        assert handlers.submit(CLIENT, gate)
+    assert not caplog.records
+
+
+def test_an_executor_that_was_shut_down_refuses_and_is_logged_once(
+    shared: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    handlers = Handlers(shared, owned=False)
+    shared.shutdown()
+    assert [handlers.submit(CLIENT, print) for _ in range(3)] == [False] * 3
+    assert len(handlers) == 0
+    [record] = caplog.records
+    assert record.name == LOGGER and record.levelno == logging.ERROR and "after shutdown" in record.getMessage()
+
+
+def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    executor = Refusing(RuntimeError("can't start new thread"))
+    handlers = Handlers(executor, owned=False)
+    now = [1000.0]
+    handlers._refusals = Complaint(logging.ERROR, "refused: %s", lambda: now[0])
+    for _ in range(3):
+        executor.error = RuntimeError("can't start new thread")
+        assert not handlers.submit(CLIENT, print)
+        executor.error = None
+        assert handlers.submit(CLIENT, print)
+    assert len(caplog.records) == 1, "once a second at most"
+    now[0] += 1
+    executor.error = RuntimeError("can't start new thread")
+    assert not handlers.submit(CLIENT, print) and not handlers.submit(CLIENT, print)
+    assert len(caplog.records) == 2
+
+
+def test_what_submit_raises_otherwise_is_raised_and_nothing_is_kept() -> None:
+    handlers = Handlers(Refusing(KeyboardInterrupt()), owned=False)
+    with pytest.raises(KeyboardInterrupt):
+        handlers.submit(CLIENT, print)
+    assert len(handlers) == 0
+
+
+def test_join_waits_for_the_running_and_the_queued() -> None:
+    with Gate() as gate, made(max_workers=1) as handlers:
+        handlers.submit(CLIENT, gate)
+        handlers.submit(CLIENT, gate)
+        assert not handlers.join(0)
+        joining = Background(lambda: handlers.join(10))
+        assert joining.still_waits()
+        gate.open()
+        assert joining.join() is True
+        assert len(handlers) == 0
+
+
+def test_join_of_nothing_does_not_wait() -> None:
+    with made() as handlers:
+        assert handlers.join() and handlers.join(0)
+
+
+def test_join_waits_for_its_own_handlers_alone(shared: Executor) -> None:
+    ours, theirs = Handlers(shared, owned=False), Handlers(shared, owned=False)
+    with Gate() as gate:
+        theirs.submit(CLIENT, gate)
+        gate.await_begun()
+        ours.close(10)
+        assert not theirs.join(0)
+        assert shared.submit(abs, -1)
+        gate.open()
+        theirs.close(10)
+    assert shared.submit(abs, -1).result(10) == 1
+
+
+def test_a_handler_that_joins_waits_for_the_others_and_not_for_itself() -> None:
+    with Gate() as gate, made(max_workers=2) as handlers:
+        outcome: list[bool] = []
+        handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, lambda: outcome.extend(map(handlers.join, (0, 10))))
+        eventually(lambda: outcome == [False])
+        gate.open()
+        eventually(lambda: outcome == [False, True])
+
+
+def test_a_handler_may_close() -> None:
+    handlers = Handlers(AdaptiveExecutor(), owned=True)
+    closing: list[None] = []
+    handlers.submit(CLIENT, lambda: closing.append(handlers.close(10)))
+    handlers.executor.shutdown()
+    assert closing == [None]
+
+
+def test_a_queued_handler_that_its_executor_cancels_is_waited_for_no_more(shared: Executor) -> None:
+    handlers = Handlers(shared, owned=False)
+    with Gate() as gate:
+        running = shared.submit(gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, gate)
+        joining = Background(lambda: handlers.join(10))
+        assert joining.still_waits()
+        shared.shutdown(wait=False, cancel_futures=True)
+        assert joining.join() is True
+        assert not running.done()
+
+
+def test_a_handler_that_was_cancelled_before_anybody_joined_is_not_waited_for() -> None:
+    executor = Refusing(None)
+    handlers = Handlers(executor, owned=False)
+    handlers.submit(CLIENT, print)
+    executor.futures[0].cancel()
+    assert handlers.join(0)
+
+
+def test_a_handler_that_is_submitted_while_somebody_joins_and_is_cancelled_is_not_waited_for() -> None:
+    executor = Refusing(None)
+    handlers = Handlers(executor, owned=False)
+    handlers.submit(CLIENT, print)
+    joining = Background(lambda: handlers.join(10))
+    eventually(lambda: handlers._joining)
+    handlers.submit(CLIENT, print)
+    for future in executor.futures:
+        future.cancel()
+    assert joining.join() is True
+
+
+def test_close_shuts_its_own_executor_down_and_waits_for_its_threads() -> None:
+    gate = Gate()
+    handlers = Handlers(AdaptiveExecutor(), owned=True)
+    handlers.submit(CLIENT, gate)
+    gate.await_begun()
+    gate.open()
+    handlers.close(None)
+    assert not any(thread.is_alive() for thread in gate.threads)
+    assert not handlers.submit(CLIENT, gate)
+    handlers.close(0)
+
+
+def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    handlers = Handlers(AdaptiveExecutor(max_workers=1), owned=True)
+
+    def stuck_here(gate: Gate) -> None:
+        gate()
+
+    with Gate() as gate:
+        handlers.submit(CLIENT, stuck_here, gate)
+        gate.await_begun()
+        handlers.submit("the next", gate)
+        now[0] += 12.5
+        with pytest.raises(TimeoutError) as caught:
+            handlers.close(0.001)
+        # It has been shut down all the same, and what is queued still runs.
+        assert not handlers.submit(CLIENT, gate)
+        gate.open()
+        handlers.close(10)
+    first, *lines = str(caught.value).split("\n")
+    assert first == "after 0.001 s these handlers still run:"
+    assert lines[0] == "('192.0.2.1', 4711): running for 12.5 s"
+    assert "in stuck_here" in lines[1] and __file__ in lines[1]
+    assert lines[-1] == "1 queued: the next"
+    assert not any(module.__file__ in line or "crew.py" in line for line in lines)
+
+
+def test_a_report_names_the_first_of_many_queued_handlers_only() -> None:
+    handlers = Handlers(Refusing(None), owned=False)
+    for number in range(MENTIONED + 1):
+        handlers.submit(number, print)
+    assert handlers.report() == f"{MENTIONED + 1} queued: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+
+
+def test_a_report_on_a_handler_without_a_python_frame() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    with made() as handlers:
+        handlers.submit(CLIENT, lock.acquire)
+        eventually(lambda: "running" in handlers.report())
+        report = handlers.report()
+        lock.release()
+    assert "(no Python frame)" in report
+
+
+def test_a_report_on_a_handler_that_waits_for_the_others() -> None:
+    def waits_here(handlers: Handlers) -> None:
+        handlers.join(TIMEOUT)
+
+    with made() as handlers, Gate() as gate:
+        handlers.submit("the one", gate)
+        gate.await_begun()
+        handlers.submit("the other", waits_here, handlers)
+        eventually(lambda: handlers._joining)
+        report = handlers.report().partition("the other: ")[2]
+        gate.open()
+    places = [line.rpartition(" in ")[2] for line in report.splitlines() if line.startswith('  File "')]
+    assert places[:2] == ["waits_here", "join"]
+    assert places[-1] == "wait"
+
+
+def test_handlers_that_are_done_are_forgotten_though_nobody_joins() -> None:
+    with made() as handlers:
+        for number in range(10):
+            handlers.submit(number, int)
+        eventually(lambda: len(handlers) == 0)
+        assert handlers.report() == ""
+
+
+def test_nothing_of_a_handler_that_is_done_is_kept() -> None:
+    with made() as handlers:
+        thing = Thing()
+        watch = weakref.ref(thing)
+        handlers.submit(CLIENT, thing.method, 1)
+        del thing
+        assert handlers.join(10)
+        collected(watch)
+
+
+def test_joins_that_race_with_the_last_handlers_all_end() -> None:
+    with made(max_workers=8) as handlers:
+        for _ in range(30):
+            joins = [Background(lambda: handlers.join(10)) for _ in range(4)]
+            for number in range(40):
+                handlers.submit(number, int)
+            assert handlers.join(10)
+            assert [join.join() for join in joins] == [True] * 4
+    assert len(handlers) == 0
+
+
+def test_a_polled_join_leaves_nothing_behind() -> None:
+    executor = Refusing(None)
+    handlers = Handlers(executor, owned=False)
+    handlers.submit(CLIENT, print)
+    for _ in range(3):
+        assert not handlers.join(0)
+    [future] = executor.futures
+    assert len(future._done_callbacks) <= 1
+
+
+def test_handlers_that_join_do_not_wait_for_each_other() -> None:
+    with made(max_workers=3) as handlers, Gate() as gate:
+        outcomes: list[bool] = []
+        meeting = threading.Barrier(2)
+
+        def join() -> None:
+            meeting.wait(10)
+            outcomes.append(handlers.join(20))
+
+        handlers.submit(CLIENT, gate)
+        handlers.submit(CLIENT, join)
+        handlers.submit(CLIENT, join)
+        eventually(lambda: len(handlers._joining) == 2)
+        # Whoever is no handler waits for both.
+        assert not handlers.join(0) and not outcomes
+        gate.open()
+        eventually(lambda: outcomes == [True, True])
+
+
+def test_whoever_is_no_handler_waits_for_a_handler_that_joins() -> None:
+    with made(max_workers=2) as handlers, Gate() as gate, Gate() as after:
+
+        def join() -> None:
+            handlers.join(10)
+            after()
+
+        handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, join)
+        eventually(lambda: handlers._joining)
+        joining = Background(lambda: handlers.join(10))
+        gate.open()
+        after.await_begun()
+        assert joining.still_waits()
+        after.open()
+        assert joining.join() is True
+
+
+def test_a_handler_that_its_executor_cancels_is_told_of_with_its_arguments(shared: Executor) -> None:
+    lost: list[Any] = []
+    handlers = Handlers(shared, owned=False, lost=lambda: lambda *args: lost.append(args))
+    with Gate() as gate:
+        handlers.submit(CLIENT, gate)
+        gate.await_begun()
+        handlers.submit(CLIENT, gate, "never")
+        shared.shutdown(wait=False, cancel_futures=True)
+        assert lost == [("never",)] and len(handlers) == 1
+
+
+def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:
+    with Gate() as gate:
+        handlers = Handlers(AdaptiveExecutor(finalizer=gate), owned=True)
+        handlers.submit(CLIENT, int)
+        assert handlers.join(10)
+        handlers.close(0.01)
+        gate.open()
+        handlers.close(10)
+
+
+def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers(AdaptiveExecutor(), owned=True)
+    with Gate() as gate:
+
+        def join(_: float) -> bool:
+            assert handlers.submit(CLIENT, gate)
+            gate.await_begun()
+            return True
+
+        monkeypatch.setattr(handlers, "join", join)
+        with pytest.raises(TimeoutError, match=r"after 0.01 s these handlers still run:\n.*running for"):
+            handlers.close(0.01)
+        monkeypatch.undo()
+        gate.open()
+        handlers.close(10)

@@ -1,0 +1,356 @@
+"""The socketserver mix-in: who handles what, what the knobs do, how a server and its loop end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, Background, Gate, eventually
+from support.server import (
+    LOOPBACK,
+    Echo,
+    Held,
+    Server,
+    ask,
+    closing_server,
+    connect,
+    handler,
+    looping,
+    made,
+    read_all,
+    serving,
+)
+
+from ebbpool import AdaptiveExecutor
+
+
+def test_each_connection_is_echoed() -> None:
+    with serving(made()) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(20)]
+        for number, client in enumerate(clients):
+            client.sendall(b"%d " % number * 1000)
+            client.shutdown(socket.SHUT_WR)
+        assert [read_all(client) for client in clients] == [b"%d " % number * 1000 for number in range(20)]
+
+
+def test_more_connections_than_are_accepted_at_once_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._servers.mixin.ACCEPTS", 3)
+    served: list[Any] = []
+    with (
+        closing_server(made(handler(lambda request: served.append(request.client_address)), max_workers=1)) as server,
+        ExitStack() as stack,
+    ):
+        # They are there before the loop looks for the first time.
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(10)]
+        with looping(server):
+            for client in clients:
+                assert read_all(client) == b""
+        assert served == [client.getsockname() for client in clients]
+
+
+def test_handlers_run_in_workers_that_are_named_after_the_server() -> None:
+    names: list[str] = []
+    with serving(made(handler(lambda _: names.append(threading.current_thread().name)))) as server:
+        ask(server)
+    assert [name.rpartition("_")[0] for name in names] == ["Server"]
+
+
+def test_the_knobs_are_class_attributes() -> None:
+    knobs = {"min_workers": 2, "max_workers": 200, "min_spare_workers": 20, "keep_alive": 3.0, "max_queue": 7}
+    with closing_server(made(**knobs, daemon_threads=True, thread_stack_size=512 * 1024)) as server:
+        pool: Any = server.pool_handlers.executor
+        settings = pool._settings
+        assert {name: getattr(settings, name) for name in knobs} == knobs
+        assert pool._crew.daemon and pool._when_full == "reject" and pool._crew.stack_size == 512 * 1024
+
+
+def test_a_knob_may_be_set_before_the_server_is_activated() -> None:
+    with closing_server(Server(LOOPBACK, Echo, bind_and_activate=False)) as server:
+        server.max_workers = 3
+        server.server_bind()
+        server.server_activate()
+        pool: Any = server.pool_handlers.executor
+        assert pool._max_workers == 3
+
+
+@pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
+def test_servers_share_an_executor_and_leave_it_alone(executor_type: type[ThreadPoolExecutor]) -> None:
+    with executor_type(max_workers=4, thread_name_prefix="shared") as pool:
+        names: list[str] = []
+        note = handler(lambda _: names.append(threading.current_thread().name))
+        with serving(made(note, executor=pool)) as one, serving(made(note, executor=pool)) as other:
+            ask(one)
+            ask(other)
+            assert one.pool_handlers.executor is other.pool_handlers.executor is pool
+        assert len(names) == 2 and all(name.startswith("shared_") for name in names)
+        assert pool.submit(abs, -1).result(TIMEOUT) == 1
+
+
+def test_a_server_waits_for_its_own_handlers_and_not_for_those_of_others() -> None:
+    with (
+        AdaptiveExecutor() as pool,
+        Gate() as gate,
+        serving(made(handler(lambda _: gate()), executor=pool)) as busy,
+        closing(connect(busy)),
+    ):
+        gate.await_begun()
+        with serving(made(executor=pool)) as other:
+            assert ask(other, b"still there") == b"still there"
+        assert not busy.join(0)
+        gate.open()
+
+
+def test_a_lane_is_an_executor_too() -> None:
+    with AdaptiveExecutor() as pool, serving(made(executor=pool.lane("web", limit=1))) as server:
+        assert ask(server, b"hello") == b"hello"
+
+
+def test_what_was_accepted_is_finished_after_the_listener_is_closed() -> None:
+    with Gate() as gate:
+
+        def answer(request: socketserver.BaseRequestHandler) -> None:
+            gate()
+            request.request.sendall(b"done")
+
+        server = made(handler(answer), max_workers=1)
+        with looping(server), ExitStack() as stack:
+            clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
+            gate.await_begun()
+            eventually(lambda: len(server.pool_handlers) == 3)
+            server.shutdown()
+            closed = Background(server.server_close)
+            eventually(lambda: server.socket.fileno() == -1)
+            assert closed.still_waits()
+            with pytest.raises(OSError):
+                connect(server)
+            gate.open()
+            closed.join()
+            assert [read_all(client) for client in clients] == [b"done"] * 3
+
+
+def test_leaving_the_with_block_waits_for_the_handlers() -> None:
+    with Gate() as gate:
+        with made(handler(lambda _: gate())) as server, looping(server), closing(connect(server)):
+            gate.await_begun()
+            opening = Background(gate.open)
+        opening.join()
+        assert len(server.pool_handlers) == 0
+
+
+def test_server_close_says_which_handlers_still_run() -> None:
+    with Gate() as gate:
+
+        def stuck_here(_: socketserver.BaseRequestHandler) -> None:
+            gate()
+
+        server = made(handler(stuck_here), shutdown_timeout=0.01)
+        with looping(server), closing(connect(server)) as client:
+            gate.await_begun()
+            server.shutdown()
+            with pytest.raises(TimeoutError) as caught:
+                server.server_close()
+            message = str(caught.value)
+            assert message.startswith("after 0.01 s these handlers still run:\n")
+            assert str(client.getsockname()) in message and "in stuck_here" in message and "running for" in message
+            assert server.socket.fileno() == -1
+            gate.open()
+            assert read_all(client) == b""
+        server.shutdown_timeout = None
+        server.server_close()
+
+
+def test_a_server_that_is_not_to_block_on_close_does_not() -> None:
+    with Gate() as gate:
+        server = made(handler(lambda _: gate()), block_on_close=False)
+        with looping(server), closing(connect(server)) as client:
+            gate.await_begun()
+            server.shutdown()
+            server.server_close()
+            assert not server.join(0) and not server.pool_handlers.submit("nobody", print)
+            gate.open()
+            assert read_all(client) == b""
+        assert server.join(TIMEOUT)
+
+
+def test_a_handler_may_shut_its_server_down_and_close_it() -> None:
+    def end(request: socketserver.BaseRequestHandler) -> None:
+        request.server.shutdown()
+        request.server.server_close()
+        request.request.sendall(b"ended")
+
+    server = made(handler(end))
+    loop = Background(server.serve_forever)
+    assert ask(server) == b"ended"
+    loop.join()
+    server.server_close()
+
+
+def test_join_waits_for_all_busy_workers_and_the_server_goes_on() -> None:
+    with Gate() as gate, serving(made(handler(lambda _: gate()))) as server:
+        with closing(connect(server)):
+            gate.await_begun()
+            assert not server.join(0)
+            joining = Background(server.join)
+            assert joining.still_waits()
+            gate.open()
+            assert joining.join() is True
+        assert ask(server) == b""
+
+
+def test_the_hooks_of_a_subclass_keep_their_meaning() -> None:
+    calls: list[str] = []
+
+    class Noting(Server):
+        def get_request(self) -> Any:
+            pair = super().get_request()
+            calls.append("get_request")
+            return pair
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            calls.append("verify_request")
+            return True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            calls.append("process_request")
+            super().process_request(request, client_address)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            calls.append("process_request_thread")
+            super().process_request_thread(request, client_address)
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            calls.append("finish_request")
+            super().finish_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            calls.append("shutdown_request")
+            super().shutdown_request(request)
+
+        def close_request(self, request: Any) -> None:
+            calls.append("close_request")
+            super().close_request(request)
+
+    with serving(Noting(LOOPBACK, Echo)) as server:
+        ask(server)
+    assert calls == [
+        "get_request",
+        "verify_request",
+        "process_request",
+        "process_request_thread",
+        "finish_request",
+        "shutdown_request",
+        "close_request",
+    ]
+
+
+def test_handle_request_handles_one_request() -> None:
+    with closing_server(made()) as server, closing(connect(server)) as first, closing(connect(server)) as second:
+        first.sendall(b"first")
+        first.shutdown(socket.SHUT_WR)
+        server.handle_request()
+        assert read_all(first) == b"first"
+        assert server.join(TIMEOUT)
+        second.sendall(b"second")
+        second.shutdown(socket.SHUT_WR)
+        server.handle_request()
+        assert read_all(second) == b"second"
+
+
+def test_handle_request_gives_up_after_its_timeout() -> None:
+    timeouts: list[str] = []
+    with closing_server(made(timeout=0.001, handle_timeout=lambda _: timeouts.append("over"))) as server:
+        server.handle_request()
+    assert timeouts == ["over"]
+
+
+def test_service_actions_are_called_while_nothing_happens() -> None:
+    called = threading.Semaphore(0)
+    with serving(made(service_actions=lambda _: called.release()), poll_interval=0.001):
+        assert all(called.acquire(timeout=TIMEOUT) for _ in range(3))
+
+
+def test_shutdown_does_not_wait_for_the_poll_interval() -> None:
+    with serving(made(), poll_interval=3600) as server:
+        assert ask(server, b"hello") == b"hello"
+
+
+def test_join_takes_any_number_of_seconds_and_names_a_bad_one() -> None:
+    with closing_server(made()) as server:
+        assert server.join(-1) and server.join(float("inf")) and server.join(None)
+        with pytest.raises(TypeError, match="timeout must be a number of seconds, not 'soon'"):
+            server.join("soon")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="timeout must be a number of seconds, not nan"):
+            server.join(float("nan"))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_shutdown_waits_for_the_end_of_the_loop(runs: int) -> None:
+    with closing_server(made()) as server:
+        for _ in range(runs):
+            with Held(server) as held:
+                loop = Background(lambda: server.serve_forever(0.001))
+                held.await_held()
+                stopping = Background(server.shutdown)
+                assert stopping.still_waits()
+                held.let_go()
+                stopping.join()
+                loop.join()
+
+
+def test_a_loop_that_was_shut_down_may_be_run_again() -> None:
+    with closing_server(made()) as server:
+        for message in (b"once", b"twice"):
+            with looping(server):
+                assert ask(server, message) == message
+            assert server.socket.getblocking()
+
+
+def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
+    with closing_server(made()) as server:
+        stopping = Background(server.shutdown)
+        assert stopping.still_waits()
+        server.serve_forever(3600)
+        stopping.join()
+
+
+def test_the_loop_may_shut_itself_down() -> None:
+    with closing_server(made(service_actions=lambda self: self.shutdown())) as server:
+        server.serve_forever(0.001)
+
+
+def test_a_loop_whose_listener_is_closed_ends() -> None:
+    server = made()
+    loop = Background(lambda: server.serve_forever(0.001))
+    assert ask(server, b"hello") == b"hello"
+    server.server_close()
+    loop.join()
+
+
+def test_a_server_does_not_keep_the_interpreter_from_its_end() -> None:
+    script = (
+        "import socketserver, threading, time; from ebbpool.socketserver import AdaptivePoolTCPServer as Server\n"
+        "class Hanging(socketserver.BaseRequestHandler):\n"
+        "    def handle(self): begun.set(); time.sleep(600)\n"
+        "class Daemonic(Server): daemon_threads = True\n"
+        "begun = threading.Event(); server = Daemonic(('127.0.0.1', 0), Hanging)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "import socket; client = socket.create_connection(server.server_address); begun.wait(); print('ends')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
+
+
+def test_the_log_of_a_server_is_quiet_when_all_is_well(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "ebbpool.socketserver"), serving(made()) as server:
+        assert ask(server, b"hello") == b"hello"
+    assert not caplog.records

@@ -1,0 +1,414 @@
+"""AdaptiveExecutor.map: order, laziness, time-outs, and what happens when it stops half-way."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._work import maps
+
+
+class Source:
+    """An iterator over the natural numbers that counts what was taken from it."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.taken = 0
+        self.stop = stop
+
+    def __iter__(self) -> Source:
+        return self
+
+    def __next__(self) -> int:
+        if self.taken == self.stop:
+            raise StopIteration
+        self.taken += 1
+        return self.taken - 1
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    """The first item finishes last."""
+    last_done = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert last_done.wait(TIMEOUT)
+        if number == 3:
+            last_done.set()
+        return number * number
+
+    with AdaptiveExecutor(4) as pool:
+        assert list(pool.map(work, range(4), timeout=TIMEOUT)) == [0, 1, 4, 9]
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 3, 100])
+@pytest.mark.parametrize("buffersize", [None, 1, 4, 1000])
+def test_many_items(chunksize: int | None, buffersize: int | None) -> None:
+    with AdaptiveExecutor(4) as pool:
+        results = pool.map(pow, range(300), itertools.repeat(2), chunksize=chunksize, buffersize=buffersize)
+        assert list(results) == [number * number for number in range(300)]
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_the_shortest_iterable_decides(buffersize: int | None) -> None:
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(lambda *items: items, range(3), "abcd", itertools.count(10), buffersize=buffersize)
+        assert list(results) == [(0, "a", 10), (1, "b", 11), (2, "c", 12)]
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_no_items(buffersize: int | None) -> None:
+    with AdaptiveExecutor(2) as pool:
+        assert list(pool.map(int, [], buffersize=buffersize)) == []
+
+
+def test_map_returns_an_iterator() -> None:
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(int, "12")
+        assert iter(results) is results
+        assert next(results) == 1
+        assert next(results) == 2
+        with pytest.raises(StopIteration):
+            next(results)
+
+
+def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
+    with AdaptiveExecutor(3) as pool, Gate() as gate:
+        source = Source(3)
+        results = pool.map(gate, source)
+        assert source.taken == 3
+        gate.await_begun(3)
+        gate.open()
+        assert list(results) == [0, 1, 2]
+
+
+@pytest.fixture(params=[True, False], ids=["until 3.15", "since 3.16"])
+def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the error of a call ends the iterator, as the standard library has it in this or that Python."""
+    monkeypatch.setattr(maps, "ENDS", request.param)
+    return bool(request.param)
+
+
+def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> None:
+    with AdaptiveExecutor(1) as pool, ThreadPoolExecutor(1) as stock:
+        left = []
+        for executor in (pool, stock):
+            results = executor.map(lambda number: 1 // number, [1, 0, 1])
+            assert next(results) == 1
+            with pytest.raises(ZeroDivisionError):
+                next(results)
+            left.append(list(results))
+    assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("error", [Boom, TimeoutError, KeyboardInterrupt])
+@pytest.mark.parametrize("chunksize", [None, 1, 3])
+@pytest.mark.parametrize("buffersize", [None, 4])
+def test_an_error_comes_in_its_place(
+    buffersize: int | None, chunksize: int | None, error: type[BaseException], ends: bool
+) -> None:
+    def work(number: int) -> int:
+        if number in (2, 3, 7):
+            raise error(number)
+        return number
+
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(work, range(9), buffersize=buffersize, chunksize=chunksize, timeout=TIMEOUT)
+        assert (next(results), next(results)) == (0, 1)
+        with pytest.raises(error, match="2"):
+            next(results)
+        if not ends:
+            with pytest.raises(error, match="3"):
+                next(results)
+            assert [next(results) for _ in range(3)] == [4, 5, 6]
+            with pytest.raises(error, match="7"):
+                next(results)
+            assert next(results) == 8
+        with pytest.raises(StopIteration):
+            next(results)
+
+
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None, ends: bool) -> None:
+    gate, begun = Gate(), []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise Boom
+        gate()
+
+    with AdaptiveExecutor(1) as pool, gate:
+        results = pool.map(work, range(3), buffersize=buffersize)
+        gate.await_begun()
+        with pytest.raises(Boom):
+            next(results)
+        assert (pool._work_queue.qsize() == 0) is ends
+        gate.open()
+        wait_for_idle(pool)
+        assert begun == ([0, 1] if ends else [0, 1, 2])
+        assert pool.stats().cancelled == int(ends)
+
+
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_closing_the_iterator_cancels_what_has_not_begun(buffersize: int | None) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        results = pool.map(lambda number: number if number == 0 else gate(number), range(3), buffersize=buffersize)
+        assert next(results) == 0
+        gate.await_begun()
+        results.close()  # type: ignore[attr-defined]
+        assert pool._work_queue.qsize() == 0
+        gate.open()
+        wait_for_idle(pool)
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_a_map_that_times_out_cancels_the_rest(buffersize: int | None, timeout: float, ends: bool) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        results = pool.map(gate, range(2), timeout=timeout, buffersize=buffersize)
+        gate.await_begun()
+        with pytest.raises(TimeoutError):
+            next(results)
+        assert list(results) == []
+        assert pool._work_queue.qsize() == 0
+        gate.open()
+        wait_for_idle(pool)
+        assert gate.nobody_begins()
+
+
+def test_results_that_are_there_do_not_time_out() -> None:
+    with AdaptiveExecutor(2) as pool:
+        assert list(pool.map(int, "123", timeout=TIMEOUT)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("buffersize", [1, 2, 5])
+def test_a_buffer_takes_the_input_as_the_results_are_taken(buffersize: int) -> None:
+    with AdaptiveExecutor(8) as pool:
+        source = Source()
+        results = pool.map(lambda number: number, source, buffersize=buffersize)
+        assert source.taken <= buffersize
+        for handed_out in range(50):
+            assert next(results) == handed_out
+            assert source.taken <= handed_out + 1 + buffersize
+        results.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("buffersize", [1, 2, 5])
+def test_a_buffer_is_filled_and_never_overshot(buffersize: int) -> None:
+    """While a caller waits for a result, `buffersize` items have been submitted and not handed out."""
+    gates = [Gate() for _ in range(12)]
+    with AdaptiveExecutor(20) as pool:
+        source = Source(12)
+        results = pool.map(lambda number: gates[number](number), source, buffersize=buffersize)
+        try:
+            begun = 0
+            for handed_out in range(12):
+                waiting = Background(lambda: next(results))
+                while begun < min(12, handed_out + buffersize):
+                    gates[begun].await_begun()
+                    begun += 1
+                assert waiting.still_waits()
+                assert source.taken == begun
+                gates[handed_out].open()
+                assert waiting.join() == handed_out
+        finally:
+            for gate in gates:
+                gate.open()
+    assert source.taken == 12
+
+
+def test_a_buffer_bounds_what_runs_at_once() -> None:
+    with AdaptiveExecutor(8) as pool, Gate() as gate:
+        results = pool.map(gate, itertools.count(), buffersize=3)
+        waiting = Background(lambda: next(results))
+        gate.await_begun(3)
+        assert gate.nobody_begins()
+        gate.open()
+        assert waiting.join() == 0
+        results.close()  # type: ignore[attr-defined]
+    assert gate.peak == 3
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_an_input_that_fails_passes_its_error_on(buffersize: int | None) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise Boom("input")
+
+    with AdaptiveExecutor(2) as pool:
+        with pytest.raises(Boom, match="input"):
+            list(pool.map(lambda number: number, source(), buffersize=buffersize))
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+def test_shutdown_in_the_middle_of_a_buffered_map() -> None:
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(lambda number: number, itertools.count(), buffersize=2)
+        assert next(results) == 0
+        pool.shutdown()
+        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+            list(results)
+
+
+@contextmanager
+def place(kind: str) -> Iterator[Any]:
+    """A pool, or a lane of one."""
+    with AdaptiveExecutor(2) as pool:
+        yield pool if kind == "pool" else pool.lane("narrow", limit=2)
+
+
+def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
+    """Return the results until the error, which is the end."""
+    got = []
+    with pytest.raises(RuntimeError, match=error):
+        while True:
+            got.append(next(results))
+    assert list(results) == []
+    return got
+
+
+@pytest.mark.parametrize("kind", ["pool", "lane"])
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_what_was_read_before_a_shutdown_is_handed_out(
+    kind: str, method: str, chunksize: int | None, count: int, begun: bool, more: bool
+) -> None:
+    with place(kind) as executor:
+        source = Source(count + more)
+        results = getattr(executor, method)(str, source, buffersize=4, chunksize=chunksize)
+        got = [next(results)] if begun else []
+        executor.shutdown()
+        if more:
+            got += read_to_the_end(results, "cannot schedule new futures after shutdown")
+        else:
+            got += results
+    assert sorted(got) == [str(number) for number in range(count)]
+    assert source.taken == count + more
+
+
+@pytest.mark.parametrize("kind", ["pool", "lane"])
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize("chunksize", [None, 1])
+def test_what_runs_or_waits_at_a_shutdown_is_handed_out(kind: str, method: str, chunksize: int | None) -> None:
+    with place(kind) as executor, Gate() as gate:
+        source = Source()
+        results = getattr(executor, method)(gate, source, buffersize=5, chunksize=chunksize)
+        gate.await_begun(2)
+        executor.shutdown(wait=False)
+        waiting = Background(lambda: next(results))
+        assert waiting.still_waits()
+        assert source.taken == 5, "nothing is read for tasks that nobody takes"
+        gate.open()
+        got = [waiting.join(), *read_to_the_end(results, "cannot schedule new futures after shutdown")]
+    assert sorted(got) == [0, 1, 2, 3, 4]
+
+
+class Moody(AdaptiveExecutor):
+    """An executor that takes tasks, or does not."""
+
+    mood: RuntimeError | None = None
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        if self.mood is not None:
+            raise self.mood
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize("chunksize", [None, 1, 2])
+def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chunksize: int | None) -> None:
+    ran: list[int] = []
+    with Moody(2) as pool:
+        results = getattr(pool, method)(ran.append, Source(), buffersize=4, chunksize=chunksize)
+        wait_for_idle(pool)
+        pool.mood = RuntimeError("not in the mood")
+        assert read_to_the_end(results, "not in the mood") == [None] * 4
+        pool.mood = None
+        assert sorted(ran) == [0, 1, 2, 3]
+
+
+def test_a_runtime_error_of_the_input_is_none_of_submit() -> None:
+    def source() -> Iterator[int]:
+        yield from range(4)
+        raise RuntimeError("input")
+
+    with AdaptiveExecutor(2) as pool, pytest.raises(RuntimeError, match="input"):
+        list(pool.map(str, source(), buffersize=4))
+
+
+def test_map_after_shutdown() -> None:
+    pool = AdaptiveExecutor(2)
+    pool.shutdown()
+    for buffersize in (None, 2):
+        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+            list(pool.map(int, "12", buffersize=buffersize))
+
+
+@pytest.mark.parametrize(
+    ("buffersize", "error", "text"),
+    [
+        (0, ValueError, "None or > 0, not 0"),
+        (-1, ValueError, "None or > 0, not -1"),
+        (1.5, TypeError, "an integer or None, not 1.5"),
+        ("2", TypeError, "an integer or None, not '2'"),
+        (True, TypeError, "an integer or None, not True"),
+    ],
+)
+def test_a_bad_buffersize_takes_nothing_from_the_input(buffersize: Any, error: type[Exception], text: str) -> None:
+    with AdaptiveExecutor(2) as pool:
+        source = Source(3)
+        with pytest.raises(error, match=f"buffersize must be {text}"):
+            pool.map(int, source, buffersize=buffersize)
+        assert source.taken == 0
+        assert list(pool.map(int, source)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_a_function_that_is_none_takes_nothing_from_the_input(buffersize: int | None) -> None:
+    with AdaptiveExecutor(2) as pool:
+        source = Source(3)
+        with pytest.raises(TypeError, match=r"fn.*17"):
+            pool.map(17, source, buffersize=buffersize)  # type: ignore[arg-type]
+        assert source.taken == 0
+        assert pool.stats().submitted == 0
+
+
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_a_map_lets_go_of_the_results_it_handed_out(buffersize: int | None) -> None:
+    with no_collector(), AdaptiveExecutor(2) as pool:
+        things = {number: Thing() for number in range(8)}
+        references = [weakref.ref(thing) for thing in things.values()]
+        results = pool.map(things.pop, range(8), buffersize=buffersize)
+        for reference in references:
+            next(results)
+            gone(reference)
+
+
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_a_map_lets_go_of_the_items_it_is_done_with(buffersize: int | None) -> None:
+    with no_collector(), AdaptiveExecutor(2) as pool:
+        things = [Thing() for _ in range(20)]
+        references = [weakref.ref(thing) for thing in things]
+        results = pool.map(lambda thing: None, (things.pop(0) for _ in range(20)), buffersize=buffersize)
+        for reference in references[:10]:
+            next(results)
+            gone(reference)
+        results.close()  # type: ignore[attr-defined]
+
+
+def test_map_inside_a_worker() -> None:
+    with AdaptiveExecutor(1) as pool:
+        outer = pool.submit(lambda: list(pool.map(pow, range(4), [2] * 4)))
+        assert outer.result(TIMEOUT) == [0, 1, 4, 9]

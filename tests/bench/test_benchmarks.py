@@ -1,0 +1,450 @@
+"""The machinery of `benchmarks/` on tiny sizes: what it measures and reports, what it does with failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.benchmark import importable, question_of
+from support.common import TIMEOUT, Boom
+
+import ebbpool
+from benchmarks import _report, _runner, loop_lag
+from benchmarks.__main__ import main
+from benchmarks._cell import gil_enabled
+from benchmarks._floor import BatchedWorkers
+from benchmarks._model import (
+    POOL_QUESTIONS,
+    QUESTIONS,
+    SERVER_QUESTIONS,
+    Column,
+    Question,
+    Settings,
+    load_question,
+    percentile,
+)
+from benchmarks._peer import Peer, Unavailable
+from benchmarks._peers import BY_NAME, PEERS
+from benchmarks._pools import ExecutorPool, stdlib
+
+OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
+PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
+    "offload": ("stdlib", OURS, "batched", "run", "own-loop", "own-loop-to-thread", "anyio", "anyio-ebbpool"),
+    "anyio_tasks": ("anyio", "anyio-ebbpool", "anyio-installed"),
+    "loop_lag": ("stdlib", "batched", "run"),
+    "fastapi_burst": ("fastapi", "fastapi-installed"),
+    "fastapi_rate": ("fastapi", "fastapi-own-loop"),
+    "simple_sum": ("stdlib", OURS, "fastthreadpool", "ebbpool-fastthreadpool"),
+    "cold_map": ("stdlib", OURS),
+    "semaphore": ("lock", "semaphore", "ebbpool-semaphore"),
+    "timers": ("timer", OURS),
+    "lanes": ("stdlib", OURS),
+    "fairness": ("stdlib", OURS),
+}
+NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
+    "offload": "offload",
+    "anyio_tasks": "offload",
+    "loop_lag": "offload",
+    "fastapi_burst": "serves",
+    "fastapi_rate": "serves",
+    "semaphore": "semaphore",
+}
+TINY: dict[str, dict[str, Any]] = {
+    "submit_collect": {"tasks": 20, "repeats": 2},
+    "round_trip": {"trips": 5, "repeats": 2},
+    "map_items": {"trivial": 20, "computing": 20, "turns": 10, "repeats": 2},
+    "cold_burst": {"tasks": 4, "sleep": 0.0},
+    "computing": {"tasks": 4, "turns": 10},
+    "sizing": {"turns": 10, "share": 0.001, "repeats": 2},
+    "offload": {"gathered": 10, "single": 5, "repeats": 2},
+    "anyio_tasks": {"tasks": 10, "repeats": 2},
+    "loop_lag": {"calls": 150, "period": 0.001, "repeats": 1},
+    "fastapi_burst": {"clients": 4, "repeats": 1},
+    "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.5},
+    "memory": {"tasks": 50},
+    "simple_sum": {"jobs": 20, "repeats": 2},
+    "cold_map": {"tasks": 4, "sleep": 0.0},
+    "semaphore": {"pairs": 20, "contended": 20, "checked": 20, "repeats": 2},
+    "timers": {"divisor": 100, "shots": 5, "spacing": 0.001},
+    "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
+    "fairness": {"tasks": 200, "nap": 0.0001},
+    "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
+}
+BROKEN = """
+import os
+from benchmarks._model import Column, Question
+
+def measure(peer, params):
+    if peer.name == "loop":
+        raise ArithmeticError("broken on purpose")
+    if peer.name == "simplequeue":
+        import threading
+        threading.Event().wait()
+    return {"processors": [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1]}
+
+QUESTION = Question(
+    module=__name__, title="A broken question", method="for the tests",
+    columns=(Column("processors", "processors"),),
+    variants=lambda peer, settings: [{"workers": 1}], sizes=lambda quick: {}, measure=measure,
+)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What every cell finds first: a pebble that cannot be imported, a question that fails."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "pebble.py").write_text("raise ImportError('kept away by the test')\n")
+    (folder / "extra").mkdir()
+    (folder / "extra" / "broken.py").write_text(BROKEN)
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([inherited] if inherited else [])]))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def bench(out: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Returns the exit status, the JSON and the text of a run."""
+    status = main([*arguments, "--out", str(out)])
+    (written,) = out.glob("*.json")
+    found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    return status, found, written.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+def cells(found: dict[str, Any], question: str, peer: str) -> list[dict[str, Any]]:
+    return [cell for cell in found["questions"][question]["cells"] if cell["peer"] == peer]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_peer_has_cells_or_a_reason(name: str) -> None:
+    question = load_question(f"benchmarks.{name}")
+    settings = Settings()
+    assert question.name == name
+    for peer in PEERS:
+        chosen = question.variants(peer, settings)
+        assert chosen, f"{peer.name} would vanish from {name}"
+        if not isinstance(chosen, str):
+            assert name not in NEEDS or getattr(peer, NEEDS[name]) is not None
+    for target in question.targets(settings):
+        assert target.metric in {column.metric for column in question.columns}
+        for peer_name, where in ((target.peer, target.where), (target.rival, target.rival_where)):
+            if peer_name is not None:
+                assert (target.where if where is None else where) in question.variants(BY_NAME[peer_name], settings)
+    assert not isinstance(question.variants(BY_NAME[question.rival[0]], settings), str)
+
+
+def test_no_question_goes_untried() -> None:
+    assert set(PEERS_OF) == set(TINY) == set(QUESTIONS) - set(SERVER_QUESTIONS)
+
+
+def test_peers_are_named_once() -> None:
+    assert len(BY_NAME) == len(PEERS) == len({peer.label for peer in PEERS})
+
+
+class NoSemaphore:
+    """Lets everybody in."""
+
+    def acquire(self) -> None:
+        pass
+
+    release = acquire
+
+
+@pytest.mark.parametrize(("make", "meets"), [(NoSemaphore, True), (threading.Semaphore, False)])
+def test_who_does_not_exclude_is_found_out(make: Callable[[], Any], meets: bool) -> None:
+    params = {"permits": 1, "pairs": 4, "contended": 4, "checked": 400, "repeats": 1}
+    peer = Peer("made-up", "made up", semaphore=lambda permits: make())
+    (met,) = load_question("benchmarks.semaphore").measure(peer, params)["met"]
+    assert (met > 0) is meets
+
+
+def test_a_wrong_sum_is_a_failure() -> None:
+    class Forgetful(ExecutorPool):
+        def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+            return super().each(fn, items)[1:-1]
+
+    peer = Peer("made-up", "made up", open=lambda workers, keep_alive: Forgetful(stdlib, workers, keep_alive))
+    with pytest.raises(ArithmeticError, match="3 of 3 sums are wrong"):
+        load_question("benchmarks.simple_sum").measure(peer, {"jobs": 20, "repeats": 2, "workers": 2})
+
+
+@pytest.mark.parametrize("peer", ["loop", "simplequeue", "stdlib", "multiprocessing", OURS])
+def test_pools_give_every_result(peer: str) -> None:
+    build = BY_NAME[peer].open
+    assert build is not None
+    with build(3, 10.0) as pool:
+        assert pool.burst(lambda: 7, 5) == [7] * 5
+        assert pool.one(lambda: 8) == 8
+        if peer not in ("loop", "simplequeue"):
+            assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
+        mapped = pool.map(lambda item: item + 1, range(5))
+        assert mapped == ([[1, 2, 3, 4, 5]] if peer == "simplequeue" else [1, 2, 3, 4, 5])
+        most = {"loop": 0, "multiprocessing": 3 + 3}.get(peer, 3)
+        assert (0 if peer == "loop" else 1) <= pool.threads() <= most
+
+
+@pytest.mark.parametrize(("name", "peer"), [(name, peer) for name in PEERS_OF for peer in PEERS_OF[name]])
+def test_measures_what_its_columns_show(name: str, peer: str) -> None:
+    importable(BY_NAME[peer])
+    question = load_question(f"benchmarks.{name}")
+    variants = question.variants(BY_NAME[peer], Settings(workers=(2,)))
+    assert not isinstance(variants, str)
+    variant = variants[0] | ({"workers": min(8, variants[0]["workers"])} if "workers" in variants[0] else {})
+    try:
+        samples = question.measure(BY_NAME[peer], variant | TINY[name])
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    never_leaves = {"shrunk"} if peer == "stdlib" else set()
+    not_everywhere = {"cpu"} if Path("/proc").exists() else {"cpu", "switches"}
+    assert set(samples) | never_leaves | not_everywhere >= {column.metric for column in question.columns}
+    for metric, values in samples.items():
+        assert values, metric
+        assert all(math.isfinite(value) for value in values), metric
+        assert metric == "net" or min(values) >= 0
+    if "errors" in samples:
+        assert not any(samples["errors"])
+
+
+@pytest.mark.parametrize("load", ["functions", "built-ins", "map", "run", "submit", "lane"])
+def test_every_load_comes_to_its_end(load: str) -> None:
+    samples = load_question("benchmarks.fairness").measure(BY_NAME[OURS], TINY["fairness"] | {"load": load})
+    assert all(values and min(values) >= 0 for values in samples.values())
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+def test_other_loops(loop: str) -> None:
+    pytest.importorskip(loop)
+    pytest.importorskip("anyio")
+    for name, peer in (("offload", "anyio"), ("anyio_tasks", "anyio"), ("loop_lag", "stdlib")):
+        if loop in BY_NAME[peer].loops:
+            # In a process of its own: trio keeps its threads for a while.
+            params = TINY[name] | {"loop": loop, "workers": 2}
+            answer = _runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
+            assert answer["status"] == "ok", answer
+            assert all(answer["samples"].values())
+
+
+def test_a_missing_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(Unavailable, match="uvloop"):
+        load_question("benchmarks.offload").measure(
+            BY_NAME["stdlib"], TINY["offload"] | {"loop": "uvloop", "workers": 1}
+        )
+
+
+def test_the_floor_gives_every_result_and_error() -> None:
+    def fail() -> None:
+        raise Boom
+
+    async def main() -> list[Any]:
+        floor = BatchedWorkers(asyncio.get_running_loop(), 3)
+        try:
+            calls = [floor.call(lambda at=at: at) for at in range(200)]  # type: ignore[misc]
+            return [*await asyncio.gather(*calls), *await asyncio.gather(floor.call(fail), return_exceptions=True)]
+        finally:
+            floor.close()
+
+    *results, error = asyncio.run(asyncio.wait_for(main(), TIMEOUT))
+    assert results == list(range(200))
+    assert isinstance(error, Boom)
+
+
+def test_the_floor_wakes_the_loop_once_for_many() -> None:
+    woken, last = list[Any](), threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def counted(callback: Callable[[], object]) -> Any:
+            woken.append(callback)
+            return wake(callback)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment]
+        floor = BatchedWorkers(loop, 1)
+        try:
+            calls = [floor.call(lambda: None) for _ in range(100)] + [floor.call(last.set)]
+            assert last.wait(TIMEOUT)  # the loop is held up until all have run
+            await asyncio.gather(*calls)
+        finally:
+            floor.close()
+
+    asyncio.run(main())
+    assert 1 <= len(woken) <= 2
+
+
+class ScriptedLoop:
+    """Notes what is to be called later, and when."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        self.calls.append((delay, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.calls.clear()
+
+
+def test_lag_counts_every_moment_of_a_stall() -> None:
+    now, loop = 100.0, ScriptedLoop()
+    heart = loop_lag.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
+    assert [delay for delay, _ in loop.calls] == [1.0]
+    now = 101.25
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25]
+    assert loop.calls[0][0] == 0.75
+    now = 106.5
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5]
+    assert loop.calls[0][0] == 0.5
+    now = 108.0
+    assert heart.cut() == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5, 1.0, 0.0]
+    assert heart.cut() == []
+    heart.stop()
+    assert not loop.calls
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "expected"),
+    [([3.0], 0.99, 3.0), (range(1, 101), 0.99, 99), (range(1, 101), 1.0, 100), ([2, 1], 0.5, 1), ([1, 2, 3], 0.0, 1)],
+)
+def test_percentile(samples: list[float], share: float, expected: float) -> None:
+    assert percentile(samples, share) == expected
+
+
+def test_quick_round(tmp_path: Path, modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = ("stdlib", "ebbpool", "ebbpool-pure", "pebble", "asgiref")
+    status, found, text = bench(
+        tmp_path / "out", "submit_collect", "--quick", "--workers", "2", "--peers", ",".join(peers)
+    )
+    assert status == 0
+    printed = capsys.readouterr().out
+
+    assert cells(found, "submit_collect", "ebbpool-pure")[0]["status"] == "ok"
+    assert cells(found, "submit_collect", OURS)[0]["status"] == "ok"
+    assert found["versions"]["ebbpool-pure"] == ebbpool.__version__
+    assert "plain" in found["core"]
+    for facts in ("python", "gil", "cpu_count"):
+        assert facts in found["machine"]
+    assert found["machine"]["gil"] is gil_enabled()
+
+    (missing,) = cells(found, "submit_collect", "pebble")
+    assert missing["status"] == "missing"
+    assert missing["reason"] == found["versions"]["pebble"] == "not installed: kept away by the test"
+    (senseless,) = cells(found, "submit_collect", "asgiref")
+    assert senseless["status"] == "n/a"
+    for reason in (missing["reason"], senseless["reason"]):
+        assert reason in text
+        assert reason in printed
+
+    table = found["questions"]["submit_collect"]["table"]
+    rows = {row[1]: row for row in table["rows"]}
+    samples = cells(found, "submit_collect", "stdlib")[0]["samples"]
+    assert rows["ThreadPoolExecutor"] == [
+        "workers=2",
+        "ThreadPoolExecutor",
+        f"{samples['us'][0]:.3f}",
+        "1.00",
+        f"{samples['threads'][0]:.0f}",
+    ]
+    ours = cells(found, "submit_collect", "ebbpool-pure")[0]["samples"]
+    assert rows["ebbpool (plain)"][3] == f"{samples['us'][0] / ours['us'][0]:.2f}"
+    assert rows["pebble"][2:] == [missing["reason"]]
+    assert _report.plain(_report.Table(**table)) in text
+
+
+def test_a_failing_cell_is_reported_and_the_rest_goes_on(tmp_path: Path, modules: Path) -> None:
+    status, found, text = bench(
+        tmp_path / "out", "extra.broken", "--rounds", "2", "--peers", "loop,stdlib,multiprocessing"
+    )
+    assert status == 1
+    failed = cells(found, "broken", "loop")
+    assert [cell["status"] for cell in failed] == ["failed", "failed"]
+    assert failed[0]["reason"].endswith("ArithmeticError: broken on purpose")
+    assert "FAILED loop workers=1, round 2" in text
+    assert "failed: ArithmeticError: broken on purpose" in text
+    for peer in ("stdlib", "multiprocessing"):
+        assert [cell["status"] for cell in cells(found, "broken", peer)] == ["ok", "ok"]
+
+
+def test_a_cell_out_of_time_is_ended(modules: Path) -> None:
+    question = load_question("extra.broken")
+    answer = _runner.run_cell(question, BY_NAME["simplequeue"], {"workers": 1}, None, timeout=0.5)
+    assert answer["status"] == "timeout"
+    assert "0.5 s" in answer["reason"]
+
+
+def test_pin(tmp_path: Path, modules: Path) -> None:
+    status, found, _ = bench(tmp_path / "out", "extra.broken", "--rounds", "1", "--peers", "stdlib", "--pin")
+    assert status == 0
+    if _runner.pinning_available():
+        assert found["settings"]["pin"] in _runner.processors()
+        assert found["settings"]["pinned"].startswith("every cell held to processor")
+        assert cells(found, "broken", "stdlib")[0]["samples"] == {"processors": [1]}
+    else:
+        assert found["settings"]["pinned"] == "not available"
+
+
+def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def scripted(question: Question, peer: Peer, params: dict[str, Any], *_: object) -> dict[str, Any]:
+        assert params == {"tasks": 1, "workers": 2}
+        asked.append(peer.name)
+        broken = {"loop": "missing", "simplequeue": "timeout", "multiprocessing": "failed"}
+        if peer.name in broken:
+            return {"status": broken[peer.name], "reason": "scripted"}
+        return {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
+
+    monkeypatch.setattr(_runner, "run_cell", scripted)
+    names = ("loop", "simplequeue", "stdlib", "multiprocessing", "to-thread")
+    settings = Settings(rounds=2, peers=names)
+    plan = _runner.Plan.of(question_of(Column("us", "µs")), settings)
+    announced: list[str] = []
+    outcomes = list(_runner.run(plan, settings, announced.append))
+
+    assert sorted(asked[:4]) == sorted(names[:4])
+    assert sorted(asked[4:]) == ["multiprocessing", "stdlib"]
+    assert asked[0] != asked[4] or asked[1] != asked[5]
+    assert len(announced) == len(plan.cells) * plan.rounds
+    assert [found.status for found in outcomes if found.peer == "to-thread"] == ["n/a"]
+    assert sum(found.broken for found in outcomes) == 3
+
+
+def test_plot(tmp_path: Path, modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    status, _, _ = bench(tmp_path, "extra.broken", "--rounds", "1", "--peers", "stdlib,multiprocessing", "--plot")
+    assert status == 0
+    (drawn,) = tmp_path.glob("*-broken.png")
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert str(drawn) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no_such_question",),
+        ("--peers", "stdlib,nobody"),
+        ("--workers", "0"),
+        ("--rounds", "0"),
+        ("sizing", "--loads", "tiny", "gzip"),
+        ("sizing", "--plot", "sizing.pdf"),
+        ("sizing", "computing", "--plot", "two.svg"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert arguments[-1].rpartition(",")[2] in capsys.readouterr().err

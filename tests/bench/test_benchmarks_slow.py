@@ -1,0 +1,159 @@
+"""The slow clients of `benchmarks/`, the servers they attack, and the ordinary clients beside them."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.benchmark import importable
+from support.common import LONG, TIMEOUT, Background, Boom
+
+from benchmarks import _slow_servers, _trickle, slow_clients
+from benchmarks._http import Clients, take_response
+from benchmarks._model import Settings
+from benchmarks._peers import BY_NAME, PEERS
+from benchmarks._serving import serving
+
+SLOW = [peer for peer in PEERS if "slow_clients" in peer.listens]
+TINY = {"slow": 5, "warm_up": 0.01, "seconds": 0.5, "attacked_seconds": 0.5}
+HEADS = {"trickle": "heads", "connections": "new"}
+
+
+def receive(raw: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        data = raw.recv(65_536)
+        assert data, f"the connection ended after {received!r}"
+        received += data
+    return received
+
+
+def accept(listener: socket.socket, stack: ExitStack) -> socket.socket:
+    raw = stack.enter_context(listener.accept()[0])
+    raw.settimeout(TIMEOUT)
+    return raw
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """When it is set, the time of each attack is over."""
+    ended = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (2 * LONG if ended.is_set() else 0.0))
+    monkeypatch.setattr(_trickle, "time", clock)
+    yield ended
+    ended.set()
+
+
+@pytest.mark.parametrize("what", _trickle.WHATS)
+def test_a_slow_client_begins_and_never_ends(what: str, over: threading.Event) -> None:
+    beginning = _trickle.beginning(what)
+    assert (b"\r\n\r\n" in beginning) == (what in _trickle.BODIES)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        attack = _trickle.Attack(listener.getsockname()[1], 2, what, 0.01)
+        background = Background(lambda: attack.run(LONG))
+        for raw in [accept(listener, stack) for _ in range(2)]:
+            assert receive(raw, len(beginning) + 3).startswith(beginning + b"aaa")
+        over.set()
+        background.join()
+        attack.close()
+    assert (attack.report.open, attack.report.dropped, attack.report.refused) == (2, 0, 0)
+    assert attack.report.sent >= 6
+
+
+def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str], over: threading.Event) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        attack = _trickle.Attack(listener.getsockname()[1], 1, "heads", 0.01)
+        background = Background(lambda: attack.run(LONG))
+        for _ in range(2):
+            accept(listener, stack).close()
+        receive(accept(listener, stack), 1)
+        over.set()
+        background.join()
+        attack.close()
+    assert (attack.report.open, attack.report.dropped) == (1, 2)
+    assert '"open": 1' in capsys.readouterr().out
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    attack = _trickle.Attack(port, 1, "heads", 0.01)
+    attack.run(0.05)
+    assert attack.report.open == 0
+    assert attack.report.refused
+
+
+def test_the_attack_is_a_process_that_ends_with_its_block() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
+        with pytest.raises(Boom), _trickle.trickling(port, 2, "heads", 60.0, interval=0.01) as report:
+            slow = [accept(listener, stack) for _ in range(2)]
+            raise Boom
+        assert report.open == 2
+        for raw in slow:
+            while raw.recv(65_536):
+                pass
+
+
+@pytest.mark.parametrize("peer", [peer.name for peer in SLOW])
+def test_every_server_answers_both_kinds_of_request(peer: str) -> None:
+    importable(BY_NAME[peer])
+    post = b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
+    with serving(BY_NAME[peer], "slow_clients", ready=slow_clients.answers) as server:
+        for kind in (Clients, slow_clients.FreshClients):
+            with kind(server.port, 2, "/", _slow_servers.PAGE) as clients:
+                for _ in range(2):
+                    assert clients.burst(TIMEOUT).errors == 0
+        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as raw:
+            for part in (post, b"bo", b"dy"):
+                raw.sendall(part)
+            received = b""
+            while (response := take_response(received)) is None:
+                received += receive(raw, 1)
+        assert response == (200, _slow_servers.PAGE, b"")
+
+
+@pytest.mark.parametrize("peer", ["slow-plain-front", "slow-threads"])
+def test_measures_what_its_columns_show(peer: str) -> None:
+    importable(BY_NAME[peer])
+    samples = slow_clients.measure(BY_NAME[peer], TINY | HEADS)
+    assert set(samples) == {column.metric for column in slow_clients.QUESTION.columns}
+    assert all(math.isfinite(value) for found in samples.values() for value in found)
+    assert (samples["errors"], samples["dropped"], samples["open"]) == ([0], [0], [5])
+    assert min(samples["rate"][0], samples["rate_attacked"][0]) > 0
+    if peer == "slow-threads" and Path("/proc").exists():
+        assert samples["threads_attacked"][0] >= 2
+
+
+def test_clients_that_nobody_answers_count_with_their_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "_LONG_WAIT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = slow_clients.Server(listener.getsockname()[1], 1)
+        started = time.perf_counter()
+        found = slow_clients.ordinary(server, "kept", 0.01, 0.02)
+    assert (found.rate, len(found.latencies)) == (0, slow_clients._CLIENTS)
+    assert 0.01 < min(found.latencies) <= max(found.latencies) <= time.perf_counter() - started
+
+
+def test_a_server_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slow_clients, "_ANSWER_SECONDS", 0.02)
+        with pytest.raises(RuntimeError, match=r"did not answer within 0\.02 s"):
+            slow_clients.answers(listener.getsockname()[1])
+
+
+def test_targets_are_asked_of_cells_that_there_are() -> None:
+    question, settings = slow_clients.QUESTION, Settings()
+    asked = question.targets(settings)
+    assert {target.peer for target in asked} <= {peer.name for peer in SLOW}
+    assert {column.metric for column in question.columns} >= {target.metric for target in asked}
+    for target in asked:
+        assert target.where in question.variants(BY_NAME[target.peer], settings)
+    assert {peer.listens["slow_clients"][1] for peer in SLOW} == set(_slow_servers.KINDS)

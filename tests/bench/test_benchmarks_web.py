@@ -1,0 +1,115 @@
+"""The lean client of `benchmarks/`, and the server it asks: a wrong response must never pass for a right one."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from support.benchmark import importable
+from support.common import TIMEOUT, Boom
+
+from benchmarks import _http, _web
+from benchmarks._peers import BY_NAME
+
+RIGHT = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: 5\r\n\r\nright"
+
+
+def test_response_is_taken_whole_or_not_at_all() -> None:
+    for end in range(len(RIGHT)):
+        assert _http.take_response(RIGHT[:end]) is None
+    assert _http.take_response(RIGHT) == (200, b"right", b"")
+    assert _http.take_response(RIGHT + b"HTTP") == (200, b"right", b"HTTP")
+    empty = b"HTTP/1.1 503 Busy\r\ncontent-length:0\r\n\r\n"
+    assert _http.take_response(empty) == (503, b"", b"")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.0 200 OK\r\ncontent-length: 5",
+        b"HTTP/1.1 2x0 OK\r\ncontent-length: 5",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked",
+        b"HTTP/1.1 200 OK\r\nx-content-length: 5",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -5",
+    ],
+)
+def test_response_that_is_not_understood(head: bytes) -> None:
+    with pytest.raises(_http.BadResponse):
+        _http.take_response(head + b"\r\n\r\nright")
+
+
+@contextmanager
+def answering(answer: Callable[[int], bytes | None]) -> Iterator[int]:
+    """Yield the port of a server that sends `answer(number)` to request `number`, or hangs up on None."""
+    counter, closing, threads = itertools.count(), threading.Event(), list[threading.Thread]()
+
+    def talk(connection: socket.socket) -> None:
+        # A client that has seen enough leaves without its last response.
+        with connection, suppress(ConnectionError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while connection.recv(65_536):
+                text = answer(next(counter))
+                if text is None:
+                    return
+                half = len(text) // 2
+                connection.sendall(text[:half])
+                connection.sendall(text[half:])
+
+    def accept() -> None:
+        while not closing.is_set():
+            connection, _ = listener.accept()
+            threads.append(threading.Thread(target=talk, args=(connection,)))
+            threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield port
+        finally:
+            closing.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            accepting.join()
+            for thread in threads:
+                thread.join()
+
+
+def test_clients_check_every_response() -> None:
+    wrong = {1: RIGHT.replace(b"right", b"wrong"), 2: RIGHT.replace(b"200", b"500"), 3: b"no http\r\n\r\n", 4: None}
+    with answering(lambda number: wrong.get(number, RIGHT)) as port, _http.Clients(port, 8, "/", b"right") as clients:
+        answered = clients.burst(TIMEOUT)
+        assert (len(answered.latencies), answered.errors) == (8, 4)
+        answered = clients.burst(TIMEOUT)
+        assert (len(answered.latencies), answered.errors) == (8, 0)
+
+
+def test_clients_under_load() -> None:
+    wrong = {0: RIGHT.replace(b"right", b"wrong"), 1: None}
+    with answering(lambda number: wrong.get(number, RIGHT)) as port, _http.Clients(port, 3, "/", b"right") as clients:
+        answered = clients.load(0.0, 0.3)
+    assert answered.errors == 2
+    assert answered.latencies
+    assert answered.seconds >= 0.3
+    assert 0 < min(answered.latencies) <= max(answered.latencies) < TIMEOUT
+
+
+def test_clients_do_not_wait_for_ever() -> None:
+    with answering(lambda number: b"") as port, _http.Clients(port, 2, "/", b"right") as clients:
+        assert clients.burst(0.05).errors == 2
+
+
+def test_the_server_is_gone_whatever_happens() -> None:
+    importable(BY_NAME["fastapi"])
+    with pytest.raises(Boom), _web.server(BY_NAME["fastapi"]) as found:
+        with _http.Clients(found.port, 1, _web.target("trivial"), _web.BODY) as clients:
+            assert clients.burst(TIMEOUT).errors == 0
+        assert found.cpu_seconds() > 0 or not Path("/proc").exists()
+        raise Boom
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", found.port)).close()

@@ -1,0 +1,107 @@
+"""What the tests of ebbpool.anyio share: the event loops, and the three ways to have a call run."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import ebbpool.anyio
+from ebbpool import AdaptiveExecutor
+from support.common import TIMEOUT, Gate
+
+
+def new_eager_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)
+    return loop
+
+
+def new_uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+def missing(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+ASYNCIO = [
+    pytest.param("asyncio"),
+    pytest.param("uvloop", marks=missing("uvloop")),
+    pytest.param("eager", marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")),
+]
+TRIO = [pytest.param("trio", marks=missing("trio"))]
+
+FACTORIES: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": new_uvloop,
+    "eager": new_eager_loop,
+}
+
+
+def run_on(loop: str, main: Callable[..., Any], *args: Any) -> Any:
+    """Runs the coroutine function `main` on the named kind of loop."""
+    if loop == "trio":
+        return anyio.run(main, *args, backend="trio")
+    return anyio.run(main, *args, backend="asyncio", backend_options={"loop_factory": FACTORIES[loop]})
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until `condition` holds, and lets the loop go on."""
+    with anyio.fail_after(TIMEOUT):
+        while not condition():  # noqa: ASYNC110  (there is nobody who could set an event)
+            await anyio.sleep(0.001)
+
+
+class Way:
+    """A way to have calls run by `pool`; "stock" is anyio's own, which shows that a test says what anyio does."""
+
+    def __init__(self, name: str, pool: AdaptiveExecutor) -> None:
+        self.name = name
+        self.pool = pool
+        self.stock = name == "stock"
+        self.run_sync: Callable[..., Any] = anyio.to_thread.run_sync
+        if name == "direct":
+            self.run_sync = partial(ebbpool.anyio.run_sync, executor=pool)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+async def leave_behind(way: Way, gate: Gate, call: Callable[..., Any], **options: Any) -> None:
+    """Abandons `call`, which enters `gate`, as soon as it is there."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(way.run_sync, call, abandon_on_cancel=True, **options))
+        await anyio.wait_all_tasks_blocked()
+        gate.await_begun()
+        group.cancel_scope.cancel()
+
+
+@contextmanager
+def way(name: str, **settings: Any) -> Iterator[Way]:
+    """Gives the named way, on a pool of its own."""
+    with AdaptiveExecutor(**settings) as pool:
+        installed: AbstractContextManager[object] = nullcontext()
+        if name == "installed":
+            installed = ebbpool.anyio.install(pool)
+        leave_soon()
+        with installed:
+            yield Way(name, pool)
+
+
+def leave_soon() -> None:
+    """Has trio's own threads leave when they are idle; they would stay for ten seconds, and look like a leak."""
+    if importlib.util.find_spec("trio") is not None:
+        from trio._core import _thread_cache
+
+        _thread_cache.IDLE_TIMEOUT = 0.01

@@ -1,0 +1,197 @@
+"""What the tests of the HTTP server share: handlers, a client that sends what it likes, a door turned by hand."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Self
+
+from ebbpool._http.connection import Connection, Room
+from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._http.poller import Poller
+from ebbpool._http.server import AdaptivePoolHTTPServer
+from support.common import TIMEOUT, Background
+
+CLOSED = (ConnectionResetError, BrokenPipeError)
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Keeps connections alive and writes no log."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def reply(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class Echo(Quiet):
+    """Answers GET with the path, and POST with the body."""
+
+    def do_GET(self) -> None:
+        self.reply(self.path.encode())
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.reply(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+
+@contextmanager
+def serving(handler: Any, base: type = AdaptivePoolHTTPServer, /, **attributes: Any) -> Iterator[Any]:
+    """Serve in a thread of its own until the end of the block; `attributes` are those of the class."""
+    made: Any = type("Server", (base,), attributes)
+    with made(("127.0.0.1", 0), handler) as server:
+        loop = Background(lambda: server.serve_forever(0.05))
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            loop.join()
+
+
+class Response:
+    def __init__(self, status: int, reason: str, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.body = body
+
+
+class Client:
+    """One connection: sends bytes, reads responses."""
+
+    def __init__(self, server: Any) -> None:
+        self.socket = socket.create_connection(server.server_address[:2], timeout=TIMEOUT)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> Self:
+        self.socket.sendall(data)
+        return self
+
+    def get(self, target: str = "/", *headers: str) -> Self:
+        return self.send("\r\n".join([f"GET {target} HTTP/1.1", "Host: test", *headers, "", ""]).encode())
+
+    def post(self, body: bytes, *headers: str) -> Self:
+        lines = ["POST / HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers, "", ""]
+        return self.send("\r\n".join(lines).encode() + body)
+
+    def line(self) -> bytes:
+        return self.file.readline()
+
+    def response(self, *, to_head: bool = False) -> Response:
+        version, status, reason = self.file.readline().decode().split(" ", 2)
+        assert version in ("HTTP/1.0", "HTTP/1.1")
+        headers = {}
+        while (line := self.file.readline().decode().rstrip("\r\n")) != "":
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        if to_head or status == "100":
+            body = b""
+        elif "content-length" in headers:
+            body = self.file.read(int(headers["content-length"]))
+        else:
+            body = self.file.read()
+        return Response(int(status), reason.strip(), headers, body)
+
+    def body(self) -> bytes:
+        answer = self.response()
+        assert answer.status == 200
+        return answer.body
+
+    def ended(self) -> bool:
+        """Wait for the end of the connection, and tell whether nothing came before it."""
+        try:
+            return self.file.read() == b""
+        except CLOSED:
+            return True
+
+    def half_close(self) -> Self:
+        self.socket.shutdown(socket.SHUT_WR)
+        return self
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+
+class Clock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Porter:
+    """A server whose front door is turned by the test's own thread, by a clock of its own."""
+
+    def __init__(self, server: Any, poller: Poller | None = None) -> None:
+        self.server = server
+        self.clock = Clock()
+        self.door = server._door = FrontDoor(server, server._limits, clock=self.clock, poller=poller)
+        server.socket.setblocking(False)
+        self.door.open(server.fileno())
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Turn the door until `condition` holds; fail after `TIMEOUT` seconds."""
+        deadline = time.monotonic() + TIMEOUT
+        while not condition():
+            assert time.monotonic() < deadline, "did not come true"
+            self.door.turn(0.01)
+
+    def answer(self, client: Client) -> Response:
+        """Turn the door until `client` has a response."""
+        waiting = Background(client.response)
+        self.until(waiting.over.is_set)
+        response = waiting.join()
+        assert isinstance(response, Response)
+        return response
+
+    def end(self, client: Client) -> bool:
+        """Turn the door until the connection of `client` ends; tell whether nothing came before that."""
+        waiting = Background(client.ended)
+        self.until(waiting.over.is_set)
+        return bool(waiting.join())
+
+    def hold(self, room: Room, count: int) -> None:
+        """Turn the door until so many connections are in the room."""
+        self.until(lambda: len(room.held) == count)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.door.turn(0)
+
+    def oldest(self, room: Room) -> Connection:
+        return next(iter(room.held.values()))
+
+
+@contextmanager
+def porter(handler: Any = Echo, poller: Poller | None = None, /, **attributes: Any) -> Iterator[Porter]:
+    """A `Porter`; the server is closed at the end of the block."""
+    made: Any = type("Server", (AdaptivePoolHTTPServer,), attributes)
+    with made(("127.0.0.1", 0), handler) as server:
+        keeper = Porter(server, poller)
+        try:
+            yield keeper
+        finally:
+            keeper.door.shut()
+            # Its time stands still, so nothing may wait for it.
+            keeper.door.close(0)

@@ -1,0 +1,42 @@
+"""What the tests of semaphores share: both variants, and waiters that stand in the queue."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ebbpool import _interpreter
+from support.common import Background, eventually
+
+NAMES = ("Semaphore", "BoundedSemaphore")
+REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
+
+
+def variant(name: str) -> ModuleType:
+    """Return the "plain" or the "compiled" semaphores; skip the test where they were not built."""
+    if name == "plain":
+        return importlib.import_module("ebbpool._core.semaphore")
+    try:
+        return importlib.import_module("ebbpool._core.semaphore_c")
+    except ImportError:
+        if REQUIRE_EXT:
+            raise
+        pytest.skip("the extension is not built")
+
+
+def waiting(sem: Any) -> int:
+    """Return how many wait for a permit."""
+    return len(sem._waiters)
+
+
+def queue_up(sem: Any, call: Callable[[], object] | None = None) -> Background:
+    """Start a thread that waits for a permit, and return when it stands in the queue."""
+    before = waiting(sem)
+    thread = Background(call or sem.acquire)
+    eventually(lambda: waiting(sem) == before + 1, "the thread waits for a permit")
+    return thread

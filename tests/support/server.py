@@ -1,0 +1,149 @@
+"""What the tests of servers share: a running server, clients, free ports."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Self
+
+from ebbpool.socketserver import AdaptivePoolTCPServer
+from support.common import TIMEOUT, Gate
+
+LOOPBACK = ("127.0.0.1", 0)
+
+
+def free_port() -> int:
+    """Return a port of the loopback address at which nobody listened a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def looping(server: Any, poll_interval: float = 0.05) -> Iterator[threading.Thread]:
+    """Run the server's `serve_forever` in a thread for the length of the block; the server is not closed."""
+    thread = threading.Thread(target=server.serve_forever, args=(poll_interval,), name="serve_forever")
+    thread.start()
+    try:
+        yield thread
+    finally:
+        server.shutdown()
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), "serve_forever did not end"
+
+
+@contextmanager
+def serving(server: Any, poll_interval: float = 0.05) -> Iterator[Any]:
+    """Run a server for the length of the block, then close it, which waits for its handlers."""
+    with closing_server(server), looping(server, poll_interval):
+        yield server
+
+
+@contextmanager
+def closing_server(server: Any) -> Iterator[Any]:
+    """Close a server at the end of the block."""
+    try:
+        yield server
+    finally:
+        server.server_close()
+
+
+def connect(server: Any) -> socket.socket:
+    """Return a connection to a stream server, TCP or Unix, whose operations time out."""
+    client = socket.socket(server.address_family, socket.SOCK_STREAM)
+    client.settimeout(TIMEOUT)
+    try:
+        client.connect(server.server_address)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Return what comes until the end of file."""
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def ask(server: Any, message: bytes = b"") -> bytes:
+    """Send a message over a connection of its own, end the sending side, and return all that comes back."""
+    with closing(connect(server)) as client:
+        client.sendall(message)
+        client.shutdown(socket.SHUT_WR)
+        return read_all(client)
+
+
+def reset(client: socket.socket) -> None:
+    """Close a connection so that the other side gets a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def handler(call: Callable[[socketserver.BaseRequestHandler], object]) -> type[socketserver.BaseRequestHandler]:
+    """Return a handler class whose `handle` is the given function."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            call(self)
+
+    return Handler
+
+
+def echo(request: socketserver.BaseRequestHandler) -> None:
+    """Send back what comes, until the end of file."""
+    while data := request.request.recv(65536):
+        request.request.sendall(data)
+
+
+Echo = handler(echo)
+
+
+class Server(AdaptivePoolTCPServer):
+    """A server that notes its errors instead of printing them."""
+
+    shutdown_timeout = TIMEOUT
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.errors: list[BaseException | None] = []
+        super().__init__(*args, **kwargs)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        self.errors.append(sys.exc_info()[1])
+
+
+def made(handles: Any = Echo, /, **attributes: Any) -> Server:
+    """Return a server of a class of its own, with the given attributes."""
+    made_class: type[Server] = type("Server", (Server,), attributes)
+    return made_class(LOOPBACK, handles)
+
+
+class Held:
+    """Keeps a server's loop busy in `service_actions` until it is let go."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._gate = Gate()
+
+    def __enter__(self) -> Self:
+        self._server.service_actions = self._gate  # type: ignore[method-assign]
+        return self
+
+    def await_held(self) -> None:
+        """Wait until the loop is held."""
+        self._gate.await_begun()
+
+    def let_go(self) -> None:
+        del self._server.service_actions
+        self._gate.open()
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.open()
