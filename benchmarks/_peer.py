@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks import _ways
 from benchmarks._pools import Pool, package
 
-TIMEKEEPER = "ebbpool-timekeeper"
-
 
 class Unavailable(Exception):
     """The peer cannot run here; the text says why."""

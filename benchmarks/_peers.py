@@ -9,7 +9,7 @@ import functools
 import threading
 
 from benchmarks import _ways
-from benchmarks._peer import TIMEKEEPER, Peer, Unavailable, core_is
+from benchmarks._peer import Peer, Unavailable, core_is
 from benchmarks._pools import (
     AnyioThreads,
     BareQueue,
@@ -30,7 +30,7 @@ from benchmarks._pools import (
 )
 from benchmarks._server_peers import SERVER_PEERS
 
-__all__ = ["BY_NAME", "PEERS", "TIMEKEEPER", "Peer", "Unavailable"]
+__all__ = ["BY_NAME", "PEERS", "Peer", "Unavailable"]
 
 _ASYNCIO = ("asyncio", "uvloop")
 _FROM_A_LOOP = "needs a running event loop: see offload, one after another"

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from benchmarks._model import ROOT, Column, Params, Question, Samples, Target, pool_variants
-from benchmarks._peers import TIMEKEEPER, Peer
+from benchmarks._peers import Peer
+from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _KEEP_ALIVE_SECONDS = 1.0
 _WHERE = {"workers": 32}

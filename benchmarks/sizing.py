@@ -12,7 +12,7 @@ from benchmarks import _regret
 from benchmarks._http import Clients
 from benchmarks._loads import LOADS, USUAL, Lives, Load, Scale, lived, most_at_once
 from benchmarks._model import Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peer import TIMEKEEPER, Peer
+from benchmarks._peer import Peer
 from benchmarks._peers import BY_NAME
 from benchmarks._pools import package
 from benchmarks._regret import UNTUNED, cell
@@ -20,6 +20,7 @@ from benchmarks._runner import processors
 from benchmarks._serving import Watch
 from benchmarks._web import BODY, server, target
 from benchmarks.computing import turns_in
+from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _SERVING = {"stdlib": "fastapi", "ebbpool": "fastapi-installed", "ebbpool-pure": "fastapi-installed-pure"}

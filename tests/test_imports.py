@@ -45,7 +45,7 @@ IMPORTS: dict[str, set[str]] = {
     "executor": {"_checks", "_core", "_interpreter", "_loops", "_pool", "_work", "lane"},
     "__init__": {"_core", "_pool", "_work", "executor", "lane"},
     "aio": {"_core", "_loops", "executor", "lane"},
-    "testing": {"executor"},
+    "testing": {"_pool", "executor"},
     "_anyio": {"_core", "_loops", "executor"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
     "_servers": {"_checks", "_interpreter", "_pool", "executor", "lane"},

@@ -160,7 +160,7 @@ def unhindered() -> Iterator[None]:
                 _overflow_of(ours).end()  # type: ignore[union-attr]  # it has been made above
 
 
-def settle(*streams: TextIO | None) -> None:
+def flush_or_discard(*streams: TextIO | None) -> None:
     """Writes what `streams` hold back, and forgets what of it cannot be written.
 
     Otherwise the interpreter tries once more at its end, fails, and makes the exit status 120; and multiprocessing

@@ -247,10 +247,10 @@ def _importer(installation: Installation) -> Callable[..., ModuleType]:
 def _shared_executor() -> AdaptiveExecutor:
     global _shared
     executor = _shared
-    if executor is None or (executor.pool.closed and not lifecycle.exiting()):
+    if executor is None or (executor._pool.closed and not lifecycle.exiting()):
         with _lock:
             executor = _shared
-            if executor is None or executor.pool.closed:
+            if executor is None or executor._pool.closed:
                 executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio")
     return executor
 

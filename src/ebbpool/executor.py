@@ -40,7 +40,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-_NO_GUESTS = LaneCore(orphans, 1, True)
+_NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
 
 
 class QueueFull(RuntimeError):
@@ -52,10 +52,10 @@ class _BeforeInit(ExecutorCore):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        self.pool = orphans
+        self._pool = orphans
         # Assigned by name: the types of these are those of `__init__`.
         vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
-        vars(self)["guests"] = _NO_GUESTS
+        vars(self)["_unlimited"] = _NOTHING_UNLIMITED
         return self
 
 
@@ -134,18 +134,18 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
-        self.pool = self._crew.pool
-        self.pool.contextual = bool(propagate_context)
+        self._pool = self._crew.pool
+        self._pool.contextual = bool(propagate_context)
         self._apply(settings)
         # Calls that bring a limit of their own with them, and must not wait for those without.
-        self.guests = LaneCore(self.pool, sys.maxsize, True, True)
+        self._unlimited = LaneCore(self._pool, sys.maxsize, True, True)
         self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
 
     def _apply(self, settings: Settings) -> None:
         self._settings = settings
-        self.pool.configure(
+        self._pool.configure(
             settings.min_workers,
             settings.max_workers,
             settings.min_spare_workers,
@@ -169,16 +169,16 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             if refusal == "broken":
                 raise BrokenThreadPool(self._crew.cause)
             if refusal == "closed":
-                if self.pool is orphans:
+                if self._pool is orphans:
                     raise RuntimeError("AdaptiveExecutor.__init__() was never called")
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":
-                self.pool.count_reject()
+                self._pool.count_reject()
                 raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
-            if in_line or self.pool.forbids() is not None:
-                refusal = self.pool.line_up(future)
+            if in_line or self._pool.forbids() is not None:
+                refusal = self._pool.line_up(future)
                 continue
             if self._when_full == "caller_runs" or self.runs_here():
                 future.perform()
@@ -190,11 +190,11 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         waiter = allocate_lock()
         waiter.acquire()
         try:
-            if self.pool.seek(waiter, again):
+            if self._pool.seek(waiter, again):
                 waiter.acquire()
-            refusal: str | None = self.pool.push(future, first, waiter)
+            refusal: str | None = self._pool.push(future, first, waiter)
         except BaseException:
-            self.pool.unseek(waiter)
+            self._pool.unseek(waiter)
             raise
         return refusal
 
@@ -411,7 +411,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
 
     def stats(self) -> PoolStats:
         """A snapshot of the pool, taken in one piece."""
-        counts: dict[str, Any] = self.pool.counts()
+        counts: dict[str, Any] = self._pool.counts()
         return PoolStats(**counts, delayed=len(self._crew.timers.waiting))
 
     def wait_idle(self, timeout: float | None = None) -> bool:
@@ -428,7 +428,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         if self.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
         limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
-        return bool(self.pool.await_idle(limit))
+        return bool(self._pool.await_idle(limit))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Takes no more tasks; what is queued still runs, unless cancelled.
@@ -456,15 +456,15 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         deadline = None if limit is None else monotonic() + limit
         if cancel_futures:
             self._discarding = True
-        self.pool.close()
+        self._pool.close()
         delayed.close(self._crew)
         if wait and self.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
-            for future in self.pool.waiting():
+            for future in self._pool.waiting():
                 future.cancel()
         if wait:
-            streams.end_own(self.pool, True)
+            streams.end_own(self._pool, True)
         if wait and not self._crew.join(limit):
             raise TimeoutError(f"after {limit:g} s {self._crew.report()}")
         self._crew.part(0.0 if not wait else None if deadline is None else max(0.0, deadline - monotonic()))
@@ -487,7 +487,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         import asyncio
 
         self.shutdown(wait=False)
-        streams.end_own(self.pool, False)
+        streams.end_own(self._pool, False)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 
@@ -508,7 +508,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         await ended
 
     def __repr__(self) -> str:
-        counts = self.pool.counts()
+        counts = self._pool.counts()
         return (
             f"<{type(self).__name__} {self._crew.prefix!r} at {id(self):#x}: {counts['workers']} of at most "
             f"{self._settings.max_workers} workers, {counts['queued']} queued>"
@@ -516,9 +516,9 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
 
     # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
-    _threads: Any = property(lambda self: {thread for thread, _ in self.pool.crew_list()})
+    _threads: Any = property(lambda self: {thread for thread, _ in self._pool.crew_list()})
     _work_queue: Any = property(lambda self: QueueView(self._crew))
-    _shutdown: Any = property(lambda self: bool(self.pool.closed))
+    _shutdown: Any = property(lambda self: bool(self._pool.closed))
     # What the standard library's `submit` needs, where an instrumentation calls that; see `_instruments`.
     _shutdown_lock: Any = contextlib.nullcontext()
 

@@ -146,7 +146,7 @@ class Pool(Jobs):
             raise PoolCallback(f"there is nothing to iterate over: {self._keeps_nothing} results do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
         limit = None if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
-        return self._outlet.take(self._executor.wait_idle, limit, most)
+        return self._outlet.drain(self._executor.wait_idle, limit, most)
 
     @property
     def done(self) -> deque[Any]:
@@ -199,7 +199,7 @@ class Pool(Jobs):
     @property
     def jobs(self) -> deque[Future[Any]]:
         """The jobs that are queued, as it stands now."""
-        waiting: list[Any] = self._executor.pool.waiting()
+        waiting: list[Any] = self._executor._pool.waiting()
         return deque(waiting)
 
     @property
@@ -270,7 +270,7 @@ class Pool(Jobs):
         return future is not None and waits(future) and future.cancel()
 
     def _drop_jobs(self) -> None:
-        queued = self._executor.pool.waiting()
+        queued = self._executor._pool.waiting()
         # To cancel the run of a schedule is to end the schedule. Asked for after the queue: a run in there that is not
         # the next one any more has begun.
         runs = {timer._next_run for timer in self.scheduled}
@@ -316,7 +316,7 @@ class Pool(Jobs):
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
         caller = self._outlet.caller
         worker = current_worker()
-        inside = worker is not None and worker.pool in (self._executor.pool, caller and caller.pool)
+        inside = worker is not None and worker.pool in (self._executor._pool, caller and caller._pool)
         self._executor.shutdown(wait=False, cancel_futures=bool(soon))
         self._lift()
         if soon:

@@ -41,7 +41,7 @@ class Lane(ThreadPoolExecutor):
         self.name = name
         self.executor = executor
         # Futures hold the core alone, so that none of them keeps the executor.
-        self.core = LaneCore(executor.pool, limit, first)
+        self.core = LaneCore(executor._pool, limit, first)
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

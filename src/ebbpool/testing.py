@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
+
 if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["no_thread_leaks", "wait_idle"]
-
-TIMEKEEPER = "ebbpool-timekeeper"
 
 
 def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:

@@ -249,7 +249,7 @@ def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(loop: st
                 with anyio.CancelScope() as scope:
                     scope.cancel()
                     await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
-                assert (pool.pool.lent, pool.pool.max_workers) == (0, 1)
+                assert (pool._pool.lent, pool._pool.max_workers) == (0, 1)
                 gate.open()
         wait_for_idle(pool)
         eventually(lambda: pool.stats().workers <= 1)
@@ -294,7 +294,7 @@ def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(
         await anyio.lowlevel.checkpoint()
 
     run_on(loop, main)
-    eventually(lambda: (pool.pool.lent, pool.pool.max_workers) == (0, 1))
+    eventually(lambda: (pool._pool.lent, pool._pool.max_workers) == (0, 1))
 
 
 @on_asyncio

@@ -117,13 +117,13 @@ def test_what_asks_for_nothing_has_an_answer(prelude: str) -> None:
 def test_the_pool_of_an_executor_may_be_taken_away(prelude: str) -> None:
     script = """
     with AdaptiveExecutor(1) as executor:
-        pool, executor.pool = executor.pool, None
+        pool, executor._pool = executor._pool, None
         for call in (executor.submit, executor.submit_first):
             try:
                 call(abs, -1)
             except (AttributeError, RuntimeError):
                 print("refused")
-        executor.pool = pool
+        executor._pool = pool
     """
     assert output_of(script, prelude + SUBCLASSES) == ["refused", "refused"]
 
@@ -138,7 +138,7 @@ classes.append(Semaphore.__mro__[1])
 # Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.
 unsafe = {"hold", "let_go"}
 # What would wait for ever for an object that nobody will ever complete.
-waits = {"result", "exception", "_settle", "_await", "_await_condition"}
+waits = {"result", "exception", "_wait_for_outcome", "_await", "_await_condition"}
 made = 0
 
 def fill(filler, count):

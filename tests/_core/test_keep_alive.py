@@ -157,7 +157,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
             eventually(lambda: pool.stats().idle == 1)
             assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
         assert locks[0].lock.locked(), "the wake-up was left for another time"
-        assert len(pool.pool.parked) <= 1
+        assert len(pool._pool.parked) <= 1
 
 
 def test_a_burst_submitted_as_the_workers_leave_is_not_lost() -> None:

@@ -37,7 +37,7 @@ def in_between(pool: AdaptiveExecutor, call: Callable[[], Any]) -> Any:
     """Make `call()` where a signal handler may make it: while its own thread holds the pool's mutex."""
 
     def interrupted() -> Any:
-        with pool.pool.mutex:
+        with pool._pool.mutex:
             return call()
 
     return Background(interrupted).join()
@@ -169,7 +169,7 @@ def test_a_worker_that_is_interrupted_in_between_does_not_run_the_call_there() -
     with AdaptiveExecutor(1, max_queue=0) as pool:
 
         def task() -> Any:
-            with pool.pool.mutex:
+            with pool._pool.mutex:
                 return pool.submit(threading.current_thread)
 
         inner = pool.submit(task).result(TIMEOUT)

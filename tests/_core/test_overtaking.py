@@ -52,7 +52,7 @@ def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts(monkeypatch: pyt
         gate = queue_up(pool, order, "lane")
         eventually(lambda: pool.stats().oldest_wait > 0.02)
         # What the timekeeper would do within a tick: the pool's clock goes on.
-        pool.pool.look(time.monotonic())
+        pool._pool.snapshot(time.monotonic())
         gate.open()
         wait_for_idle(pool)
     assert order == ["a", 0, "b", 1, "c", 2, "d"]
@@ -82,7 +82,7 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody(monkeypatch: pytest.Mon
         pool.submit(gate)
         gate.await_begun()
         # Its place is that of a second worker, which comes and takes the first of them.
-        pool.hand_in(pool.guests, True, held, (), {})
+        pool.hand_in(pool._unlimited, True, held, (), {})
         held.await_begun()
         pool.submit(order.append, "ordinary")
         for name in ("one", "two"):

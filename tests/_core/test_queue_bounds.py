@@ -238,8 +238,8 @@ def promised_place(pool: Any) -> Any:
     """Wait for room in the full queue of `pool` as a submitter does, and make room by cancelling what is queued."""
     waiter = allocate_lock()
     waiter.acquire()
-    assert pool.pool.seek(waiter, False)
-    for future in pool.pool.waiting():
+    assert pool._pool.seek(waiter, False)
+    for future in pool._pool.waiting():
         assert future.cancel()
     assert waiter.acquire(timeout=TIMEOUT)
     return waiter
@@ -253,7 +253,7 @@ def test_a_promised_place_is_kept_until_the_submitter_comes_for_it() -> None:
         late = pool.hold_back(order.append, ("late",), None)
         pool.release(late)
         assert pool.stats().queued == 0
-        assert pool.pool.push(pool.hold_back(order.append, ("mine",), None), False, waiter) is None
+        assert pool._pool.push(pool.hold_back(order.append, ("mine",), None), False, waiter) is None
         assert pool.stats().queued == 1
         gate.open()
         late.result(TIMEOUT)
@@ -266,8 +266,8 @@ def test_a_promised_place_goes_to_the_next_if_the_submitter_gives_up() -> None:
         waiter = promised_place(pool)
         late = pool.hold_back(abs, (-1,), None)
         pool.release(late)
-        pool.pool.unseek(waiter)
-        pool.pool.unseek(waiter)
+        pool._pool.unseek(waiter)
+        pool._pool.unseek(waiter)
         assert pool.stats().queued == 1
         gate.open()
         assert late.result(TIMEOUT) == 1

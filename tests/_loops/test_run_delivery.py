@@ -15,7 +15,7 @@ from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wa
 from support.loops import Loops, Report, behind, each_loop, in_threads, turns, until  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.engine import SLICE
+from ebbpool._core.engine import DELIVERED_AT_ONCE
 from ebbpool.aio import mailbox_of
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
@@ -67,7 +67,7 @@ def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done(loops: Loop
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        count = 3 * SLICE
+        count = 3 * DELIVERED_AT_ONCE
         futures: list[asyncio.Future[int]] = []
         seen: list[tuple[int, bool]] = []
 
@@ -158,14 +158,14 @@ def test_a_task_that_is_ready_to_await_does_not_overtake(loops: Loops) -> None:
 def test_other_callbacks_get_their_turn_while_many_results_are_delivered(loops: Loops) -> None:
     async def main() -> None:
         async with AdaptiveExecutor(1) as pool:
-            futures = [pool.run(int) for _ in range(8 * SLICE)]
+            futures = [pool.run(int) for _ in range(8 * DELIVERED_AT_ONCE)]
             behind(pool)
             done = [0]
             while done[-1] < len(futures):
                 await asyncio.sleep(0)
                 done.append(sum(future.done() for future in futures))
         steps = [after - before for before, after in itertools.pairwise(done)]
-        assert max(steps) <= SLICE
+        assert max(steps) <= DELIVERED_AT_ONCE
         # No less than a slice at a time, either: the first, its successors, and what is left.
         assert len([step for step in steps if step]) <= 10
 
@@ -218,7 +218,7 @@ def test_a_loop_that_is_stopped_and_goes_on(loops: Loops) -> None:
         with AdaptiveExecutor(1) as pool:
 
             async def begin() -> list[asyncio.Future[int]]:
-                return [pool.run(int, n) for n in range(2 * SLICE)]
+                return [pool.run(int, n) for n in range(2 * DELIVERED_AT_ONCE)]
 
             async def end(futures: list[asyncio.Future[int]]) -> list[int]:
                 return await asyncio.gather(*futures)
@@ -229,7 +229,7 @@ def test_a_loop_that_is_stopped_and_goes_on(loops: Loops) -> None:
                 # Stopped again in the midst of it.
                 loop.call_soon(loop.stop)
                 loop.run_forever()
-                assert loop.run_until_complete(end(futures)) == list(range(2 * SLICE))
+                assert loop.run_until_complete(end(futures)) == list(range(2 * DELIVERED_AT_ONCE))
     finally:
         loop.close()
 

@@ -47,12 +47,12 @@ def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any
     """Do what `submit` does that finds the queue full; it stands in line when this returns."""
     waiter = allocate_lock()
     waiter.acquire()
-    assert pool.pool.seek(waiter, False)
+    assert pool._pool.seek(waiter, False)
     future = pool.hold_back(fn, args, None)
 
     def come() -> Any:
         waiter.acquire()
-        assert pool.pool.push(future, False, waiter) is None
+        assert pool._pool.push(future, False, waiter) is None
         return future
 
     return Background(come)

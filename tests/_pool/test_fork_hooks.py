@@ -150,16 +150,16 @@ def test_a_fork_does_not_wait_for_a_thread_in_the_middle_of_a_step() -> None:
     assert lane.submit(pow, 2, 3).result(10) == 8
     assert pool.wait_idle(10)
     inside, go = threading.Event(), threading.Event()
-    dequeue = pool.pool.dequeue
+    dequeue = pool._pool.dequeue
     def slow():
         taken = dequeue()
         inside.set()
         assert go.wait(20)
         return taken
-    pool.pool.dequeue = slow
+    pool._pool.dequeue = slow
     future = lane.submit(pow, 2, 4)
     assert inside.wait(10)
-    assert pool.pool.mutex.acquire(False) is False
+    assert pool._pool.mutex.acquire(False) is False
     def check():
         try:
             future.result(10)
@@ -172,7 +172,7 @@ def test_a_fork_does_not_wait_for_a_thread_in_the_middle_of_a_step() -> None:
         print(sorted(call.result(10) for call in [pool.submit(barrier.wait, 10) for _ in range(2)]))
         pool.shutdown(timeout=10)
     print(in_child(check))
-    pool.pool.dequeue = dequeue
+    pool._pool.dequeue = dequeue
     go.set()
     print(future.result(10))
     """,
@@ -187,7 +187,7 @@ def test_what_is_lent_to_a_lane_is_not_lent_to_the_child() -> None:
         """
     pool = AdaptiveExecutor(1)
     inside, go = threading.Event(), threading.Event()
-    core = type(pool.guests)
+    core = type(pool._unlimited)
     leave = core.leave
     def slow(lane):
         lane.admitted -= 1
@@ -196,16 +196,16 @@ def test_what_is_lent_to_a_lane_is_not_lent_to_the_child() -> None:
         lane.admitted += 1
         leave(lane)
     core.leave = slow
-    assert pool.hand_in(pool.guests, True, pow, (2, 3), {}).result(10) == 8
+    assert pool.hand_in(pool._unlimited, True, pow, (2, 3), {}).result(10) == 8
     assert inside.wait(10)
     core.leave = leave
-    assert pool.pool.max_workers == 2
+    assert pool._pool.max_workers == 2
     def check():
-        print(pool.pool.max_workers, pool.pool.lent, pool.guests.admitted)
+        print(pool._pool.max_workers, pool._pool.lent, pool._unlimited.admitted)
         print(pool.submit(pow, 2, 4).result(10))
     print(in_child(check))
     go.set()
-    print(pool.submit(pow, 2, 5).result(10), pool.pool.max_workers)
+    print(pool.submit(pow, 2, 5).result(10), pool._pool.max_workers)
     """,
         PLAIN + FORK,
     )

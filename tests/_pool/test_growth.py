@@ -79,7 +79,7 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
         pool.submit(gate)
         gate.await_begun()
         pool.submit(int)
-        assert pool._crew.look(tick(1000.0 + TICK, cpu=5.5)) == TICK
+        assert pool._crew.tick(tick(1000.0 + TICK, cpu=5.5)) == TICK
         sample = told(pool).samples[-1]
         assert (sample.taken, sample.workers, sample.queued) == (3, 1, 1)
         assert (sample.elapsed, sample.cpu) == pytest.approx((TICK, 0.5))
@@ -88,7 +88,7 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
 
 def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor) -> None:
     pool._crew.begin(tick(1000.0))
-    assert pool._crew.look(tick(1001.0)) is None
+    assert pool._crew.tick(tick(1001.0)) is None
     pool._crew.begin(tick(1001.0 + MEMORY))
     assert told(pool).begun == pytest.approx([float("inf"), MEMORY])
 
@@ -100,7 +100,7 @@ def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveE
         gate.await_begun()
         pool.submit(int)
         pool._crew.begin(tick(1000.0))
-        assert pool._crew.look(tick(1001.0)) == CEILING_TICK
+        assert pool._crew.tick(tick(1001.0)) == CEILING_TICK
         pool.resize(max_workers=4)
         pool._crew.begin(tick(1001.0 + TICK))
     assert told(pool).begun[-1] == pytest.approx(TICK)
@@ -114,7 +114,7 @@ def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecut
         pool._crew.begin(tick(1000.0))
         for number, asks in enumerate((False, True, False), 1):
             told(pool).asks = asks
-            pool._crew.look(tick(1000.0 + 0.03 * number, cpu=0.01 * number))
+            pool._crew.tick(tick(1000.0 + 0.03 * number, cpu=0.01 * number))
     first, second, third = (sample.asleep for sample in told(pool).samples)
     assert first is third is None
     assert (second is None) == (sys.platform != "linux")

@@ -237,7 +237,7 @@ def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
         pool.submit(carried)
         blocked = threading.Thread(target=pool.submit, args=(carried,))
         blocked.start()
-        eventually(lambda: pool.pool.counts()["queued"] == 1)
+        eventually(lambda: pool._pool.counts()["queued"] == 1)
         assert other.submit(int).result(TIMEOUT) == 0
         gate.open()
         blocked.join(TIMEOUT)

@@ -60,7 +60,13 @@ def test_a_start_that_fails_gives_back_its_place(
             break_step(patch, pool, step, error())
             pool.submit(ran.append, "refused")
         stats = pool.stats()
-        assert (stats.workers, stats.queued, stats.started, pool.pool.headcount, pool.pool.starting) == (0, 0, 0, 0, 0)
+        assert (stats.workers, stats.queued, stats.started, pool._pool.headcount, pool._pool.starting) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
         wait_for_idle(pool)
         assert ran == ["accepted"]
@@ -100,7 +106,7 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
 
             def start(thread: WorkerThread) -> None:
                 thread.start()
-                eventually(lambda: pool.pool.starting == 0, "the worker has come to the queue")
+                eventually(lambda: pool._pool.starting == 0, "the worker has come to the queue")
 
             patch.setattr(stack_size, "start", interrupt_after(start))
             pool.submit(int)
@@ -147,7 +153,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
                 assert future.result(TIMEOUT) == 8
             assert pool.submit(int).result(TIMEOUT) == 0, depth
             assert pool.wait_idle(TIMEOUT), depth
-            assert pool.pool.headcount == pool.stats().workers, depth
+            assert pool._pool.headcount == pool.stats().workers, depth
     assert taken and refused
 
 

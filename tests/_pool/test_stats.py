@@ -112,10 +112,10 @@ def test_retired_workers_are_counted() -> None:
 def test_a_worker_counts_from_when_it_is_made() -> None:
     with AdaptiveExecutor(2) as pool:
         # What the timekeeper does before it makes a thread, and when it gets none.
-        assert pool.pool.reserve(1) == 1
+        assert pool._pool.reserve(1) == 1
         stats = pool.stats()
         assert (stats.workers, stats.idle, stats.started, stats.retired) == (0, 0, 0, 0)
-        pool.pool.unreserve(False, None, False)
+        pool._pool.unreserve(False, None, False)
 
 
 def test_stats_after_shutdown() -> None:

@@ -47,7 +47,7 @@ class Look:
     def begin(self, tick: Tick) -> None:
         self.begun.append(tick)
 
-    def look(self, tick: Tick) -> float | None:
+    def tick(self, tick: Tick) -> float | None:
         self.ticks.append(tick)
         self.seen.append(len(self.fired))
         return self.again
@@ -55,10 +55,10 @@ class Look:
 
 def emptied(alarms: Alarms) -> list[Any]:
     """Take everything off, in order."""
-    while alarms.settle():
+    while alarms.merge():
         pass
     taken = []
-    while (entry := alarms.take(inf)) is not None:
+    while (entry := alarms.pop_due(inf)) is not None:
         taken.append(entry[3])
     return taken
 
@@ -140,15 +140,15 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
                 cross_out(number)
         elif step == "settle":
             for _ in range(value):
-                alarms.settle()
+                alarms.merge()
         elif step == "pass":
             now += value
             while alarms.arrived():
-                alarms.settle()
+                alarms.merge()
             assert alarms.next_due() <= min(waiting.values(), default=inf)
             due = sorted((when, number) for number, when in waiting.items() if when <= now)
             taken = []
-            while (entry := alarms.take(now)) is not None:
+            while (entry := alarms.pop_due(now)) is not None:
                 assert entry[0] <= now, "early"
                 if entry[3] not in book.out:
                     taken.append((entry[0], entry[3]))
@@ -156,7 +156,7 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
             for _, number in due:
                 del waiting[number]
         elif step == "rest":
-            while alarms.settle():
+            while alarms.merge():
                 pass
             assert len(alarms) < max(2 * (len(waiting) + 1), len(waiting) + VOID) + 1, "void entries pile up"
     left = [number for number in emptied(alarms) if number not in book.out]
@@ -167,7 +167,7 @@ def test_void_entries_are_swept_once_they_are_half() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(1000):
         alarms.add(float(thing), book, thing)
-    while alarms.settle():
+    while alarms.merge():
         pass
     asked = []
     for thing in range(0, 1000, 2):
@@ -175,10 +175,10 @@ def test_void_entries_are_swept_once_they_are_half() -> None:
         asked.append(alarms.void())
     assert not any(asked[:-1])
     assert asked[-1], "now the thread has to look"
-    while alarms.settle():
+    while alarms.merge():
         pass
     assert len(alarms) == 500
-    assert not alarms.settle(), "it begins again"
+    assert not alarms.merge(), "it begins again"
     assert emptied(alarms) == list(range(1, 1000, 2))
 
 
@@ -186,15 +186,15 @@ def test_what_falls_due_while_the_heap_is_swept_is_not_late() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(10 * FOLD):
         alarms.add(float(thing), book, thing)
-    while alarms.settle():
+    while alarms.merge():
         pass
     for thing in range(1, 10 * FOLD - 1):
         book.out.add(thing)
         alarms.void()
-    assert alarms.settle(), "the sweep takes more than one slice"
+    assert alarms.merge(), "the sweep takes more than one slice"
     alarms.add(0.5, book, "new")
-    assert alarms.settle()
-    taken = [alarms.take(now) for now in (0.0, 0.4, 0.9, 0.9)]
+    assert alarms.merge()
+    taken = [alarms.pop_due(now) for now in (0.0, 0.4, 0.9, 0.9)]
     assert [entry[3] if entry else None for entry in taken] == [0, None, "new", None]
 
 
@@ -203,14 +203,14 @@ def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
     alarms, book, count = Alarms(), Notes(), 8 * FOLD
     for index in range(count):
         alarms.add(float(index * 389 % count), book, index * 389 % count)
-    while alarms.settle():
+    while alarms.merge():
         pass
     for thing in range(0, count, 2):
         book.out.add(thing)
         alarms.void()
-    assert [alarms.settle() for _ in range(slices)] == [True] * slices
+    assert [alarms.merge() for _ in range(slices)] == [True] * slices
     taken = []
-    while (entry := alarms.take(count / 2)) is not None:
+    while (entry := alarms.pop_due(count / 2)) is not None:
         taken.append(entry[3])
     assert taken == sorted(taken)
     assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
@@ -220,7 +220,7 @@ def test_one_visit_folds_no_more_than_a_slice() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(3 * FOLD):
         alarms.add(1.0, book, thing)
-    assert [alarms.settle() for _ in range(3)] == [True, True, False]
+    assert [alarms.merge() for _ in range(3)] == [True, True, False]
     assert not alarms.arrived()
 
 
@@ -277,7 +277,7 @@ def test_a_look_comes_between_slices_of_what_is_due(keeper: ManualTimekeeper) ->
     look = Look(TICK, book.fired)
     for thing in range(10 * FIRE):
         keeper.call_at(keeper.now, book, thing)
-    while keeper._alarms.settle():
+    while keeper._alarms.merge():
         pass
     keeper.watch(look)
     for _ in range(10):

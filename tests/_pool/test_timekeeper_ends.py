@@ -38,7 +38,7 @@ class Look:
     def begin(self, tick: Tick) -> None:
         pass
 
-    def look(self, tick: Tick) -> float | None:
+    def tick(self, tick: Tick) -> float | None:
         self.looks += 1
         return None
 
@@ -248,11 +248,11 @@ def test_where_all_entries_are_void_they_are_swept() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(3):
         alarms.add(1e9, book, thing)
-    alarms.settle()
+    alarms.merge()
     for thing in range(3):
         book.fired.append(thing)
         assert not alarms.void(), "that is not worth a ring"
-    alarms.settle()
+    alarms.merge()
     assert len(alarms) == 0
 
 

@@ -35,8 +35,8 @@ from support.common import (
 
 from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
 from ebbpool._work import map_ledger, map_turns, maps
-from ebbpool._work.map_ledger import ANY, STALE, Claim
-from ebbpool._work.map_turns import Claims
+from ebbpool._work.map_ledger import ANY, STALE, Batch
+from ebbpool._work.map_turns import MapRun
 from ebbpool._work.maps import PORTION
 
 FAR = 2_000
@@ -756,20 +756,20 @@ def test_one_iterator_one_reader() -> None:
 
 
 class Script:
-    """A `Claims` whose tasks the test runs by hand."""
+    """A `MapRun` whose tasks the test runs by hand."""
 
     def __init__(self, items: Any, *, ordered: bool = True, buffersize: int | None = None) -> None:
         self.tasks: deque[Callable[[], None]] = deque()
         self._max_workers = 1000
         self._shutdown = False
-        self.claims = Claims(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
+        self.claims = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
         self.claims.read_all(self, items)  # type: ignore[arg-type]
 
     def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
         self.tasks.append(task)
         return concurrent.futures.Future()
 
-    def lay(self, now: float) -> Claim:
+    def lay(self, now: float) -> Batch:
         with self.claims.lock:
             claim = self.claims._lay(now)
         assert claim is not None
@@ -787,11 +787,11 @@ def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_plac
 ) -> None:
     script = Script(range(count) if as_range else list(range(count)))
     claims = script.claims
-    under_way: list[Claim] = []
+    under_way: list[Batch] = []
     now = 0.0
     begun: Counter[int] = Counter()
 
-    def begin(claim: Claim, most: int) -> None:
+    def begin(claim: Batch, most: int) -> None:
         for _ in range(most):
             item = next(claim.source, None) if not isinstance(claim.source, deque) else None
             if isinstance(claim.source, deque) and claim.source:
@@ -838,7 +838,7 @@ def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_
         claims._recall(STALE)
         assert claims._ready(0 if ordered else ANY) == [list(range(5))]
         assert claims.claims == {5: second}
-    assert not claims._settle(first, aside=False, until=0.0)
+    assert not claims._finish_claim(first, aside=False, until=0.0)
     assert claims.claims == {5: second}
     assert not claims.finished
 
@@ -854,7 +854,7 @@ def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(
     claims.size = 5
     second = script.lay(STALE)
     assert first.start == second.start
-    assert not claims._settle(first, aside=False, until=0.0)
+    assert not claims._finish_claim(first, aside=False, until=0.0)
     assert claims.claims == {0: second}
     assert claims.divided == {0: second}, "nothing would be recalled of it any more"
     assert not claims.finished
@@ -871,9 +871,9 @@ def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled:
         with claims.lock:
             claims._recall(STALE)
     claims.fail(Boom("the rest"))
-    claims._settle(claim, aside=False, until=0.0)
+    claims._finish_claim(claim, aside=False, until=0.0)
     with pytest.raises(Boom, match="the rest"):
-        claims.take(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
+        claims.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
 
 
 def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
@@ -914,12 +914,12 @@ def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -
             return heard
 
     claims.bell = Interrupted(claims.bell)
-    waiting = Background(lambda: claims.take(0, None))
+    waiting = Background(lambda: claims.wait_for_pieces(0, None))
     eventually(lambda: claims.wanted == 0)
     script.tasks.popleft()()
     with pytest.raises(KeyboardInterrupt):
         waiting.join()
-    assert claims.take(0, None) == [[0]]
+    assert claims.wait_for_pieces(0, None) == [[0]]
 
 
 def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:

@@ -166,7 +166,7 @@ def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptur
         task = pool.schedule(1, gate)
         keeper.advance(1.0)
         gate.await_begun()
-        pool.pool.close()
+        pool._pool.close()
         gate.open()
         eventually(lambda: not task.active)
         assert (task.runs, task.missed) == (1, 0)
@@ -300,7 +300,7 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         release = pool.release
 
         def closing(future: Any) -> bool:
-            pool.pool.close()
+            pool._pool.close()
             return release(future)
 
         pool.release = closing

@@ -402,7 +402,7 @@ def test_a_loop_that_is_closed_while_a_consumer_waits() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         stream = pool.stream(lambda: iter([gate(1), 2]))
         loop = asyncio.new_event_loop()
-        stream._channel.take((loop.create_future(), loop))
+        stream._channel.next_value((loop.create_future(), loop))
         loop.close()
         gate.open()
         eventually(lambda: stream._channel.reader is None)

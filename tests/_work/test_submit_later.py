@@ -292,7 +292,7 @@ def test_what_falls_due_as_the_pool_closes_is_cancelled_by_whoever_closes_it() -
     """The timekeeper leaves it: the callbacks of a cancelled future must not run in its thread."""
     with timed_pool() as (pool, keeper):
         future = pool.submit_later(1.0, print)
-        pool.pool.close()
+        pool._pool.close()
         keeper.advance(1.0)
         assert not future.done()
         pool.shutdown()
@@ -487,7 +487,7 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
 
         def closing(held: Any) -> bool:
-            pool.pool.close()
+            pool._pool.close()
             queued = release(held)
             assert told_in == []
             return queued

@@ -21,8 +21,9 @@ import ebbpool
 from benchmarks import _loads, _plot, _regret, _regret_plot, _report, _runner, _serving, sizing
 from benchmarks._loads import CHILDREN, LOADS, PARENTS, USUAL, Lives, Scale, lived, most_at_once
 from benchmarks._model import Settings
-from benchmarks._peers import BY_NAME, TIMEKEEPER
+from benchmarks._peers import BY_NAME
 from benchmarks._regret import UNTUNED, cell
+from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
 SCALE = Scale(share=0.1, turns=1)

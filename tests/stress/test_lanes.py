@@ -403,12 +403,14 @@ def test_guests_come_past_workers_that_wait_for_them() -> None:
         gates = [threading.Event() for _ in range(rng.randint(1, 4))]
         waits = [ledger.submit(pool, "call", wait, gate) for gate in gates]
         guests = [
-            ledger.hand_in(Ticket("call"), lambda fn, *args: pool.hand_in(pool.guests, True, fn, args, {}), gate.set)
+            ledger.hand_in(
+                Ticket("call"), lambda fn, *args: pool.hand_in(pool._unlimited, True, fn, args, {}), gate.set
+            )
             for gate in gates
         ]
         for ticket in (*waits, *guests):
             if ticket is None or not ticket.read(PATIENCE):
-                stuck(f"a call that waits for a guest, or the guest; {pool.stats()}, {pool.pool.lent} places lent")
+                stuck(f"a call that waits for a guest, or the guest; {pool.stats()}, {pool._pool.lent} places lent")
 
     crew = Crew()
     crew.repeat("pair", pair, copies=3)
@@ -418,4 +420,4 @@ def test_guests_come_past_workers_that_wait_for_them() -> None:
     crew.join()
     bounded("shutdown", pool.shutdown)
     check_closed(pool, ledger, "guest")
-    assert (pool.pool.lent, pool.pool.max_workers) == (0, 2)
+    assert (pool._pool.lent, pool._pool.max_workers) == (0, 2)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ebbpool._core.accel import LoopCall, Mailbox
     from ebbpool.executor import AdaptiveExecutor
 
-HOME = "_ebbpool_anyio"
-"""The attribute of an event loop that holds its `Home`: so they are garbage together."""
+STATE = "_ebbpool_anyio"
+"""The attribute of an event loop that holds its `LoopState`: so they are garbage together."""
 
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 """How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio tells it by that, too."""
@@ -38,7 +38,7 @@ ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
 
 
-class Home:
+class LoopState:
     """What every call from one event loop needs."""
 
     __slots__ = ("mailbox", "token")
@@ -48,7 +48,7 @@ class Home:
         self.token = token_for(AsyncIOBackend, loop)
 
 
-class Ticket(asyncio.Future[Any]):
+class CallFuture(asyncio.Future[Any]):
     """Waits for the outcome of one call.
 
     Attributes:
@@ -80,7 +80,7 @@ class Ticket(asyncio.Future[Any]):
         """Drops what an abandoned call raised, as anyio does."""
 
 
-class Relay(Ticket):
+class Relay(CallFuture):
     """A ticket that is cancelled already, and hands the outcome on to where the task waits now."""
 
     __slots__ = ()
@@ -112,9 +112,9 @@ async def run_sync(
     args: tuple[Any, ...],
     abandon_on_cancel: bool,
     limiter: CapacityLimiter | None,
-    beyond: bool,
+    lifts_ceiling: bool,
 ) -> Any:
-    """See `ebbpool.anyio.run_sync`; a call that goes `beyond` the executor's ceiling has borrowed from a limiter.
+    """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
 
     anyio has the task wait in a shield. Here the shield is raised by the first cancellation, for most calls never see
     one: if the call still waits for capacity then, the cancellation goes through, as it does with anyio where a call
@@ -122,16 +122,16 @@ async def run_sync(
     """
     if limiter is not None:
         async with limiter:
-            return await run_sync(executor, func, args, abandon_on_cancel, None, beyond)
+            return await run_sync(executor, func, args, abandon_on_cancel, None, lifts_ceiling)
     await turn()
     task: Any = current_task()
     state = task_states.get(ref(task))
     scope = None if state is None else state.cancel_scope
     if abandon_on_cancel and scope is not None:
         with CancelScope() as own:
-            return await _start(executor, func, args, own, False, beyond)
+            return await _start(executor, func, args, own, False, lifts_ceiling)
     requests = task.cancelling()
-    ticket = _start(executor, func, args, scope, not abandon_on_cancel, beyond)
+    ticket = _start(executor, func, args, scope, not abandon_on_cancel, lifts_ceiling)
     try:
         return await ticket
     except CancelledError:
@@ -155,19 +155,21 @@ def _start(
     args: tuple[Any, ...],
     scope: CancelScope | None,
     shielded: bool,
-    beyond: bool,
-) -> Ticket:
+    lifts_ceiling: bool,
+) -> CallFuture:
     loop = running_loop()
-    home = getattr(loop, HOME, None)
-    if home is None:
-        home = Home(loop)  # type: ignore[arg-type]  # a loop runs here
-        setattr(loop, HOME, home)
-    ticket = Ticket(loop=loop)
+    state = getattr(loop, STATE, None)
+    if state is None:
+        state = LoopState(loop)  # type: ignore[arg-type]  # a loop runs here
+        setattr(loop, STATE, state)
+    ticket = CallFuture(loop=loop)
     ticket.call = ticket.relay = None
     ticket.shielded = shielded
     run = copy_context().run
-    work = (_perform, home.token, scope, func, args)
-    ticket.call = executor.offload(home.mailbox, ticket, None, run, work, None, executor.guests if beyond else None)
+    work = (_perform, state.token, scope, func, args)
+    ticket.call = executor.offload(
+        state.mailbox, ticket, None, run, work, None, executor._unlimited if lifts_ceiling else None
+    )
     return ticket
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 
-class Home:
+class RunState:
     """What every call from one run of trio needs."""
 
     __slots__ = ("active", "mailbox", "token", "trio_token")
@@ -57,14 +57,14 @@ class Home:
             _active_threads_local.set(self.active)
 
 
-_home: RunVar[Home] = RunVar("ebbpool.anyio")
+_state: RunVar[RunState] = RunVar("ebbpool.anyio")
 
 
-class Ticket:
+class TrioCall:
     """Waits for the outcome of one call, in trio's thread.
 
     Attributes:
-        home: The run it belongs to.
+        state: The run it belongs to.
         abandon: Whether a cancelled task leaves a running call behind.
         task: Whom to wake, in the list in which trio's messages from the worker look for it.
         cancel_with: What raises `trio.Cancelled`, once the task is cancelled; in the list where trio looks for it.
@@ -74,12 +74,12 @@ class Ticket:
         error: What it raised.
     """
 
-    __slots__ = ("abandon", "call", "cancel_with", "error", "home", "limiter", "task", "value")
+    __slots__ = ("abandon", "call", "cancel_with", "error", "limiter", "state", "task", "value")
 
     call: LoopCall
 
-    def __init__(self, home: Home, task: Task, abandon: bool, limiter: Any) -> None:
-        self.home = home
+    def __init__(self, state: RunState, task: Task, abandon: bool, limiter: Any) -> None:
+        self.state = state
         self.abandon = abandon
         self.task: list[Task | None] = [task]
         self.cancel_with: list[Any] = [None]
@@ -144,18 +144,18 @@ async def run_sync(
     args: tuple[Any, ...],
     abandon_on_cancel: bool,
     limiter: Any,
-    beyond: bool,
+    lifts_ceiling: bool,
 ) -> Any:
-    """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call may go `beyond` them."""
+    """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call `lifts_ceiling`."""
     await checkpoint_if_cancelled()
     try:
-        home = _home.get()
+        state = _state.get()
     except LookupError:
-        home = Home()
-        _home.set(home)
+        state = RunState()
+        _state.set(state)
     run = copy_context().run
-    ticket = Ticket(home, current_task(), abandon_on_cancel, limiter)
-    active = home.active
+    ticket = TrioCall(state, current_task(), abandon_on_cancel, limiter)
+    active = state.active
     try:
         if limiter is not None:
             await limiter.acquire_on_behalf_of(ticket)
@@ -164,7 +164,7 @@ async def run_sync(
             try:
                 work = (_perform, ticket, func, args)
                 ticket.call = executor.offload(
-                    home.mailbox, ticket, None, run, work, None, executor.guests if beyond else None
+                    state.mailbox, ticket, None, run, work, None, executor._unlimited if lifts_ceiling else None
                 )
             except BaseException:
                 ticket._give_back()
@@ -192,21 +192,21 @@ async def run_sync(
         ticket.error = error = message = None
 
 
-def _perform(ticket: Ticket, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Runs the call, in a worker; or in trio's own thread, from where there is no way back to wait for."""
     if LIBRARY is not None and LIBRARY.get() is not None:
         LIBRARY.set(None)
     if in_trio_run():
         return _synchronous(func, call_in_line(func, args))
-    home = ticket.home
+    state = ticket.state
     data = PARENT_TASK_DATA
-    data.token = home.trio_token
+    data.token = state.trio_token
     data.abandon_on_cancel = ticket.abandon
     data.cancel_register = ticket.cancel_with
     data.task_register = ticket.task
     if BACKEND_IS_APART:
         threadlocals.current_async_backend = TrioBackend
-    threadlocals.current_token = home.token
+    threadlocals.current_token = state.token
     try:
         return _synchronous(func, func(*args))
     except StopIteration as error:

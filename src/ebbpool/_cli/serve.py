@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ebbpool._http.server import AdaptivePoolHTTPServer
-from ebbpool._output import settle, unhindered
+from ebbpool._output import flush_or_discard, unhindered
 
 if TYPE_CHECKING:
     from ebbpool.prefork import Child
@@ -126,7 +126,7 @@ def serve(options: Options) -> int:
         with unhindered():
             return _serve(options)
     finally:
-        settle(sys.stdout, sys.stderr)
+        flush_or_discard(sys.stdout, sys.stderr)
 
 
 def _serve(options: Options) -> int:

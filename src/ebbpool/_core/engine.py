@@ -26,7 +26,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from time import sleep
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ebbpool._core import uncompiled as cython
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    class Crew(Protocol):
+    class ThreadStarter(Protocol):
         """Starts a pool's threads; see ``ebbpool._pool.crew``."""
 
         def start(self, searching: bool) -> BaseException | None: ...
@@ -67,14 +67,13 @@ EXTRA = "extra"
 HASTE = "haste"
 WATCH = "watch"
 
-HELD = -1.0
 COMPACT = 64
 """From how many dead futures on a queue is looked through for them."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on they take turns."""
 TURNS = 256
 """Up to so many tasks that go first, one that was overtaken is taken after each of them."""
-SLICE = 256
+DELIVERED_AT_ONCE = 256
 """How many results a loop is given before its other callbacks have their turn."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
@@ -130,13 +129,36 @@ def _replaced() -> bool:
 _interpreted: Callable[[], None] = eval("lambda: None")
 
 
+class Snapshot(NamedTuple):
+    """What the timekeeper learns of a pool.
+
+    Attributes:
+        may_grow: Whether another worker may be started.
+        queued: How many tasks wait.
+        taken: How many tasks have been taken off the queue so far.
+        workers: How many workers there are.
+        starting: How many of them have not begun to work.
+        idle: How many of them have nothing to do.
+        blocked: How many of them wait for this very pool.
+    """
+
+    may_grow: bool
+    queued: int
+    taken: int
+    workers: int
+    starting: int
+    idle: int
+    blocked: int
+
+
 class FutureCore:
     """State and protocol of a future, in the shape the worker's loop wants it.
 
     A pending future carries its own call. Lock and condition objects appear only when somebody waits.
 
     Attributes:
-        _since: When the future was queued (monotonic seconds); below zero while it is *held*: pending, and on no queue.
+        _held: Whether it is pending, and on no queue of the pool.
+        _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
         _lane: The lane it was submitted to, or None.
     """
 
@@ -146,7 +168,8 @@ class FutureCore:
     _fn: Callable[..., Any] | None
     _args: tuple[Any, ...] | None
     _kwargs: dict[str, Any] | None
-    _since: float
+    _held: bool
+    _queued_at: float
     _pool: Pool
     _audience: list[Any] | None
     _cond: threading.Condition | None
@@ -160,11 +183,12 @@ class FutureCore:
         "_cond",
         "_error",
         "_fn",
+        "_held",
         "_kwargs",
         "_lane",
         "_observers",
         "_pool",
-        "_since",
+        "_queued_at",
         "_value",
     )
 
@@ -173,6 +197,7 @@ class FutureCore:
         self._code = PENDING
         self._value = self._error = self._audience = self._cond = self._observers = self._lane = None
         self._fn = self._args = self._kwargs = None
+        self._held = False
 
     def cancel(self) -> bool:
         """Cancels the call if it has not started; tells everyone who waits, in the calling thread.
@@ -218,7 +243,7 @@ class FutureCore:
             BaseException: whatever the call raised.
         """
         if self._code != FINISHED:
-            self._settle(timeout)
+            self._wait_for_outcome(timeout)
         elif cython.compiled:
             fence()
         if self._error is None:
@@ -236,7 +261,7 @@ class FutureCore:
             CancelledError: the call was cancelled.
             TimeoutError: the call did not finish in time.
         """
-        self._settle(timeout)
+        self._wait_for_outcome(timeout)
         return self._error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
@@ -387,7 +412,7 @@ class FutureCore:
         if interrupt is not None:
             raise interrupt
 
-    def _settle(self, timeout: float | None) -> None:
+    def _wait_for_outcome(self, timeout: float | None) -> None:
         if self._code < CANCELLED:
             self._await(timeout)
         if cython.compiled:
@@ -638,7 +663,7 @@ class LoopCall(FutureCore):
         pool = self._pool
         with pool.mutex:
             waits = self._code == PENDING
-            if waits and at_ceiling and self._since >= 0:
+            if waits and at_ceiling and not self._held:
                 waits = pool.headcount - pool.blocked >= pool.max_workers
             if waits:
                 self._move(NOTIFIED, None, None)
@@ -742,14 +767,14 @@ class Mailbox:
 
     @cython.locals(call=LoopCall)
     def deliver(self) -> None:
-        """Delivers up to `SLICE` results, in the loop's thread."""
+        """Delivers up to `DELIVERED_AT_ONCE` results, in the loop's thread."""
         if GIL:
             now = monotonic()
             if now >= self.nap_due:
                 if now < self.nap_due + STINT:
                     sleep(NAP)
                 self.nap_due = now + STINT
-        count = min(len(self.due), SLICE)
+        count = min(len(self.due), DELIVERED_AT_ONCE)
         arrived = self._empty(True)
         try:
             while count > 0:
@@ -778,7 +803,7 @@ class Worker:
     """One thread's place in a pool.
 
     Attributes:
-        mailbox: A lock that is free only when somebody has woken this worker.
+        bell: A lock that is free only when somebody has woken this worker.
         current: The task in hand, until its callbacks are done.
         since: When the task in hand was taken (monotonic seconds).
         patience: Seconds to stay parked; below zero, for ever.
@@ -787,11 +812,11 @@ class Worker:
     """
 
     __slots__ = (
+        "bell",
         "current",
         "expired",
         "fresh",
         "leaving",
-        "mailbox",
         "parked",
         "patience",
         "pool",
@@ -805,8 +830,8 @@ class Worker:
 
     def __init__(self, pool: Pool, searching: bool) -> None:
         self.pool = pool
-        self.mailbox = allocate_lock()
-        self.mailbox.acquire()
+        self.bell = allocate_lock()
+        self.bell.acquire()
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None
         self.since = 0.0
@@ -822,7 +847,7 @@ class Worker:
 
     # Nothing here can be None where an attribute of it is asked for.
     @cython.nonecheck(False)
-    @cython.locals(done=FutureCore, future=FutureCore, letter=LoopCall, unsettled=cython.bint, failed=cython.bint)
+    @cython.locals(done=FutureCore, future=FutureCore, loop_call=LoopCall, unfinished=cython.bint, failed=cython.bint)
     def run(self) -> None:
         """Takes and runs tasks until it is time to leave."""
         pool = self.pool
@@ -830,17 +855,17 @@ class Worker:
             raise RuntimeError("Worker.__init__() was never called")
         done: Any = None
         future: Any = None
-        letter: Any = None
+        loop_call: Any = None
         value = error = errand = context = None
-        unsettled = failed = False
+        unfinished = failed = False
         _here.worker = self
         while True:
-            # One visit to the mutex settles the last task and takes the next. `done` keeps the last one alive until
+            # One visit to the mutex finishes the last task and takes the next. `done` keeps the last one alive until
             # the mutex is free.
             # Signals reach the main thread alone, so that nothing can come between this and the `try`.
             pool.mutex.acquire()
             try:
-                if unsettled and done._audience is None:
+                if unfinished and done._audience is None:
                     if done._code == RUNNING:
                         done._value = value
                         done._error = error
@@ -848,16 +873,16 @@ class Worker:
                             fence()
                         done._code = FINISHED
                     failed = error is not None
-                    unsettled = False
-                elif unsettled and type(done) is LoopCall:
-                    letter = done
-                    if letter._code == RUNNING:
-                        letter._value = value
-                        letter._error = error
-                        letter._code = FINISHED
+                    unfinished = False
+                elif unfinished and type(done) is LoopCall:
+                    loop_call = done
+                    if loop_call._code == RUNNING:
+                        loop_call._value = value
+                        loop_call._error = error
+                        loop_call._code = FINISHED
                     failed = error is not None
-                    unsettled = False
-                if not unsettled:
+                    unfinished = False
+                if not unfinished:
                     self.current = None
                     if failed:
                         pool.failed += 1
@@ -881,26 +906,26 @@ class Worker:
                         errand = pool._rest(self)
             finally:
                 pool.mutex.release()
-            if unsettled:
+            if unfinished:
                 try:
                     done._conclude(RUNNING, RUNNING, FINISHED, value, error)
                 except BaseException:
-                    LOGGER.critical("Exception while %r was being settled:", done, exc_info=True)
+                    LOGGER.critical("Exception while %r was being finished:", done, exc_info=True)
                 failed = error is not None
-                unsettled = False
+                unfinished = False
                 continue
             done = value = error = None
-            if letter is not None:
+            if loop_call is not None:
                 # Only now, when this worker is parked or has its next task, does the loop get to know.
-                letter._mailbox.post(letter)
-                letter = None
+                loop_call._mailbox.post(loop_call)
+                loop_call = None
             if errand is not None:
                 pool._run(errand, None)
                 errand = None
             if future is None:
                 if self.leaving:
                     break
-                if not self.mailbox.acquire(True, self.patience):
+                if not self.bell.acquire(True, self.patience):
                     pool.expire(self)
                 continue
             if self.current is None:
@@ -909,9 +934,9 @@ class Worker:
             fn, args, kwargs = future._fn, future._args, future._kwargs
             future._fn = future._args = future._kwargs = None
             if cython.compiled and type(future) is LoopCall:
-                letter = future
-                context, letter._context = letter._context, None
-                letter = None
+                loop_call = future
+                context, loop_call._context = loop_call._context, None
+                loop_call = None
                 if context is not None:
                     enter(context)
             try:
@@ -926,7 +951,7 @@ class Worker:
             fn = args = kwargs = None
             done = future
             future = None
-            unsettled = True
+            unfinished = True
         _here.worker = None
 
 
@@ -962,7 +987,7 @@ class LaneCore:
 
     Attributes:
         first: Whether its tasks go to the head of the pool's queue.
-        beyond: Whether each of its tasks lifts the pool's ceiling by one for as long as it is there.
+        lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one for as long as it is there.
         backlog: Held futures, oldest first.
         admitted: Tasks in the pool's queue or running; where any wait in the backlog, this is `limit`.
         dead: Futures in the backlog that were cancelled while they waited.
@@ -973,22 +998,22 @@ class LaneCore:
         "__weakref__",
         "admitted",
         "backlog",
-        "beyond",
         "cancelled",
         "closed",
         "dead",
         "failed",
         "first",
+        "lifts_ceiling",
         "limit",
         "pool",
         "taken",
     )
 
-    def __init__(self, pool: Pool, limit: int, first: bool, beyond: bool = False) -> None:
+    def __init__(self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False) -> None:
         self.pool = pool
         self.limit = limit
         self.first = first
-        self.beyond = beyond
+        self.lifts_ceiling = lifts_ceiling
         self.closed = False
         self.backlog: deque[FutureCore] = deque()
         self.admitted = 0
@@ -1007,20 +1032,21 @@ class LaneCore:
         if self.admitted < self.limit:
             self.enter()
         else:
-            future._since = HELD - self.pool.clock
+            future._held = True
+            future._queued_at = self.pool.clock
             self.backlog.append(future)
         return None
 
     def enter(self) -> None:
         """Under the mutex: one of its tasks goes to the pool's queue."""
         self.admitted += 1
-        if self.beyond:
+        if self.lifts_ceiling:
             self.pool._lend(1)
 
     def leave(self) -> None:
         """Under the mutex: one of its tasks has left the pool."""
         self.admitted -= 1
-        if self.beyond:
+        if self.lifts_ceiling:
             self.pool._lend(-1)
 
     def renew(self) -> None:
@@ -1073,12 +1099,12 @@ class LaneCore:
                     running += 1
             for future in self.backlog:
                 if future._code == PENDING:
-                    oldest = now - HELD + future._since
+                    oldest = now - future._queued_at
                     break
             if self.admitted > running:
                 for future in self.pool.queue:
                     if future._lane is self and future._code == PENDING:
-                        oldest = max(oldest, now - future._since)
+                        oldest = max(oldest, now - future._queued_at)
             queued = self.admitted - running + len(self.backlog) - self.dead
             taken = self.taken
             failed = self.failed
@@ -1135,7 +1161,6 @@ class Pool:
         "enqueue_first",
         "failed",
         "headcount",
-        "hurry",
         "idlers",
         "lent",
         "max_queue",
@@ -1166,12 +1191,12 @@ class Pool:
 
     mutex: Any
 
-    def __init__(self, crew: Crew | None) -> None:
+    def __init__(self, crew: ThreadStarter | None) -> None:
         if not cython.compiled:
             # Re-entrant: a finaliser or a signal handler may submit while this very thread is in a critical section.
             self.mutex = threading.RLock()
         # Executor and threads hold the crew, the crew holds the pool: no cycle.
-        self.crew: Callable[[], Crew | None] = _nobody if crew is None else weakref.ref(crew)
+        self.crew: Callable[[], ThreadStarter | None] = _nobody if crew is None else weakref.ref(crew)
         self._replace_queue(deque())
         self.parked: list[Worker] = []
         self.workers: list[Worker] = []
@@ -1191,7 +1216,6 @@ class Pool:
         self.searching = False
         self.covered = False
         self.at_ceiling = False
-        self.hurry = False
         self.roused = 0
         self.turned_away = False
         self.clock = 0.0
@@ -1258,16 +1282,17 @@ class Pool:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
             refusal = self._refusal() if self.special else None
+            grows = refusal == "grow"
+            if grows:
+                refusal = None
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
-                if refusal is not None or future._since < 0:
-                    self.hurry = False
+                if refusal is not None or future._held:
                     return refusal
             if refusal is None:
                 self._enter(future, first)
                 try:
-                    if self.hurry:
-                        self.hurry = False
+                    if grows:
                         self._reserve(1)
                         errand = HASTE
                     elif not self.searching and (self.parked or not self.covered):
@@ -1275,7 +1300,7 @@ class Pool:
                 except BaseException:
                     self._withdraw(future)
                     raise
-                future._since = self.clock
+                future._queued_at = self.clock
             elif refusal == "full":
                 self.turned_away = True
                 if not self.searching and not self.covered:
@@ -1298,27 +1323,30 @@ class Pool:
             if future._code != PENDING:
                 return None
             refusal = self._refusal()
+            grows = refusal == "grow"
+            if grows:
+                refusal = None
             room = refusal is None
             if room:
                 self._enter(future, False)
             elif refusal == "full":
                 refusal = None
-                future._since = HELD
+                future._held = True
                 self.seekers.append(future)
-            if self.hurry:
-                self.hurry = False
+            if grows:
                 self._reserve(1)
                 errand = HASTE
             elif refusal is None and not self.searching and (self.parked or not self.covered):
                 errand = self._arrange()
             if room:
-                future._since = self.clock
+                future._queued_at = self.clock
         if errand is not None:
             self._run(errand, future)
         return refusal
 
     def _enter(self, future: FutureCore, first: bool) -> None:
-        future._since = self.clock
+        future._held = False
+        future._queued_at = self.clock
         if not first:
             self.enqueue(future)
             return
@@ -1338,7 +1366,7 @@ class Pool:
         # To take one out of the middle costs time in proportion to those before it: the more they are, the rarer.
         if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
             oldest = self.queue[self.ahead]
-            if self.clock - oldest._since >= OVERTAKEN:
+            if self.clock - oldest._queued_at >= OVERTAKEN:
                 del self.queue[self.ahead]
                 # One that was cancelled takes nobody's turn.
                 if oldest._code == PENDING:
@@ -1362,7 +1390,6 @@ class Pool:
             if self.headcount == 0:
                 # A pool without workers refuses nobody: the first of them starts one, and that makes room for the rest.
                 break
-        self.hurry = False
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
         """Under the mutex: a task of `lane` has left the pool; the next may come."""
@@ -1381,7 +1408,8 @@ class Pool:
             else:
                 # Dropped by whoever comes across it in the queue: not here, under the mutex.
                 lane.dead -= 1
-                future._since = self.clock
+                future._held = False
+                future._queued_at = self.clock
                 self.enqueue(future)
                 self.dead += 1
         if lane.admitted == 0:
@@ -1394,6 +1422,10 @@ class Pool:
         self.dequeue = queue.popleft
 
     def _refusal(self) -> str | None:
+        """Under the mutex: why a task is not queued just like that, or None.
+
+        "grow" is no refusal: the task is queued, and a worker is started for it at once.
+        """
         if self.broken:
             return "broken"
         if self.closed:
@@ -1406,8 +1438,7 @@ class Pool:
             return None
         # Where a task must not wait, or would be lost, the pool grows without further thought.
         if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
-            self.hurry = True
-            return None
+            return "grow"
         return "full"
 
     def _arrange(self) -> str | None:
@@ -1445,7 +1476,7 @@ class Pool:
         worker.roused = True
         worker.fresh = True
         self.roused += 1
-        worker.mailbox.release()
+        worker.bell.release()
         return self._spare()
 
     def _spare(self) -> str | None:
@@ -1458,7 +1489,7 @@ class Pool:
     def _rouse_all(self) -> None:
         for worker in self.parked:
             self._unpark(worker)
-            worker.mailbox.release()
+            worker.bell.release()
         self.parked.clear()
 
     def _unpark(self, worker: Worker) -> None:
@@ -1603,14 +1634,14 @@ class Pool:
 
     def _withdraw(self, future: FutureCore) -> None:
         """Takes back `_enter`, or a place among those who wait for room."""
-        if future._since < 0:
+        if future._held:
             if future in self.seekers:
                 self.seekers.remove(future)
             return
         if self.ahead and self.queue.index(future) < self.ahead:
             self.ahead -= 1
         self.queue.remove(future)
-        future._since = HELD
+        future._held = True
         if future._lane is not None:
             future._lane.leave()
             self._admit(future._lane)
@@ -1686,7 +1717,7 @@ class Pool:
                 self._unpark(worker)
                 worker.expired = True
         if woken:
-            worker.mailbox.acquire()
+            worker.bell.acquire()
 
     def bury(self, future: FutureCore, code: int) -> None:
         """Under the mutex: a queued or held future is done before its turn."""
@@ -1701,7 +1732,7 @@ class Pool:
             if lane is not None:
                 lane.taken += 1
                 lane.failed += 1
-        if future._since < 0:
+        if future._held:
             if lane is not None:
                 lane.dead += 1
             elif self.seekers and future in self.seekers:
@@ -1762,14 +1793,12 @@ class Pool:
                 leaver = self.parked.pop(0)
                 self._unpark(leaver)
         if leaver is not None:
-            leaver.mailbox.release()
+            leaver.bell.release()
 
     def seek(self, waiter: LockType, again: bool) -> bool:
         """Queues a submitter for room in a full queue; False if there is no need to wait."""
         with self.mutex:
-            refusal = self._refusal()
-            self.hurry = False
-            if refusal != "full":
+            if self._refusal() != "full":
                 return False
             if again:
                 self.seekers.appendleft(waiter)
@@ -1991,14 +2020,10 @@ class Pool:
     def _oldest(self) -> float:
         """When the future that has waited longest was queued; some wait."""
         head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
-        return head._since
+        return head._queued_at
 
-    def look(self, now: float) -> tuple[bool, int, int, int, int, int, int] | None:
-        """What the timekeeper wants to know at `now` (monotonic seconds), or None when it need not come back.
-
-        Returns:
-            (whether another worker may be started, waiting, taken so far, workers, starting, idle, blocked)
-        """
+    def snapshot(self, now: float) -> Snapshot | None:
+        """Return what the timekeeper wants to know at `now` (monotonic seconds); None when it need not come back."""
         trash: list[FutureCore] = []
         errand = None
         with self.mutex:
@@ -2021,7 +2046,7 @@ class Pool:
             self._run(errand, None)
         if not needed:
             return None
-        return may_grow, waiting, taken, headcount, starting, idle, blocked
+        return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked)
 
     @cython.locals(worker=Worker)
     def counts(self) -> dict[str, float]:
@@ -2120,7 +2145,7 @@ class Pool:
             self.idlers = []
             self.headcount = len(self.workers)
             self.retired = self.started - self.headcount
-            self.searching = self.covered = self.at_ceiling = self.hurry = self.turned_away = False
+            self.searching = self.covered = self.at_ceiling = self.turned_away = False
             self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
             self.lent = 0
             self.max_workers = self.ceiling
@@ -2162,12 +2187,12 @@ def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None
 class ExecutorCore:
     """The part of an executor that every task passes."""
 
-    pool: Pool
+    _pool: Pool
 
     def runs_here(self) -> bool:
         """Return whether a task of this pool is what calls."""
         worker = current_worker()
-        return worker is not None and worker.pool is self.pool
+        return worker is not None and worker.pool is self._pool
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
@@ -2189,7 +2214,7 @@ class ExecutorCore:
             strange = _Standard.submit is not _own or _own.__code__ is not _own_code
         if strange and _replaced():
             return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
-        pool = self.pool
+        pool = self._pool
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = FutureCore.__new__(Future)
@@ -2204,8 +2229,9 @@ class ExecutorCore:
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+            future._held = False
         future._kwargs = kwargs if kwargs else None
-        future._since = pool.clock
+        future._queued_at = pool.clock
         errand = None
         with pool.mutex:
             special = pool.special
@@ -2217,7 +2243,7 @@ class ExecutorCore:
                     except BaseException:
                         pool.queue.remove(future)
                         raise
-                future._since = pool.clock
+                future._queued_at = pool.clock
         if errand is not None:
             pool._run(errand, future)
         elif special:
@@ -2247,12 +2273,12 @@ class ExecutorCore:
         """Do what `hand_in` does, past whatever instruments `ThreadPoolExecutor.submit`."""
         future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
         future._lane = lane
-        future._since = 0.0
-        refusal = self.pool.push(future, first)
+        refusal = self._pool.push(future, first)
         if refusal is not None:
             self._refused(future, refusal, first)
         return future
 
+    @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Returns a pending future for a call that is on no queue yet; see `release`.
 
@@ -2260,21 +2286,23 @@ class ExecutorCore:
             TypeError: `fn` is not callable.
             RuntimeError: the executor has been shut down.
         """
-        if self.pool.closed:
-            self._refused(None, "broken" if self.pool.broken else "closed", False)
-        return self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        if self._pool.closed:
+            self._refused(None, "broken" if self._pool.broken else "closed", False)
+        future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        future._held = True
+        return future
 
     @cython.locals(future=FutureCore)
     def release(self, future: FutureCore) -> bool:
         """Queues a future that was held back, if it is still pending; with a full queue it waits its turn.
 
-        It neither waits nor raises: where no worker can be had, the future is settled with the error.
+        It neither waits nor raises: where no worker can be had, the future fails with the error.
 
         Returns:
             False if the pool takes no more tasks; the future is as it was then.
         """
         try:
-            refusal = self.pool.line_up(future)
+            refusal = self._pool.line_up(future)
         except RuntimeError as error:
             future.reject(error)
             return True
@@ -2298,7 +2326,7 @@ class ExecutorCore:
             TypeError: `fn` is not callable.
             RuntimeError: as `submit` does.
         """
-        if context is None and self.pool.contextual:
+        if context is None and self._pool.contextual:
             context = copy_context()
         call: LoopCall = LoopCall.__new__(LoopCall)
         self._prepare(call, fn, args, kwargs)
@@ -2310,10 +2338,9 @@ class ExecutorCore:
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _LOOP
-        call._since = 0.0
         call._lane = lane
         first = lane is not None and lane.first
-        refusal = self.pool.push(call, first)
+        refusal = self._pool.push(call, first)
         if refusal is not None:
             self._refused(call, refusal, first)
         return call
@@ -2325,7 +2352,7 @@ class ExecutorCore:
             raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
             breathe()
-        if self.pool.contextual and type(future) is not LoopCall:
+        if self._pool.contextual and type(future) is not LoopCall:
             if not cython.compiled and kwargs:
                 fn, kwargs = partial(fn, **kwargs), None
             args = (fn, *args)
@@ -2333,11 +2360,11 @@ class ExecutorCore:
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
-        future._pool = self.pool
+            future._held = False
+        future._pool = self._pool
         future._fn = fn
         future._args = args
         future._kwargs = kwargs if kwargs else None
-        future._since = HELD
         return future
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -2373,7 +2400,7 @@ class ExecutorCore:
         lane: LaneCore | None = None,
     ) -> Any:
         """Does what `run` does, for `loop`, with a given future or a new one of the running loop."""
-        mailbox = getattr(loop, MAILBOX, None)
+        mailbox = getattr(loop, _mailbox_name, None)
         if mailbox is None:
             mailbox = _make_mailbox(loop)
         if ticket is None:
@@ -2396,21 +2423,22 @@ class ExecutorCore:
         raise NotImplementedError
 
 
-MAILBOX = "_ebbpool_mailbox"
-"""The attribute of an event loop that holds its mailbox: so they are garbage together."""
-
 _LOOP: list[Any] = []
 """The audience of every `LoopCall`: not None, for somebody has to be told."""
 
 _get_loop: Any = None
 _make_mailbox: Any = None
+_mailbox_name: Any = None
 _LoopFuture: Any = None
 
 
-def connect(get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type) -> None:
+def connect(
+    get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
+) -> None:
     """Takes on what `ebbpool.aio` knows of asyncio."""
-    global _get_loop, _make_mailbox, _LoopFuture
+    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
     _get_loop = get_loop
+    _mailbox_name = mailbox_name
     _make_mailbox = make_mailbox
     _LoopFuture = loop_future
 

@@ -97,9 +97,8 @@ cdef bint GIL
 
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
-cdef str START, EXTRA, HASTE, WATCH, MAILBOX
-cdef double HELD
-cdef Py_ssize_t COMPACT, SLICE, TURNS, ROOM
+cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
+cdef Py_ssize_t COMPACT, DELIVERED_AT_ONCE, TURNS, ROOM
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
@@ -117,7 +116,8 @@ cdef class FutureCore:
     cdef object _fn
     cdef object _args
     cdef object _kwargs
-    cdef double _since
+    cdef bint _held
+    cdef double _queued_at
     cdef Pool _pool
     cdef list _audience
     cdef object _cond
@@ -128,7 +128,7 @@ cdef class FutureCore:
     cdef list _move(self, int code, object value, object error)
     cpdef disown(self, object error)
     cdef _tell(self, list audience)
-    cdef _settle(self, object timeout)
+    cdef _wait_for_outcome(self, object timeout)
     cdef _await(self, object timeout)
     cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
@@ -163,7 +163,7 @@ cdef class LaneCore:
     cdef readonly Pool pool
     cdef readonly Py_ssize_t limit
     cdef readonly bint first
-    cdef readonly bint beyond
+    cdef readonly bint lifts_ceiling
     cdef readonly bint closed
     cdef object backlog
     cdef readonly Py_ssize_t admitted
@@ -205,7 +205,6 @@ cdef class Pool:
     cdef readonly bint searching
     cdef readonly bint covered
     cdef readonly bint at_ceiling
-    cdef bint hurry
     cdef readonly Py_ssize_t roused
     cdef bint turned_away
     cdef double clock
@@ -281,7 +280,7 @@ cdef class Pool:
 
 cdef class Worker:
     cdef readonly Pool pool
-    cdef object mailbox
+    cdef object bell
     cdef public object thread
     cdef FutureCore current
     cdef double since
@@ -297,7 +296,7 @@ cdef class Worker:
 
 
 cdef class ExecutorCore:
-    cdef public Pool pool
+    cdef public Pool _pool
 
     @cython.locals(future=FutureCore)
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)

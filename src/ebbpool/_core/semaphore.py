@@ -187,7 +187,7 @@ class SemaphoreCore:
             while not over:
                 rung = waiter.bell.acquire(True, limit)
                 with self._mutex:
-                    over = self._look(waiter, rung)
+                    over = self._try_take(waiter, rung)
                 if limit >= 0.0:
                     limit = max(0.0, deadline - monotonic())
         except BaseException:
@@ -204,7 +204,7 @@ class SemaphoreCore:
         self._waiters.append(waiter)
         return False
 
-    def _look(self, waiter: Waiter, rung: bool) -> bool:
+    def _try_take(self, waiter: Waiter, rung: bool) -> bool:
         """Lets a waiter that woke take its permit, or leave if it was not `rung` for; tells whether it is done."""
         if waiter.granted:
             return True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ebbpool._fastthreadpool.outlet import Outlet, Sink
     from ebbpool.executor import AdaptiveExecutor
 
-SLICES: Final = 4
+PIECES_PER_CHILD: Final = 4
 """Into how many slices a map's items are cut, for each thread there may be."""
 
 
@@ -226,7 +226,11 @@ class Jobs:
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
         items = itr if isinstance(itr, (tuple, range)) else list(itr)
-        size = -(-len(items) // (SLICES * self.max_children)) if chunksize is None else whole("chunksize", chunksize, 1)
+        size = (
+            -(-len(items) // (PIECES_PER_CHILD * self.max_children))
+            if chunksize is None
+            else whole("chunksize", chunksize, 1)
+        )
         outlet = self._outlet
         ids = outlet.ids(len(items)) if outlet.result_id else None
         try:

@@ -176,7 +176,7 @@ class Outlet:
             self.failed.append(entry[0] if len(entry) == 1 else tuple(entry))
             self.failed_cnt.release()
 
-    def take(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
+    def drain(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
         """Takes results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
         queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
         owed = {self.done_cnt: 0, self.failed_cnt: 0}

@@ -80,7 +80,7 @@ class _Calls(Protocol):
     def ready(self) -> asyncio.Future[Any]:
         """Returns what to await before `take`; there must be a call."""
 
-    def take(self) -> Any:
+    def next_result(self) -> Any:
         """Returns or raises the outcome of the next call, and forgets the call."""
 
     def drop(self) -> None:
@@ -102,7 +102,7 @@ class _InOrder:
     def ready(self) -> asyncio.Future[Any]:
         return self._calls[0]
 
-    def take(self) -> Any:
+    def next_result(self) -> Any:
         return self._calls.popleft().result()
 
     def drop(self) -> None:
@@ -139,7 +139,7 @@ class _AsTheyCome:
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
-    def take(self) -> Any:
+    def next_result(self) -> Any:
         return self._done.popleft().result()
 
     def drop(self) -> None:
@@ -193,7 +193,7 @@ async def _from_plain(
                 break
             await calls.ready()
             # Taken only now: a call that is awaited stays in the reach of `drop`, and one handed out is not kept.
-            yield calls.take()
+            yield calls.next_result()
         if failure is not None:
             raise failure
     finally:
@@ -250,10 +250,10 @@ class _Feed:
         """The reading task is over."""
         _wake(self._news)
 
-    def take(self) -> Any:
+    def next_result(self) -> Any:
         """Takes the next call's outcome; the reader finds the room in a later turn of the loop."""
         _wake(self._room)
-        return self._calls.take()
+        return self._calls.next_result()
 
 
 async def _from_async(
@@ -271,7 +271,7 @@ async def _from_async(
                     return
                 await feed.news()
             await calls.ready()
-            yield feed.take()
+            yield feed.next_result()
     finally:
         feed.closed = True
         calls.drop()

@@ -13,7 +13,7 @@ from ebbpool._core.accel import LoopCall, Mailbox, connect
 T = TypeVar("T")
 
 MAILBOX = "_ebbpool_mailbox"
-"""The attribute of a loop that holds its mailbox."""
+"""The attribute of an event loop that holds its mailbox: so they are garbage together."""
 
 
 def _presentable(error: Any) -> Any:
@@ -86,4 +86,4 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     return mailbox
 
 
-connect(asyncio.get_running_loop, mailbox_of, LoopFuture)
+connect(asyncio.get_running_loop, mailbox_of, LoopFuture, MAILBOX)

@@ -27,7 +27,7 @@ class Book(Protocol):
 
 
 Entry = tuple[float, int, Book, Any]
-"""When it is due, a number that settles ties in order of arrival, whose it is, and what."""
+"""When it is due, a number that decides ties in order of arrival, whose it is, and what."""
 
 
 class Alarms:
@@ -62,7 +62,7 @@ class Alarms:
     def _crowded(self) -> bool:
         return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self)
 
-    def settle(self) -> bool:
+    def merge(self) -> bool:
         """Takes in what was added and throws out what is void, a slice of each; True if there is more."""
         arrived = self._arrived
         for _ in range(min(len(arrived), FOLD)):
@@ -89,7 +89,7 @@ class Alarms:
         first = self._first()
         return first[0][0] if first else inf
 
-    def take(self, now: float) -> Entry | None:
+    def pop_due(self, now: float) -> Entry | None:
         """Takes off the first entry that is due at `now`."""
         first = self._first()
         return heappop(first) if first and first[0][0] <= now else None

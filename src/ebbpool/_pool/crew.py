@@ -34,7 +34,7 @@ CEILING_TICK = 0.05
 _numbers = itertools.count()
 
 
-class _Look(NamedTuple):
+class _Reading(NamedTuple):
     now: float
     cpu: float
     taken: int
@@ -97,7 +97,7 @@ class Crew:
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
-        self._previous: _Look | None = None
+        self._previous: _Reading | None = None
         self._ended = -inf
         census.prepare()
         self._census = Census()
@@ -172,31 +172,30 @@ class Crew:
     def begin(self, tick: Tick) -> None:
         """Notes where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
         self._sizing.begin(tick.now - self._ended)
-        self._previous = _Look(tick.now, tick.cpu, self.pool.taken)
+        self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
 
-    def look(self, tick: Tick) -> float | None:
-        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.look`."""
-        seen = self.pool.look(tick.now)
+    def tick(self, tick: Tick) -> float | None:
+        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
+        seen = self.pool.snapshot(tick.now)
         previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refused = False
             return None
-        may_grow, queued, taken, workers, starting, idle, blocked = seen
-        if not may_grow:
+        if not seen.may_grow:
             # The spell may go on with a new beginning.
             self._ended = tick.now
             return CEILING_TICK
-        self._previous = _Look(tick.now, tick.cpu, taken)
+        self._previous = _Reading(tick.now, tick.cpu, seen.taken)
         if previous is None:
-            previous = _Look(tick.now - TICK - tick.late, tick.cpu, taken)
+            previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
         sample = Sample(
-            queued=queued,
-            taken=taken - previous.taken,
-            workers=workers,
-            starting=starting,
-            idle=idle,
-            blocked=blocked,
+            queued=seen.queued,
+            taken=seen.taken - previous.taken,
+            workers=seen.workers,
+            starting=seen.starting,
+            idle=seen.idle,
+            blocked=seen.blocked,
             elapsed=tick.now - previous.now,
             late=tick.late,
             cpu=tick.cpu - previous.cpu,

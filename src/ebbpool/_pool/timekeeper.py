@@ -53,7 +53,7 @@ class Watched(Protocol):
         """Notes what the first look is to be compared with, in the timekeeper's thread."""
         ...
 
-    def look(self, tick: Tick) -> float | None:
+    def tick(self, tick: Tick) -> float | None:
         """Looks once, in the timekeeper's thread.
 
         Returns:
@@ -205,7 +205,7 @@ class Timekeeper:
             self.start()
 
     def _ring(self) -> None:
-        # Whoever finds the bell rung already may rely on the thread to look at its queues after this.
+        # A caller that finds the bell rung already rings no more: the thread reads its queues after this line.
         try:
             self._bell.release()
         except RuntimeError:
@@ -273,11 +273,11 @@ class Timekeeper:
             now = self.clock()
             self._watched[watched] = now + TICK
             self._safely(partial(watched.begin, Tick(now, process_time(), 0.0)))
-        more = self._alarms.settle()
+        more = self._alarms.merge()
         asked = min(self._watched.values(), default=inf)
         now = self.clock()
         if now >= asked:
-            self._look(Tick(now, process_time(), now - asked))
+            self._check_pools(Tick(now, process_time(), now - asked))
         self._fire(now)
         wake = min(self._alarms.next_due(), min(self._watched.values(), default=inf))
         # Whoever adds an entry reads `_wake` after that, and rings if the entry is due before it. Here it is the other
@@ -285,10 +285,10 @@ class Timekeeper:
         self._wake = wake
         return -inf if more or self._alarms.arrived() else wake
 
-    def _look(self, tick: Tick) -> None:
+    def _check_pools(self, tick: Tick) -> None:
         for watched, due in list(self._watched.items()):
             if due <= tick.now:
-                again = self._safely(partial(watched.look, tick), RETRY)
+                again = self._safely(partial(watched.tick, tick), RETRY)
                 if again is None:
                     del self._watched[watched]
                 else:
@@ -296,7 +296,7 @@ class Timekeeper:
 
     def _fire(self, now: float) -> None:
         for _ in range(FIRE):
-            entry = self._alarms.take(now)
+            entry = self._alarms.pop_due(now)
             if entry is None:
                 return
             _, _, book, thing = entry

@@ -13,7 +13,7 @@ from ebbpool._pool.timekeeper import Timekeeper
 class HasTimers(Protocol):
     """What of an executor is needed here."""
 
-    pool: Pool
+    _pool: Pool
 
     @property
     def _crew(self) -> TimerOwner: ...
@@ -60,7 +60,7 @@ class Timers:
         self.waiting[future] = executor
         # This callback holds the executor until the call is done: its last reference then goes in a worker, and not
         # in the timekeeper's thread.
-        future.add_done_callback(MethodType(_settled, executor))
+        future.add_done_callback(MethodType(_forget_done, executor))
         try:
             self.keeper.call_at(due, self, future)
         except RuntimeError:
@@ -68,7 +68,7 @@ class Timers:
                 self.keeper.void()
             raise
         # A pool is closed before `waiting` is emptied: either this future is found there, or this sees the pool closed.
-        if executor.pool.closed:
+        if executor._pool.closed:
             future.cancel()
 
     def wants(self, thing: Any) -> bool:
@@ -80,7 +80,7 @@ class Timers:
         executor = self.waiting.get(thing)
         # What is left in a closed pool is cancelled by `close`, in the thread that shuts down: callbacks may run there.
         # So it has to be found there, should the pool be closed in this very moment.
-        if executor is None or executor.pool.closed:
+        if executor is None or executor._pool.closed:
             return
         try:
             queued = executor.release(thing)
@@ -118,7 +118,7 @@ class Timers:
             future.disown(error)
 
 
-def _settled(executor: HasTimers, future: Any) -> None:
+def _forget_done(executor: HasTimers, future: Any) -> None:
     timers = executor._crew.timers
     if timers.waiting.pop(future, None) is not None:
         timers.keeper.void()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
-from ebbpool._output import last_words, settle, unhindered
+from ebbpool._output import flush_or_discard, last_words, unhindered
 from ebbpool._prefork.own_signals import OwnSignals
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
@@ -168,7 +168,7 @@ class Child:
             # The descriptor wakes the thread even while the main thread is busy in a call that runs no bytecode.
             handlers = {**dict.fromkeys(IGNORED, _ignore), signal.SIGTERM: self._ring}
             self._signals = OwnSignals(handlers, self._bell[1], self._forsake)
-            self._signals.take()
+            self._signals.install()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
         else:
             for number in IGNORED:
@@ -319,4 +319,4 @@ def main(
             # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes
             # late.
             child._signals.ignore()
-    settle(sys.stdout, sys.stderr)
+    flush_or_discard(sys.stdout, sys.stderr)

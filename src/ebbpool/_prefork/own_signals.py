@@ -37,7 +37,7 @@ class OwnSignals:
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Begins to handle signals. Main thread only."""
         _watch_forks()
         _owners.append(self)

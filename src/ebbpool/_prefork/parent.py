@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._output import settle
+from ebbpool._output import flush_or_discard
 from ebbpool._prefork.bind import Handed, Listeners
 from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
 from ebbpool._prefork.helper_processes import (
@@ -141,7 +141,7 @@ class Parent:
 
             signals = OwnSignals(dict.fromkeys(OURS, _noted), rope.fileno(), forsake)
             try:
-                signals.take()
+                signals.install()
                 yield
             finally:
                 signals.release()
@@ -164,7 +164,7 @@ class Parent:
         for number in _received(self._bell):
             self._obey(number)
         for serial in list(self._processes):
-            self._look(serial)
+            self._check_child(serial)
         self._do(self._watchdog.tick(self._clock()))
 
     def _hear(self, serial: int) -> None:
@@ -181,7 +181,7 @@ class Parent:
             else:
                 self._do(tell[message](serial, self._clock()))
 
-    def _look(self, serial: int) -> None:
+    def _check_child(self, serial: int) -> None:
         child = self._processes[serial]
         exitcode = child.process.exitcode
         if exitcode is None:
@@ -259,7 +259,7 @@ class Parent:
                 name=f"ebbpool-prefork-{action.number}",
                 daemon=False,
             )
-            settle(sys.stdout, sys.stderr)
+            flush_or_discard(sys.stdout, sys.stderr)
             limit = self._watchdog.start_timeout
             with answered(limit, self._hurried) if self._forked else contextlib.nullcontext(), blocked():
                 process.start()

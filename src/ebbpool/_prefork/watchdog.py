@@ -93,7 +93,7 @@ class Life:
         """Whether it serves, or will."""
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
-    def settled(self, now: float) -> bool:
+    def has_proved_itself(self, now: float) -> bool:
         """Whether it has served for long enough to be trusted."""
         return self.ready_at is not None and now >= self.ready_at + SETTLE
 
@@ -164,7 +164,7 @@ class Watchdog:
                 self._report("child_not_ready", life, "error", seconds=self.start_timeout)
                 self._kill(life)
                 self._lost(life, now)
-        return self._settle(now)
+        return self._decide(now)
 
     def ready(self, serial: int, now: float) -> list[Action]:
         """A child serves now."""
@@ -175,14 +175,14 @@ class Watchdog:
             life.deadline = now + self.heartbeat_timeout
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
-        return self._settle(now)
+        return self._decide(now)
 
     def beat(self, serial: int, now: float) -> list[Action]:
         """A child gave a sign of life."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
             life.deadline = now + self.heartbeat_timeout
-        return self._settle(now)
+        return self._decide(now)
 
     def leaving(self, serial: int, now: float) -> list[Action]:
         """A child that serves stops, although nobody here asked it to. Of one that never served, its end will tell."""
@@ -192,7 +192,7 @@ class Watchdog:
             life.phase = Phase.STOPPING
             life.deadline = now + self.graceful_timeout
             self._lost(life, now)
-        return self._settle(now)
+        return self._decide(now)
 
     def gone(self, serial: int, exitcode: int, now: float) -> list[Action]:
         """A child has ended."""
@@ -206,7 +206,7 @@ class Watchdog:
                 self._blame()
             if life.live:
                 self._lost(life, now)
-        return self._settle(now)
+        return self._decide(now)
 
     def not_started(self, serial: int, error: BaseException, now: float) -> list[Action]:
         """The system refused the process."""
@@ -215,7 +215,7 @@ class Watchdog:
             self._report("start_failed", life, "error", error=f"{type(error).__name__}: {error}")
             if life.live:
                 self._lost(life, now)
-        return self._settle(now)
+        return self._decide(now)
 
     def reload(self, now: float) -> list[Action]:
         """Replace the children one by one."""
@@ -226,7 +226,7 @@ class Watchdog:
             for post in self._posts.values():
                 post.not_before = now
             self._report("reload_started")
-        return self._settle(now)
+        return self._decide(now)
 
     def more(self, now: float) -> list[Action]:
         """Keep one child more."""
@@ -242,13 +242,13 @@ class Watchdog:
             return self.abort(now)
         self._stopping = True
         self._report("stopping", seconds=self.graceful_timeout)
-        return self._settle(now)
+        return self._decide(now)
 
     def abort(self, now: float) -> list[Action]:
         """Stop everything at once."""
         self._report("stopping_at_once", level="warning")
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
-        return self._settle(now)
+        return self._decide(now)
 
     def due(self) -> float | None:
         """Returns when `tick` is to be called next, or None for never."""
@@ -266,7 +266,7 @@ class Watchdog:
         moment = min(moments, default=math.inf)
         return None if moment == math.inf else moment
 
-    def _settle(self, now: float) -> list[Action]:
+    def _decide(self, now: float) -> list[Action]:
         """Compares what is with what ought to be; whatever happened, this decides what follows."""
         if self._stopping:
             for life in self.lives.values():
@@ -282,7 +282,7 @@ class Watchdog:
                 newest, older = self._live(number)
                 if newest is None:
                     self._start(number, now)
-                elif newest.settled(now):
+                elif newest.has_proved_itself(now):
                     for life in older:
                         self._stop(life, now)
             self._roll(now)
@@ -367,7 +367,7 @@ class Watchdog:
         if self._stopping:
             return
         post = self._post(life.number)
-        if life.settled(now):
+        if life.has_proved_itself(now):
             post.failures, post.not_before = 0, now
         else:
             post.failures += 1
@@ -395,7 +395,7 @@ class Watchdog:
         if not self._stopping:
             self.processes = processes
             self._report("processes", processes=processes)
-        return self._settle(now)
+        return self._decide(now)
 
     def _report(self, event: str, life: Life | None = None, level: str = "info", **fields: object) -> None:
         if life is None:

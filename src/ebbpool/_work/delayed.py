@@ -46,7 +46,7 @@ def schedule(
     delay = interval if first is None else finite_seconds("first", first)
     one_of("on_error", on_error, get_args(OnError))
     timers = _timers_of(executor)
-    context = copy_context() if executor.pool.contextual else None
+    context = copy_context() if executor._pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if instrumented() and (call := instruments.delayed(executor, fn, args, kwargs)) is not None:

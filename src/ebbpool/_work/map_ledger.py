@@ -34,7 +34,7 @@ Piece = list[Any] | BaseException
 """Results, oldest first, or the error in the place of one."""
 
 
-class Claim:
+class Batch:
     """Consecutive items that one worker runs.
 
     Attributes:
@@ -116,8 +116,8 @@ class Ledger:
             last one first, or a range.
         inbox: Items behind those, as they are read; `begun` is the first one's position.
         chunks: (position, items) for the tasks of a map whose chunks have a given size.
-        claims: Claims with results to take, by the position of the first of these.
-        divided: Claims under way that have items to recall, by position.
+        claims: MapRun with results to take, by the position of the first of these.
+        divided: MapRun under way that have items to recall, by position.
         finished: Complete claims in the order in which they ended, if the consumer takes any.
         queued: Tasks on the way to a worker.
         pledged: Those of them that workers have yet to submit, which fails if the pool is closed first.
@@ -139,9 +139,9 @@ class Ledger:
         self.inbox: deque[Any] = deque()
         self.begun = 0
         self.chunks: deque[tuple[int, list[Any]]] = deque()
-        self.claims: dict[int, Claim] = {}
-        self.divided: dict[int, Claim] = {}
-        self.finished: deque[Claim] = deque()
+        self.claims: dict[int, Batch] = {}
+        self.divided: dict[int, Batch] = {}
+        self.finished: deque[Batch] = deque()
         self.queued = 0
         self.pledged = 0
         self.running = 0
@@ -172,7 +172,7 @@ class Ledger:
             return found.collect()
         return self._advance(found) if found.recalled else []
 
-    def _advance(self, claim: Claim) -> list[Piece]:
+    def _advance(self, claim: Batch) -> list[Piece]:
         """Takes what there is of a claim under way."""
         if len(claim.out) == claim.handed:
             return []
@@ -185,7 +185,7 @@ class Ledger:
     def _is_lost(self, position: int) -> bool:
         return self.fate is not None and (not self.claims if position == ANY else position not in self.claims)
 
-    def _watched(self, position: int) -> Claim | None:
+    def _watched(self, position: int) -> Batch | None:
         """The claim that has to be recalled if it does not end soon."""
         if self.fixed is not None:
             return None
@@ -199,7 +199,7 @@ class Ledger:
             self.wanted = NOTHING
             self.bell.release()
 
-    def _lay(self, now: float) -> Claim | None:
+    def _lay(self, now: float) -> Batch | None:
         if self.closed or self.fate is not None:
             return None
         items: list[Any] | range
@@ -235,7 +235,7 @@ class Ledger:
                 if not items:
                     return None
                 self.begun += len(items)
-        claim = Claim(start, items, now, self.iterators)
+        claim = Batch(start, items, now, self.iterators)
         self.claims[start] = claim
         if claim.size > 1:
             self.divided[start] = claim
@@ -271,7 +271,7 @@ class Ledger:
                 self._free_guards()
         return recalled
 
-    def _cut(self, claim: Claim, count: int) -> None:
+    def _cut(self, claim: Batch, count: int) -> None:
         """Takes note that the last `count` items of a claim are not its own any more."""
         claim.size -= count
         claim.recalled = True

@@ -21,15 +21,15 @@ from typing import Any, Final
 
 from ebbpool._core.accel import current_worker
 from ebbpool._work import map_ledger
-from ebbpool._work.map_ledger import NOTHING, Claim, Ledger, Piece
+from ebbpool._work.map_ledger import NOTHING, Batch, Ledger, Piece
 
-SLICE: Final = 10e-3
+SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: so long that the pool sees that those behind it wait."""
 UP_FRONT: Final = 500
 """Most tasks that are submitted before the first of them has shown how long items take."""
 
 
-class Claims(Ledger):
+class MapRun(Ledger):
     """What the consumer of one map and its tasks do with the ledger.
 
     `abandon` takes no lock: a consumer may be collected as garbage by a thread that holds it.
@@ -54,7 +54,7 @@ class Claims(Ledger):
         super().__init__(chunksize, buffersize, ordered)
         self.executor = weakref.ref(executor)
         # A lane has its executor's.
-        self.pool: Any = getattr(getattr(executor, "executor", executor), "pool", None)
+        self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
         self.context = copy_context() if getattr(self.pool, "contextual", False) else None
         self.fn = fn
         self.spread = spread
@@ -198,7 +198,7 @@ class Claims(Ledger):
                 fresh[-1].add_done_callback(self._ended)
         return None
 
-    def take(self, position: int, limit: float | None) -> list[Piece]:
+    def wait_for_pieces(self, position: int, limit: float | None) -> list[Piece]:
         """Waits until there are results at `position` (`ANY`: anywhere), and returns those that are there.
 
         Args:
@@ -284,9 +284,9 @@ class Claims(Ledger):
     # What tasks do, in workers.
 
     def work(self) -> None:
-        """A task of the pool: claims for as long as `SLICE`, or all that is left where the pool takes no more tasks."""
+        """A task of the pool: claims for `SLICE_SECONDS`, or all that is left where the pool takes no more tasks."""
         aside = self.submitter == get_ident()
-        until = perf_counter() + SLICE
+        until = perf_counter() + SLICE_SECONDS
         with self.lock:
             self.queued -= 1
             self.hungry = self.hungry or self.queued == 0
@@ -303,12 +303,12 @@ class Claims(Ledger):
                 self._run(claim)
             else:
                 self.context.copy().run(self._run, claim)
-            stays = self._settle(claim, aside, until)
+            stays = self._finish_claim(claim, aside, until)
             claim = None
             if not stays:
                 return
 
-    def _next(self, aside: bool) -> tuple[Claim | None, int]:
+    def _next(self, aside: bool) -> tuple[Batch | None, int]:
         """Lays a claim, and tells how many tasks should be queued beside this one.
 
         While others have claims that may have to be recalled, it waits for that; with nothing left it ends the task.
@@ -333,7 +333,7 @@ class Claims(Ledger):
                 patience = max(0.0, min(claim.since for claim in self.divided.values()) + map_ledger.STALE - now)
             guard.acquire(True, patience)
 
-    def _run(self, claim: Claim) -> None:
+    def _run(self, claim: Batch) -> None:
         try:
             if isinstance(claim.source, deque):
                 self._run_each(claim, claim.source.popleft)
@@ -343,7 +343,7 @@ class Claims(Ledger):
             # The frames of what was raised hold this one, and the claim holds what was raised.
             del claim
 
-    def _run_all(self, claim: Claim) -> None:
+    def _run_all(self, claim: Batch) -> None:
         out = claim.out
         each: Any = starmap if self.spread else map
         try:
@@ -362,7 +362,7 @@ class Claims(Ledger):
         finally:
             del claim, out
 
-    def _run_each(self, claim: Claim, take: Callable[[], Any]) -> None:
+    def _run_each(self, claim: Batch, take: Callable[[], Any]) -> None:
         fn, spread, out = self.fn, self.spread, claim.out
         item = None
         try:
@@ -379,7 +379,7 @@ class Claims(Ledger):
         finally:
             del claim, out, take, item
 
-    def _settle(self, claim: Claim, aside: bool, until: float) -> bool:
+    def _finish_claim(self, claim: Batch, aside: bool, until: float) -> bool:
         """Hands over a claim's results, and the task's turn; returns whether the task has to go on itself."""
         executor = self.executor()
         with self.lock:
@@ -401,7 +401,7 @@ class Claims(Ledger):
                 self._ring()
             if aside or self.fixed is not None or not self._left():
                 self.hungry = True
-                return self._look_again(aside)
+                return self._found_more(aside)
             goes_on = now < until and (self.segments or self.inbox)
             if goes_on or executor is None or self._must_stay(executor):
                 self.running += 1
@@ -421,7 +421,7 @@ class Claims(Ledger):
             self.fail(CancelledError())
         return True
 
-    def _look_again(self, aside: bool) -> bool:
+    def _found_more(self, aside: bool) -> bool:
         if aside or self.fixed is not None or not self.inbox:
             return False
         self.running += 1

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ebbpool._checks import whole_or_none
 from ebbpool._work.map_ledger import ANY
-from ebbpool._work.map_turns import Claims
+from ebbpool._work.map_turns import MapRun
 
 AT_HAND: Final = (
     list,
@@ -99,7 +99,7 @@ def _begin(
     chunksize: int | None,
     buffersize: int | None,
     in_order: bool,
-) -> tuple[Claims, Iterator[Any], Executor | None, float | None]:
+) -> tuple[MapRun, Iterator[Any], Executor | None, float | None]:
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     chunksize = whole_or_none("chunksize", chunksize)
@@ -110,7 +110,7 @@ def _begin(
     # One argument needs no tuple around it.
     spread = len(iterables) != 1
     items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-    claims = Claims(executor, fn, spread, chunksize, buffersize, in_order)
+    claims = MapRun(executor, fn, spread, chunksize, buffersize, in_order)
     try:
         if buffersize is None and chunksize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
             claims.read_all(executor, items)
@@ -128,7 +128,7 @@ def _begin(
 
 
 def _hand_out(
-    claims: Claims,
+    claims: MapRun,
     source: Iterator[Any],
     executor: Executor | None,
     buffersize: int | None,
@@ -148,7 +148,7 @@ def _hand_out(
                 claims.insist()
                 return
             # Nothing here may hold an error that has been raised: its traceback may hold the iterator.
-            pieces.extend(claims.take(handed if claims.ordered else ANY, limit))
+            pieces.extend(claims.wait_for_pieces(handed if claims.ordered else ANY, limit))
             while pieces:
                 piece = pieces.popleft()
                 if not isinstance(piece, BaseException):

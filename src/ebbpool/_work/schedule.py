@@ -129,7 +129,7 @@ class ScheduledTask:
             self._ends()
             return
         error = future.exception()
-        if isinstance(error, BrokenThreadPool) and executor.pool.broken:
+        if isinstance(error, BrokenThreadPool) and executor._pool.broken:
             self.stop(error)
             return
         self.runs += 1

@@ -156,7 +156,7 @@ class Channel:
 
     # The consumer's end.
 
-    def take(self, reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop]) -> Any:
+    def next_value(self, reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop]) -> Any:
         """The next value, `_END`, or `_WAIT` if `reader` will be woken.
 
         Raises:
@@ -260,7 +260,7 @@ class Stream(Generic[T]):
         while True:
             waiter = allocate_lock()
             waiter.acquire()
-            value = channel.take(waiter)
+            value = channel.next_value(waiter)
             if value is _WAIT:
                 try:
                     _blocking(channel.pool, waiter)
@@ -294,7 +294,7 @@ class Stream(Generic[T]):
                 await asyncio.sleep(0)
             while True:
                 waiter = loop.create_future()
-                value = channel.take((waiter, loop))
+                value = channel.next_value((waiter, loop))
                 if value is _END:
                     raise StopAsyncIteration
                 if value is not _WAIT:
@@ -349,7 +349,7 @@ def stream(
     if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
         raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
     channel = Channel(
-        getattr(getattr(executor, "executor", executor), "pool", None),
+        getattr(getattr(executor, "executor", executor), "_pool", None),
         lambda: genfn(*args, **kwargs),
         whole("buffersize", buffersize, 1),
     )
