@@ -213,6 +213,59 @@ def typing(session: nox.Session) -> None:
     session.run("mypy", *session.posargs)
 
 
+FACES = {
+    "aio": ("_loops",),
+    "anyio": ("_anyio",),
+    "executor": ("test_executor.py", "test_bad_input.py"),
+    "fastthreadpool": ("_fastthreadpool",),
+    "prefork": ("_prefork",),
+    "socketserver": ("_servers",),
+    "sync": ("_core",),
+}
+"""Where the tests of a public module are, if not in a file of its name."""
+
+
+def changed(session: nox.Session) -> set[Path]:
+    """Return the files that differ from those of main, or from the last commit's parent if none does."""
+
+    def git(*arguments: str) -> list[str]:
+        told = session.run("git", *arguments, external=True, silent=True)
+        return str(told).splitlines()
+
+    others = git("ls-files", "--others", "--exclude-standard")
+    for since in ("main...", "HEAD", "HEAD~1"):
+        if found := {*git("diff", "--name-only", since), *git("diff", "--name-only", "HEAD"), *others}:
+            break
+    return {Path(name) for name in found}
+
+
+def tests_of(path: Path) -> set[str]:
+    """Return the files and folders in tests that a change of `path` concerns."""
+    first, *rest = path.parts
+    if first == "src" and len(rest) > 1:
+        room = rest[1].removesuffix(".py")
+        wanted = FACES.get(room, (room if room.startswith("_") else f"test_{room}.py",))
+    elif first == "tests" and path.name.startswith("test_") and "stress" not in rest:
+        return {str(path)}
+    else:
+        others = {"benchmarks": ("bench",), "docs": ("test_examples.py",), "README.md": ("test_examples.py",)}
+        wanted = others.get(first, ())
+    return {f"tests/{name}" for name in wanted}
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Check style, types, and the tests of the folders that have changed, on the plain core: for every few minutes."""
+    install(session, *group("lint"), *group("typing"))
+    session.install("--no-deps", "--editable", ".", env=environment("pure"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    chosen = {"tests/test_imports.py"}.union(*map(tests_of, changed(session)))
+    present = sorted(name for name in chosen if (ROOT / name).exists())
+    session.run("python", "-m", "pytest", "-n", "4", *present, *session.posargs, env=environment("pure"))
+
+
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Measure what the test suite covers of the plain core and everything around it."""
