@@ -141,7 +141,9 @@ def started(command: list[str], directory: Path, log: Path) -> Iterator[Served]:
             start_new_session=True,
         )
     assert process.stdout is not None
-    reader = Background(process.stdout.readline)
+    lines = iter(process.stdout.readline, "")
+    # Where both streams are one, a line of the log may come before it.
+    reader = Background(lambda: next((line for line in lines if " port " in line), ""))
     try:
         assert reader.over.wait(PATIENCE), "the server did not say where it listens"
         line = reader.join()
