@@ -69,27 +69,32 @@ COMPILING = [name for name in PYTHONS if name[0] == "3"]
 OTHERS = [name for name in PYTHONS if name not in COMPILING]
 WITH_GIL = [name for name in COMPILING if not name.endswith("t")]
 WITHOUT_GIL = [name for name in COMPILING if name.endswith("t")]
-ENDS = {name for kind in (WITH_GIL, WITHOUT_GIL) if kind for name in (kind[0], kind[-1])}
-"""The oldest and the newest CPython with a GIL, and without one."""
-
 EVERY = [(name, "pure") for name in PYTHONS] + [(name, "ext") for name in COMPILING]
-TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or name in {*ENDS, *OTHERS}]
-"""Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
-turn. With "pure" all other tests run on the plain core, too: on `ENDS`, and where there is no other variant."""
-
 USUAL = [(name, "ext") for name in WITH_GIL or COMPILING] or [(name, "pure") for name in OTHERS]
 OLDEST, NEWEST = USUAL[0], USUAL[-1]
-PROCESSES = ("_prefork", "_cli")
-"""Tests of what is the same whichever core runs, but rests on multiprocessing: `OLDEST` and `NEWEST` have them."""
-SHOWS = ("bench",)
-"""Tests of what is the same whichever core and whichever Python runs: `NEWEST` has them."""
+PLAIN = (NEWEST[0], "pure")
+FREE = (WITHOUT_GIL[-1], "ext") if WITHOUT_GIL else NEWEST
+"""The newest CPython without a GIL, if there is one."""
+TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or (name, variant) == PLAIN or name in OTHERS]
+"""Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
+turn. With "pure" all other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
+
+SPARED: dict[str, set[tuple[str, str]]] = {
+    "bench": {NEWEST},
+    "_cli": {OLDEST, NEWEST},
+    "_prefork": {OLDEST, NEWEST},
+    "_fastthreadpool": {OLDEST, NEWEST, PLAIN},
+    "_anyio": {OLDEST, NEWEST, PLAIN, FREE},
+    "_http": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
+    "_servers": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
+}
+"""Tests of what is the same on every Python, and where they run. The others run everywhere."""
 
 
 def spared(session: nox.Session, variant: str) -> list[str]:
     """Return what keeps pytest from the tests that other sessions have."""
     pair = (str(session.python), variant)
-    folders = (*(() if pair in (OLDEST, NEWEST) else PROCESSES), *(() if pair == NEWEST else SHOWS))
-    return [f"--ignore=tests/{folder}" for folder in folders]
+    return [f"--ignore=tests/{folder}" for folder, pairs in SPARED.items() if pair not in pairs]
 
 
 Task = Callable[[nox.Session, str], None]
@@ -98,7 +103,11 @@ Task = Callable[[nox.Session, str], None]
 def pairs(chosen: list[tuple[str, str]]) -> Callable[[Task], Task]:
     """Return the decorator that makes a session for each pair of a Python and a variant, Python by Python."""
     ordered = sorted(chosen, key=lambda pair: PYTHONS.index(pair[0]))
-    return nox.parametrize("python,variant", [nox.param(*pair, id="-".join(pair)) for pair in ordered])
+    ends = {OLDEST, NEWEST, FREE}
+    return nox.parametrize(
+        "python,variant",
+        [nox.param(*pair, id="-".join(pair), tags=["ends"] if pair in ends else []) for pair in ordered],
+    )
 
 
 def group(name: str) -> tuple[str, ...]:
