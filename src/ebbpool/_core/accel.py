@@ -1,4 +1,4 @@
-"""Picks the compiled engine where there is one, the plain one otherwise or where ``EBBPOOL_PURE=1`` asks for it."""
+"""The choice of the engine: the compiled one where there is one, the plain one otherwise or with ``EBBPOOL_PURE=1``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Future(concurrent.futures.Future[T]):
-        """What `engine.Future` is to a type checker, which cannot follow its two bases."""
+        """The type of `engine.Future` for type checkers, which cannot follow its two bases."""
 else:
     Future = core.Future
 

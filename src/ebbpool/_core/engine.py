@@ -7,8 +7,8 @@ the stack of parked workers and every state change of the pool's futures. Two ru
 
 * Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of
   a reference that might be the last one to a user's object.
-* What has to follow a decision made under the mutex and takes time (start a worker, call the timekeeper) is returned as
-  an *errand* and done after the mutex is free.
+* What follows from a decision made under the mutex and takes time (to start a worker, to call the timekeeper) is
+  returned as an *errand* and done after the mutex is free.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
     except ImportError:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
-    # Where C is made of this file, engine_c.pxd declares these.
+    # For compiled code engine_c.pxd declares these.
     from time import monotonic
 
     from ebbpool._core.uncompiled import altered, breathe, enter, fence, free_mutex, leave, remember, version
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class ThreadStarter(Protocol):
-        """Starts a pool's threads; see ``ebbpool._pool.crew``."""
+        """What starts a pool's threads; see ``ebbpool._pool.crew``."""
 
         def start(self, searching: bool) -> BaseException | None: ...
         def watch(self) -> BaseException | None: ...
@@ -68,48 +68,48 @@ HASTE = "haste"
 WATCH = "watch"
 
 COMPACT = 64
-"""From how many dead futures on a queue is looked through for them."""
+"""A queue with at least so many dead futures is looked through for them."""
 OVERTAKEN = 0.1
-"""Seconds for which tasks that go first may hold up the others; from then on they take turns."""
+"""Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
-"""Up to so many tasks that go first, one that was overtaken is taken after each of them."""
+"""With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 DELIVERED_AT_ONCE = 256
-"""How many results a loop is given before its other callbacks have their turn."""
+"""How many results a loop gets before its other callbacks have their turn."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
-"""Seconds for which a loop is given results, slice after slice, until other threads have their turn.
+"""Seconds for which a loop gets results, slice after slice, before the other threads get the GIL.
 
 Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
-the GIL wakes from that too late each time, and begins anew with the interval after which it would ask for it.
+the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew.
 """
 NAP = 50e-6
-"""Seconds for which the GIL is left to them then: as long as a thread needs to wake up."""
+"""Seconds for which a loop leaves the GIL to other threads then: as long as a thread needs to wake up."""
 
 ROOM = 24
-"""How deep the calls may go by which the plain core takes back a start that failed."""
+"""How many nested calls the plain core needs at most to take back a start that failed."""
 
 _here = threading.local()
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
-"""The standard library's `ThreadPoolExecutor.submit`, as it was when `_replaced` found it in its place."""
+"""The standard library's `ThreadPoolExecutor.submit`, as `_replaced` last saw it."""
 _own_code: Any = None
 _kept: list[Any] = []
-"""Every `_own` and `_own_code` that there has been: compiled code looks at them through bare pointers."""
+"""Every `_own` and `_own_code` so far, kept alive: compiled code has bare pointers to them."""
 
 
 def instrumented() -> bool:
-    """Return whether something stands in the place of `ThreadPoolExecutor.submit`, to see what is submitted."""
+    """Return whether a tool has replaced `ThreadPoolExecutor.submit`, or its code, to see what is submitted."""
     if cython.compiled:
         return altered() and _replaced()
     return (_Standard.submit is not _own or _own.__code__ is not _own_code) and _replaced()
 
 
 def _replaced() -> bool:
-    """Look at `ThreadPoolExecutor.submit` again: whether it is another function, or has got another code."""
+    """Look at `ThreadPoolExecutor.submit` again; return whether it, or its code, is not the standard library's own."""
     global _own, _own_code
-    # Looked up twice, because a type has a version only once something was looked up in it. A change after this is read
-    # makes it another one.
+    # `submit` is looked up before the version is read, because a type gets its version by the first lookup in it. A
+    # change after that gives the type another version, which `altered` notices.
     tag = version(_Standard) if cython.compiled and _Standard.submit is not None else 0
     function = _Standard.submit
     if type(function) is not FunctionType or function.__globals__ is not thread.__dict__:
@@ -125,12 +125,12 @@ def _replaced() -> bool:
     return False
 
 
-# Interpreted, unlike the rest of this file where that is compiled: to call it passes the eval breaker.
+# Interpreted even where this file is compiled: a call of it passes the eval breaker.
 _interpreted: Callable[[], None] = eval("lambda: None")
 
 
 class Snapshot(NamedTuple):
-    """What the timekeeper learns of a pool.
+    """What the timekeeper learns about a pool.
 
     Attributes:
         may_grow: Whether another worker may be started.
@@ -152,12 +152,12 @@ class Snapshot(NamedTuple):
 
 
 class FutureCore:
-    """State and protocol of a future, in the shape the worker's loop wants it.
+    """State and protocol of a future, in the shape that the worker's loop needs.
 
-    A pending future carries its own call. Lock and condition objects appear only when somebody waits.
+    A pending future carries its own call. Lock and condition objects are made only when a thread waits.
 
     Attributes:
-        _held: Whether it is pending, and on no queue of the pool.
+        _held: Whether it is pending and not in the pool's queue.
         _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
         _lane: The lane it was submitted to, or None.
     """
@@ -200,7 +200,7 @@ class FutureCore:
         self._held = False
 
     def cancel(self) -> bool:
-        """Cancels the call if it has not started; tells everyone who waits, in the calling thread.
+        """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
 
         Returns:
             True if the call will never run.
@@ -213,7 +213,7 @@ class FutureCore:
         return True
 
     def _forget(self) -> None:
-        """Drops a call that will not be made."""
+        """Drop a call that will not be made."""
         self._fn = self._args = self._kwargs = None
 
     def _sweep(self) -> None:
@@ -223,19 +223,19 @@ class FutureCore:
             self._lane.compact()
 
     def cancelled(self) -> bool:
-        """True if the call was cancelled."""
+        """Return whether the call was cancelled."""
         return self._code == CANCELLED or self._code == NOTIFIED
 
     def running(self) -> bool:
-        """True while the call is being executed."""
+        """Return whether the call is being executed."""
         return self._code == RUNNING
 
     def done(self) -> bool:
-        """True if the call was cancelled or has finished."""
+        """Return whether the call was cancelled or has finished."""
         return self._code >= CANCELLED
 
     def result(self, timeout: float | None = None) -> Any:
-        """Returns what the call returned, waiting for at most `timeout` seconds.
+        """Return what the call returned, waiting for at most `timeout` seconds.
 
         Raises:
             CancelledError: the call was cancelled.
@@ -251,11 +251,11 @@ class FutureCore:
         try:
             raise self._error
         finally:
-            # The traceback holds this frame, and the error holds the traceback.
+            # Breaks a cycle: the error holds the traceback, which holds this frame, which would hold the error.
             self = None  # type: ignore[assignment]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Returns what the call raised, or None, waiting for at most `timeout` seconds.
+        """Return what the call raised, or None, waiting for at most `timeout` seconds.
 
         Raises:
             CancelledError: the call was cancelled.
@@ -265,10 +265,10 @@ class FutureCore:
         return self._error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Has `fn(self)` called once the future is done.
+        """Have `fn(self)` called once the future is done.
 
-        It runs in the thread that finishes or cancels the future, or here and now if that has happened. What it
-        raises is logged to the ``concurrent.futures`` logger.
+        It runs in the thread that finishes or cancels the future, or at once in the calling thread if the future is
+        done already. What it raises is logged to the ``concurrent.futures`` logger.
         """
         with self._pool.mutex:
             waits = self._code < CANCELLED
@@ -280,7 +280,7 @@ class FutureCore:
             self._tell([fn])
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Marks the future as running; returns False if it was cancelled. For executors only.
+        """Mark the future as running; return False if it was cancelled. For executors only.
 
         Raises:
             RuntimeError: the future is running or done.
@@ -297,7 +297,7 @@ class FutureCore:
         raise RuntimeError("Future in unexpected state")
 
     def set_result(self, result: Any) -> None:
-        """Sets the result. For executors and tests only.
+        """Set the result. For executors and tests only.
 
         Raises:
             InvalidStateError: the future is done.
@@ -306,7 +306,7 @@ class FutureCore:
             raise InvalidStateError(f"{self._state}: {self!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Sets the exception. For executors and tests only.
+        """Set the exception. For executors and tests only.
 
         Raises:
             InvalidStateError: the future is done.
@@ -315,7 +315,7 @@ class FutureCore:
             raise InvalidStateError(f"{self._state}: {self!r}")
 
     def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
-        """Moves a future whose state lies in first..last to `code` and tells everyone; False if it is elsewhere."""
+        """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
         audience = None
         with self._pool.mutex:
             condition = self._cond
@@ -343,7 +343,7 @@ class FutureCore:
         return moved
 
     def _move(self, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
-        """Under the mutex. Returns who is to be told."""
+        """Under the mutex: set the state; return the audience to be told, or None."""
         if self._code == PENDING and self._pool is not _ORPHANS:
             self._pool.bury(self, code)
         if code == RUNNING:
@@ -360,7 +360,7 @@ class FutureCore:
         return audience
 
     def perform(self, aside: bool = True) -> None:
-        """Run the call in this thread; it is counted here if it has been taken from no queue (`aside`)."""
+        """Run the call in this thread; count it here if it has not been taken from a queue (`aside`)."""
         fn, args, kwargs = self._fn, self._args, self._kwargs
         self._fn = self._args = self._kwargs = None
         self._code = RUNNING
@@ -376,14 +376,14 @@ class FutureCore:
         value = error = None
 
     def reject(self, error: BaseException) -> None:
-        """Fails a queued task that nobody will run; nothing happens if it is no longer queued."""
+        """Fail a task that no worker will run; do nothing if it is no longer pending."""
         if self._conclude(PENDING, PENDING, FINISHED, None, error):
             self._forget()
 
     def disown(self, error: BaseException) -> None:
-        """In a forked child: fails without telling anyone, for whoever would be told stayed with the parent.
+        """In a forked child: fail without telling the audience, which stayed with the parent.
 
-        The locks on the way there may have been held by threads that no longer exist.
+        Its locks may have been held by threads that do not exist in the child.
         """
         self._audience = self._cond = self._observers = None
         self._forget()
@@ -393,7 +393,7 @@ class FutureCore:
 
     def _tell(self, audience: list[Any]) -> None:
         interrupt = None
-        # A callback may take its time, or wait for a thread that waits for the result.
+        # Waiting threads first: a callback may take long, or wait for a thread that waits for the result.
         for listener in audience:
             if type(listener) is LockType:
                 listener.release()
@@ -405,7 +405,7 @@ class FutureCore:
             except Exception:
                 LOGGER.exception("exception calling callback for %r", self)
             except BaseException as error:
-                # A worker survives it; any other thread is told, once everyone else has been.
+                # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
                 LOGGER.exception("exception calling callback for %r", self)
                 if getattr(_here, "worker", None) is None:
                     interrupt = error
@@ -429,7 +429,7 @@ class FutureCore:
             if reason is not None:
                 raise RuntimeError(f"cannot wait for a future here: {reason}")
         if self._pool is _ORPHANS:
-            # Whoever made this future may set its state by hand, and notify its condition.
+            # Code that makes its own futures may set their state by hand and notify the condition.
             self._await_condition(timeout)
             return
         waiter = allocate_lock()
@@ -447,7 +447,7 @@ class FutureCore:
         told = False
         try:
             if here is not None and nested and here.standing_in and timeout is None:
-                # No other thread may ever take what this one waits for.
+                # There may be no other thread to run the task that this one waits for.
                 while self._code < CANCELLED and self._pool.stand_in():
                     pass
             told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
@@ -474,7 +474,7 @@ class FutureCore:
                 self = None  # type: ignore[assignment]
 
     def _ignore(self, waiter: LockType) -> None:
-        # By identity: a callback's own __eq__ must not run under the mutex.
+        # Compared by identity: a callback's own __eq__ must not run under the mutex.
         with self._pool.mutex:
             if self._audience is not None:
                 for place in range(len(self._audience)):
@@ -488,7 +488,8 @@ class FutureCore:
         with self._pool.mutex:
             if self._cond is None:
                 self._cond = fresh
-                # Sends the worker's loop down the path that takes the condition first.
+                # The worker's loop finishes a future without audience by itself. Given one, it calls `_conclude`,
+                # which takes the condition first.
                 if self._audience is None and self._code < CANCELLED:
                     self._audience = []
             condition = self._cond
@@ -534,7 +535,7 @@ class FutureCore:
         self._error = error
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
-        """(done, cancelled, result, exception), as asyncio asks for it on newer Pythons."""
+        """Return (done, cancelled, result, exception), which asyncio asks for on newer Pythons."""
         code = self._code
         if cython.compiled:
             fence()
@@ -557,7 +558,7 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
 
     @cython.locals(future=FutureCore)
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make one that is complete without `__init__`, which a subclass may forget. Not on the way of `submit`."""
+        """Make one that is complete without `__init__`, which a subclass may forget; `submit` does not use this."""
         future = FutureCore.__new__(cls)
         FutureCore.__init__(future)
         return future
@@ -566,8 +567,8 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
 class Observers(list[Any]):
     """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
 
-    A worker that is about to wait there for a future of its own pool has its event replaced by one that counts the
-    worker as blocked while it waits; a thread that must not wait, by one that says why.
+    Where a worker is about to wait for a future of its own pool, its event is replaced by one that counts the worker as
+    blocked while it waits. Where a thread must not wait, its event is replaced by one that raises an error.
     """
 
     @cython.locals(future=FutureCore)
@@ -598,7 +599,7 @@ class _CountedEvent:
         try:
             worker = getattr(_here, "worker", None)
             if worker is not None and worker.standing_in:
-                # Nobody else will take the tasks that this one waits for.
+                # There may be no other thread to run the tasks that this one waits for.
                 while not self._event.is_set() and self._pool.stand_in():
                     pass
             return self._event.wait(timeout)
@@ -623,10 +624,10 @@ class _ForbiddenEvent:
 class LoopCall(FutureCore):
     """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
 
-    Compiled, it enters its context itself: `Context.run` would cost a bound method and another tuple.
+    Compiled code enters the call's context itself: `Context.run` would cost a bound method and another tuple.
 
     A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
-    for what was raised after it was done.
+    for an error that comes after the ticket is done.
     """
 
     _mailbox: Mailbox
@@ -652,10 +653,10 @@ class LoopCall(FutureCore):
         FutureCore.perform(self, aside)
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
-        """Takes the call off the queue, in any thread; the ticket is not told.
+        """Take the call off the queue, in any thread; the ticket is not told.
 
         Args:
-            at_ceiling: Whether to do so only where the call waits for capacity, and not just for a worker to come.
+            at_ceiling: Whether to do so only where the call waits for capacity, and not where a worker is coming.
 
         Returns:
             True if the call will never run.
@@ -674,7 +675,7 @@ class LoopCall(FutureCore):
         return self._code == NOTIFIED
 
     def deliver(self) -> None:
-        """Gives the outcome to the ticket, in the loop's thread."""
+        """Give the outcome to the ticket, in the loop's thread."""
         ticket, value, error = self._ticket, self._value, self._error
         self._ticket = self._value = self._error = None
         if ticket is None:
@@ -693,18 +694,18 @@ class LoopCall(FutureCore):
 class Mailbox:
     """Where workers leave finished calls for one event loop, which is woken once per batch.
 
-    A result is delivered by a callback that was put on the loop after the call had ended. So whatever the call itself
-    put there comes first. The call that wakes the loop has just been finished; those that join it in the mailbox may
-    have put something behind the waking callback, and are delivered by the next one.
+    Invariant: callbacks that a call itself put on the loop run before its result is delivered. The call that wakes the
+    loop has ended before the waking callback is put there, so that callback may deliver it. Calls that joined it in the
+    mailbox may have put callbacks behind the waking one, so the next callback of the mailbox delivers them.
 
     Args:
-        wake: Has the given function called in the loop's thread; for any thread. What it raises means that the loop
+        wake: Has the given function called in the loop's thread; any thread may call it. An error means that the loop
             has ended: the results are dropped.
-        again: The same, for the loop's own thread.
+        again: Does the same, and is called in the loop's own thread only.
 
     Attributes:
         arrived: Finished calls, left by workers.
-        due: Calls whose turn it is; the loop's thread alone touches it.
+        due: Calls that the next callback delivers; only the loop's thread touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
         nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
     """
@@ -724,7 +725,7 @@ class Mailbox:
         self.nap_due = 0.0
 
     def post(self, call: LoopCall) -> None:
-        """Leaves a finished call, and wakes the loop if nobody has."""
+        """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
         with self.mutex:
             self.arrived.append(call)
             ring = not self.ringing
@@ -733,8 +734,8 @@ class Mailbox:
             try:
                 self.wake(self.open)
             except BaseException:
-                # Either the loop has ended, or this is a signal handler's error, or one thrown into this thread: that
-                # must not cost the results.
+                # Either the loop has ended, or a signal handler or another thread has raised an error in this thread.
+                # Such an error must not lose the results, so the loop is woken once more.
                 try:
                     self.wake(self.open)
                 except BaseException as error:
@@ -753,7 +754,7 @@ class Mailbox:
 
     @cython.locals(call=LoopCall)
     def open(self) -> None:
-        """Begins to deliver, in the loop's thread."""
+        """Deliver the first result, and have the others delivered later; in the loop's thread."""
         arrived = self._empty(True)
         try:
             if arrived:
@@ -767,7 +768,7 @@ class Mailbox:
 
     @cython.locals(call=LoopCall)
     def deliver(self) -> None:
-        """Delivers up to `DELIVERED_AT_ONCE` results, in the loop's thread."""
+        """Deliver up to `DELIVERED_AT_ONCE` results, in the loop's thread."""
         if GIL:
             now = monotonic()
             if now >= self.nap_due:
@@ -794,7 +795,7 @@ class Mailbox:
         try:
             self.again(self.deliver)
         except BaseException:
-            # A signal handler's. Without a callback on the loop nothing would ever be delivered again.
+            # An error of a signal handler. Without a callback on the loop nothing would ever be delivered again.
             self.again(self.deliver)
             raise
 
@@ -803,12 +804,12 @@ class Worker:
     """One thread's place in a pool.
 
     Attributes:
-        bell: A lock that is free only when somebody has woken this worker.
+        bell: A lock that the worker waits for while it is parked; it is free only when the worker has been woken.
         current: The task in hand, until its callbacks are done.
         since: When the task in hand was taken (monotonic seconds).
         patience: Seconds to stay parked; below zero, for ever.
         fresh: Whether `Pool._arrived` has something to clear.
-        standing_in: Whether its thread is none of the pool's; see `Pool.stand_in`.
+        standing_in: Whether its thread does not belong to the pool; see `Pool.stand_in`.
     """
 
     __slots__ = (
@@ -845,11 +846,11 @@ class Worker:
         self.leaving = False
         self.standing_in = False
 
-    # Nothing here can be None where an attribute of it is asked for.
+    # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
     @cython.locals(done=FutureCore, future=FutureCore, loop_call=LoopCall, unfinished=cython.bint, failed=cython.bint)
     def run(self) -> None:
-        """Takes and runs tasks until it is time to leave."""
+        """Take and run tasks until it is time to leave."""
         pool = self.pool
         if pool is None:
             raise RuntimeError("Worker.__init__() was never called")
@@ -862,7 +863,7 @@ class Worker:
         while True:
             # One visit to the mutex finishes the last task and takes the next. `done` keeps the last one alive until
             # the mutex is free.
-            # Signals reach the main thread alone, so that nothing can come between this and the `try`.
+            # Signal handlers run only in the main thread, so none can raise between this line and the `try`.
             pool.mutex.acquire()
             try:
                 if unfinished and done._audience is None:
@@ -916,7 +917,8 @@ class Worker:
                 continue
             done = value = error = None
             if loop_call is not None:
-                # Only now, when this worker is parked or has its next task, does the loop get to know.
+                # The loop is told only now that this worker is parked or has its next task: a task that the result
+                # leads to finds a worker ready, and does not call the timekeeper for nothing.
                 loop_call._mailbox.post(loop_call)
                 loop_call = None
             if errand is not None:
@@ -960,7 +962,7 @@ def _nobody() -> None:
 
 
 def _leave_room(depth: int) -> None:
-    """Raise RecursionError in the plain core, before anything is changed, where calls `depth` deep would."""
+    """Raise RecursionError, in the plain core, if `depth` nested calls would raise it; nothing has been changed yet."""
     if depth > 0:
         _leave_room(depth - 1)
 
@@ -975,7 +977,7 @@ def _pending(futures: list[FutureCore]) -> list[FutureCore]:
 
 
 def _trimmed(error: BaseException) -> BaseException:
-    # The worker's own frame would tie the error to whatever the worker does next.
+    # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
     trace = error.__traceback__
     return error if trace is None else error.with_traceback(trace.tb_next)
 
@@ -987,9 +989,9 @@ class LaneCore:
 
     Attributes:
         first: Whether its tasks go to the head of the pool's queue.
-        lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one for as long as it is there.
+        lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
         backlog: Held futures, oldest first.
-        admitted: Tasks in the pool's queue or running; where any wait in the backlog, this is `limit`.
+        admitted: Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.
         dead: Futures in the backlog that were cancelled while they waited.
         taken: Tasks that have left the pool, run or refused.
     """
@@ -1023,12 +1025,15 @@ class LaneCore:
         self.cancelled = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
-        """Under the mutex: admits a future that the pool would refuse for the given reason, or keeps it back."""
+        """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
+
+        `refusal` is why the pool would refuse it, or None; a full queue is no reason for a lane.
+        """
         if refusal is not None and refusal != "full":
             return refusal
         if self.closed:
             return "closed"
-        # The limit bounds what a lane adds to the pool's queue.
+        # A lane may exceed the pool's `max_queue`: its limit bounds what it adds to the queue.
         if self.admitted < self.limit:
             self.enter()
         else:
@@ -1038,30 +1043,30 @@ class LaneCore:
         return None
 
     def enter(self) -> None:
-        """Under the mutex: one of its tasks goes to the pool's queue."""
+        """Under the mutex: count a task that goes to the pool's queue."""
         self.admitted += 1
         if self.lifts_ceiling:
             self.pool._lend(1)
 
     def leave(self) -> None:
-        """Under the mutex: one of its tasks has left the pool."""
+        """Under the mutex: count off a task that has left the pool."""
         self.admitted -= 1
         if self.lifts_ceiling:
             self.pool._lend(-1)
 
     def renew(self) -> None:
-        """In a forked child: all its tasks stayed with the parent."""
+        """In a forked child: forget all tasks, which stayed with the parent."""
         self.backlog = deque()
         self.admitted = self.dead = 0
 
     def close(self) -> None:
-        """Takes no more tasks."""
+        """Take no more tasks."""
         with self.pool.mutex:
             self.closed = True
 
     @cython.locals(future=FutureCore)
     def compact(self) -> None:
-        """Drops cancelled futures from the backlog once they are most of it."""
+        """Drop cancelled futures from the backlog if they are at least half of it."""
         fresh: deque[FutureCore] = deque()
         trash: list[FutureCore] = []
         with self.pool.mutex:
@@ -1078,7 +1083,7 @@ class LaneCore:
 
     @cython.locals(future=FutureCore)
     def waiting(self) -> list[FutureCore]:
-        """The lane's futures that wait, those in its backlog first."""
+        """Return the lane's waiting futures, those in its backlog first."""
         waiting: list[FutureCore] = []
         with self.pool.mutex:
             waiting.extend(self.backlog)
@@ -1089,7 +1094,7 @@ class LaneCore:
 
     @cython.locals(future=FutureCore, worker=Worker)
     def counts(self) -> dict[str, float]:
-        """The figures behind `LaneStats`."""
+        """Return the figures of `LaneStats`."""
         oldest = 0.0
         running = 0
         with self.pool.mutex:
@@ -1127,20 +1132,22 @@ class Pool:
     Attributes:
         special: Whether `push` has to look closer: the pool is closed, broken or bounded.
         searching: Whether a woken or newly started worker is on its way to the queue.
-        roused: Workers taken off the stack that have not come to the queue yet.
-        covered: Whether the timekeeper watches, or there is nothing it could do (`at_ceiling`).
-        clock: Monotonic seconds, kept by whoever comes by: right to about a tick while tasks wait, and when a worker
-            wakes up. A clock call per task would be a tenth of the task's cost.
+        roused: How many workers were woken and have not come to the queue yet.
+        covered: Whether the timekeeper watches the pool, so that it need not be called.
+        at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
+        clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
+            tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
         dead: Futures in the queue that were cancelled while they waited.
-        ahead: Futures at the head of the queue that have overtaken the others.
-        passed: How many that have overtaken others were taken since the last time that one of the others was.
-        seekers: Who waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
-        promised: The locks of submitters who have been woken, and have not come yet for the place that is theirs.
+        ahead: How many futures at the head of the queue have overtaken the others.
+        passed: How many tasks that go first were taken since one that they overtook was last taken.
+        seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
+        promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
         ceiling: The most workers that the settings allow.
-        max_workers: The most there may be: `ceiling`, and what is `lent` beyond it.
+        lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
+        max_workers: The most there may be: `ceiling` and `lent`.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
-        turned_away: Whether a task found the queue full since the timekeeper last looked.
+        turned_away: Whether a task has found the queue full since the timekeeper last looked.
     """
 
     __slots__ = (
@@ -1193,9 +1200,9 @@ class Pool:
 
     def __init__(self, crew: ThreadStarter | None) -> None:
         if not cython.compiled:
-            # Re-entrant: a finaliser or a signal handler may submit while this very thread is in a critical section.
+            # Re-entrant: a finaliser or a signal handler may submit while its own thread is in a critical section.
             self.mutex = threading.RLock()
-        # Executor and threads hold the crew, the crew holds the pool: no cycle.
+        # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
         self.crew: Callable[[], ThreadStarter | None] = _nobody if crew is None else weakref.ref(crew)
         self._replace_queue(deque())
         self.parked: list[Worker] = []
@@ -1244,7 +1251,7 @@ class Pool:
         max_queue: int,
         rejecting: bool,
     ) -> None:
-        """Takes new settings into force; `patience` and `max_queue` below zero mean without limit."""
+        """Apply new settings; `patience` and `max_queue` below zero mean without limit."""
         with self.mutex:
             self.min_workers = min_workers
             self.ceiling = max_workers
@@ -1256,7 +1263,7 @@ class Pool:
             self._special()
             self._measure()
             self._uncover()
-            # Parked workers look again at whether, and how long, they should stay.
+            # Woken, so that they apply the new `patience` and `min_workers` when they park again.
             self._rouse_all()
             self._make_room()
             errand = self._arrange() if self._waiting() > 0 else None
@@ -1266,9 +1273,9 @@ class Pool:
             self._run(errand, None)
 
     def push(self, future: FutureCore, first: bool = False, waiter: LockType | None = None) -> str | None:
-        """Queues a task, at the head if it is to be `first`, and sees to it that somebody will take it.
+        """Queue a task, at the head if it is to be `first`, and make sure that a worker will take it.
 
-        Whoever waited for room with `waiter` takes the place that was promised to it.
+        A submitter that waited for room with `waiter` takes the place that was kept for it.
 
         Returns:
             None, or why the task was not taken: "closed", "broken" or "full".
@@ -1310,7 +1317,7 @@ class Pool:
         return refusal
 
     def line_up(self, future: FutureCore) -> str | None:
-        """Queues a held task, now or, if the queue is full, in its turn among those who wait for room.
+        """Queue a held task now or, if the queue is full, in its turn among the seekers.
 
         Returns:
             None, or why the task was not taken: "closed" or "broken".
@@ -1358,17 +1365,17 @@ class Pool:
         self.ahead += 1
 
     def _next(self) -> FutureCore:
-        """Under the mutex: takes a task where some have overtaken others.
+        """Under the mutex: take a task where some have overtaken others.
 
-        Once the oldest that was overtaken has waited for `OVERTAKEN`, it and its like take turns with those that go
-        first. Not beside calls for which the pool has `lent` itself a place: others may wait for them.
+        Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
+        There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
         """
-        # To take one out of the middle costs time in proportion to those before it: the more they are, the rarer.
+        # Taking a task out of the middle costs time in proportion to those before it, so with many it is done rarely.
         if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
             oldest = self.queue[self.ahead]
             if self.clock - oldest._queued_at >= OVERTAKEN:
                 del self.queue[self.ahead]
-                # One that was cancelled takes nobody's turn.
+                # A cancelled task does not use up the turn.
                 if oldest._code == PENDING:
                     self.passed = 0
                 return oldest
@@ -1377,22 +1384,23 @@ class Pool:
         return self.dequeue()
 
     def _make_room(self) -> None:
-        """Under the mutex: gives what room there is in the queue to those who have waited longest for it."""
+        """Under the mutex: give free places in the queue to the seekers that have waited longest."""
         while self.seekers and self._refusal() != "full":
             seeker = self.seekers.popleft()
             if type(seeker) is LockType:
-                # Nobody else may take the place before that thread has come for it.
+                # The place is kept until that thread has come for it.
                 self.promised.append(seeker)
                 seeker.release()
             else:
-                # The timekeeper knows of whoever waits for room, and looks on now that this one is queued.
+                # No errand is needed: `_demand` counts seekers, so the timekeeper watches already and goes on.
                 self._enter(seeker, False)
             if self.headcount == 0:
-                # A pool without workers refuses nobody: the first of them starts one, and that makes room for the rest.
+                # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
+                # for it, and makes room for the others.
                 break
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
-        """Under the mutex: a task of `lane` has left the pool; the next may come."""
+        """Under the mutex: count a task of `lane` that has left the pool, and admit the next."""
         lane.leave()
         lane.taken += 1
         if failed:
@@ -1406,7 +1414,8 @@ class Pool:
                 lane.enter()
                 self._enter(future, lane.first)
             else:
-                # Dropped by whoever comes across it in the queue: not here, under the mutex.
+                # A cancelled future may not be dropped under the mutex. It goes to the queue as a dead one, where a
+                # worker, the timekeeper or `stats` drops it.
                 lane.dead -= 1
                 future._held = False
                 future._queued_at = self.clock
@@ -1422,7 +1431,7 @@ class Pool:
         self.dequeue = queue.popleft
 
     def _refusal(self) -> str | None:
-        """Under the mutex: why a task is not queued just like that, or None.
+        """Under the mutex: return why a task cannot simply be queued, or None.
 
         "grow" is no refusal: the task is queued, and a worker is started for it at once.
         """
@@ -1432,17 +1441,17 @@ class Pool:
             return "closed"
         if self.max_queue < 0:
             return None
-        # Tasks that idle or arriving workers are about to take do not count as waiting. Workers too many take none.
+        # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
         coming = max(0, self._at_hand() + self.starting - self.surplus)
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
-        # Where a task must not wait, or would be lost, the pool grows without further thought.
+        # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
         if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
             return "grow"
         return "full"
 
     def _arrange(self) -> str | None:
-        """Under the mutex: finds who takes the waiting tasks, and returns the errand that sets it going."""
+        """Under the mutex: find a worker for the waiting tasks; return the errand that is needed for it, or None."""
         self.clock = monotonic()
         if self.searching:
             return None
@@ -1452,7 +1461,7 @@ class Pool:
         if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
             self._reserve(1)
             if self.slow_start:
-                # Its initializer may take any time: nobody else must wait for it to arrive.
+                # The initializer may take any time, so the pool must not wait for this worker to arrive.
                 self.covered = True
                 return EXTRA
             self.searching = True
@@ -1463,15 +1472,16 @@ class Pool:
         return WATCH
 
     def _rouse(self) -> str | None:
-        """Wakes the worker that parked last; returns an errand or None."""
+        """Under the mutex: wake the worker that parked last; return an errand or None."""
         try:
             worker = self.parked.pop()
         except IndexError:
-            # A signal handler that submitted has come in between.
+            # A signal handler has submitted a task meanwhile, and has woken that worker.
             return None
         worker.searching = True
         self.searching = True
-        # In one piece with the above: in the plain core any call may be one too deep.
+        # What `_unpark` does, without the call: in the plain core a call could raise RecursionError, with the worker
+        # off the stack and not woken.
         worker.parked = False
         worker.roused = True
         worker.fresh = True
@@ -1480,7 +1490,7 @@ class Pool:
         return self._spare()
 
     def _spare(self) -> str | None:
-        """Returns the errand that gets spare workers, if any are wanted and nobody is about it."""
+        """Return the errand that gets spare workers, if some are missing and the timekeeper does not watch."""
         if self.covered or not self._lacks_spare():
             return None
         self.covered = True
@@ -1499,7 +1509,7 @@ class Pool:
         self.roused += 1
 
     def _run(self, errand: str, future: FutureCore | None) -> None:
-        """Not under the mutex. `future` is withdrawn again if no worker can be had for it."""
+        """Do an errand, not under the mutex; withdraw `future` if no worker can be started for it."""
         if errand is WATCH:
             self._watch()
             return
@@ -1509,10 +1519,10 @@ class Pool:
                 raise RuntimeError("the executor is gone")
             interruption = crew.start(errand is START)
         except BaseException as error:
-            # There is no thread: the room that was reserved for it must not be lost, whatever the reason.
+            # No thread was started, whatever the reason: the place reserved for it must not be lost.
             withdrawn = self.unreserve(errand is START, future, errand is HASTE)
             if errand is EXTRA:
-                # It counts as watched; whatever comes next relies on that.
+                # `_arrange` has set `covered`, on which later submits rely.
                 self._watch()
             if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
                 raise
@@ -1535,7 +1545,7 @@ class Pool:
         except (RuntimeError, MemoryError) as error:
             refusal = error
         except BaseException:
-            # A signal handler's error, before the timekeeper knew of this pool, which counts as watched.
+            # A signal handler's error may have come before the timekeeper knew of this pool, which is `covered`.
             try:
                 crew.watch()
             except BaseException:
@@ -1546,10 +1556,10 @@ class Pool:
             self._strand(refusal)
 
     def _strand(self, refusal: BaseException) -> None:
-        """Not even the timekeeper can be started: what no worker will ever take fails at once."""
+        """Fail at once what no worker will ever take, because not even the timekeeper can be started."""
         with self.mutex:
             self.covered = False
-        # Each that goes may let in others, from a lane or from among those who wait for room.
+        # Each future that fails may let in others, of its lane or from the seekers.
         while self.headcount == 0:
             stranded = self.waiting()
             if not stranded:
@@ -1561,11 +1571,11 @@ class Pool:
         return len(self.queue) - self.dead
 
     def _demand(self) -> int:
-        """Tasks that want a worker: those in the queue, those that wait for room in it, those turned away."""
+        """Return how many tasks want a worker: those in the queue, the seekers, and 1 if any was turned away."""
         return len(self.queue) - self.dead + len(self.seekers) + self.turned_away
 
     def _at_hand(self) -> int:
-        """Workers that are parked, or roused and on their way to the queue."""
+        """Return how many workers are parked, or woken and on their way to the queue."""
         return len(self.parked) + self.roused
 
     def _lacks_spare(self) -> bool:
@@ -1597,7 +1607,7 @@ class Pool:
         self.starting += count
 
     def reserve(self, count: int) -> int:
-        """Makes room for up to `count` workers about to be started; returns for how many."""
+        """Reserve places for up to `count` workers about to be started; return how many."""
         with self.mutex:
             room = self.max_workers + self.blocked - self.headcount
             if self.closed:
@@ -1607,7 +1617,7 @@ class Pool:
         return count
 
     def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
-        """A reserved worker could not be started; the timekeeper tries again while tasks wait.
+        """Give back the place of a worker that could not be started; the timekeeper tries again while tasks wait.
 
         Returns:
             True if `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
@@ -1622,7 +1632,7 @@ class Pool:
             withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
             if withdrawn and future is not None:
                 self._withdraw(future)
-            # The pool has a place more, and may have no other worker that would tell those who wait for one.
+            # A place has become free, and there may be no worker that would give it to the seekers.
             if self.seekers:
                 self._make_room()
             watch = self._waiting() > 0 and not self.covered
@@ -1633,7 +1643,7 @@ class Pool:
         return withdrawn
 
     def _withdraw(self, future: FutureCore) -> None:
-        """Takes back `_enter`, or a place among those who wait for room."""
+        """Take back `_enter`, or a place among the seekers."""
         if future._held:
             if future in self.seekers:
                 self.seekers.remove(future)
@@ -1647,20 +1657,20 @@ class Pool:
             self._admit(future._lane)
 
     def enlist(self, worker: Worker) -> None:
-        """Counts a worker for which room was reserved, before its thread starts."""
+        """Count a worker for which a place was reserved, before its thread starts."""
         with self.mutex:
             self.workers.append(worker)
             self.started += 1
 
     def delist(self, worker: Worker) -> None:
-        """Take back `enlist`, if it has been done: the worker's thread could not be started."""
+        """Take back `enlist`, if it was called, because the worker's thread could not be started."""
         with self.mutex:
             if worker in self.workers:
                 self.workers.remove(worker)
                 self.started -= 1
 
     def _arrived(self, worker: Worker) -> str | None:
-        """Under the mutex: a worker that was on its way has taken a task. Returns an errand or None."""
+        """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
         self._clear(worker)
         self.clock = monotonic()
         if self._waiting() > 0 and (self.parked or not self.covered):
@@ -1681,7 +1691,7 @@ class Pool:
         worker.expired = False
 
     def _rest(self, worker: Worker) -> str | None:
-        """Under the mutex: a worker without a task parks or leaves. Returns an errand or None."""
+        """Under the mutex: have a worker without a task park or leave; return an errand or None."""
         expired = worker.expired or self.patience == 0
         self._clear(worker)
         if self.surplus > 0 or self.closed:
@@ -1691,7 +1701,7 @@ class Pool:
         if worker.leaving:
             self._remove(worker)
         else:
-            # Nobody wakes up merely to find that it has to stay.
+            # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
             worker.patience = -1.0 if expired else self.patience
             worker.parked = True
             self.parked.append(worker)
@@ -1709,7 +1719,7 @@ class Pool:
         self._uncover()
 
     def expire(self, worker: Worker) -> None:
-        """A worker's patience is over. If a waker has taken it off the stack already, its release is awaited."""
+        """Take a worker whose patience is over off the stack; if it has just been woken, wait for its bell."""
         with self.mutex:
             woken = not worker.parked
             if not woken:
@@ -1720,7 +1730,7 @@ class Pool:
             worker.bell.acquire()
 
     def bury(self, future: FutureCore, code: int) -> None:
-        """Under the mutex: a queued or held future is done before its turn."""
+        """Under the mutex: count a queued or held future that is done before its turn; admit others in its place."""
         lane = future._lane
         if code == NOTIFIED:
             self.cancelled += 1
@@ -1748,11 +1758,11 @@ class Pool:
 
     @cython.locals(future=FutureCore)
     def compact(self) -> None:
-        """Drops cancelled futures from the queue once they are most of it."""
+        """Drop cancelled futures from the queue if they are at least half of it."""
         fresh: deque[FutureCore] = deque()
         trash: list[FutureCore] = []
         ahead = 0
-        # Lists and deques are made beforehand: making one may run the garbage collector.
+        # Lists and deques are made before the mutex is taken: making one may run the garbage collector.
         with self.mutex:
             if self.dead < COMPACT or self.dead * 2 < len(self.queue):
                 return
@@ -1771,7 +1781,7 @@ class Pool:
             self.ahead = ahead
 
     def block(self) -> None:
-        """The calling worker is about to wait for this very pool; another may take its place."""
+        """Count the calling worker as blocked while it waits for its own pool; another may take its place."""
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
@@ -1784,7 +1794,7 @@ class Pool:
 
     @cython.locals(leaver=Worker)
     def unblock(self) -> None:
-        """The calling worker goes on; a worker too many leaves when it has no task in hand."""
+        """Count the calling worker as going on; a surplus worker leaves when it has no task in hand."""
         leaver = None
         with self.mutex:
             self.blocked -= 1
@@ -1796,7 +1806,7 @@ class Pool:
             leaver.bell.release()
 
     def seek(self, waiter: LockType, again: bool) -> bool:
-        """Queues a submitter for room in a full queue; False if there is no need to wait."""
+        """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
         with self.mutex:
             if self._refusal() != "full":
                 return False
@@ -1810,7 +1820,7 @@ class Pool:
         return True
 
     def unseek(self, waiter: LockType) -> None:
-        """A submitter gives up; room that was already promised to it goes to the next."""
+        """Remove a submitter that gives up; a place that was already kept for it goes to the next seeker."""
         with self.mutex:
             if waiter in self.seekers:
                 self.seekers.remove(waiter)
@@ -1819,19 +1829,19 @@ class Pool:
                 self._make_room()
 
     def count_reject(self) -> None:
-        """Counts a task that was refused."""
+        """Count a task that was refused."""
         with self.mutex:
             self.rejected += 1
 
     def count_aside(self, failed: bool) -> None:
-        """Counts a task that was run by its submitter."""
+        """Count a task that was on no queue and has been run."""
         with self.mutex:
             self.taken += 1
             if failed:
                 self.failed += 1
 
     def close(self) -> None:
-        """Takes no more tasks; workers leave once the queue is empty. Safe to call again."""
+        """Take no more tasks; workers leave once the queue is empty. May be called again."""
         with self.mutex:
             self.closed = True
             self._special()
@@ -1842,7 +1852,7 @@ class Pool:
             self._run(errand, None)
 
     def break_up(self) -> list[FutureCore]:
-        """Takes no more tasks because workers cannot be initialised; returns those that waited."""
+        """Take no more tasks, because workers cannot be initialised; return the futures that waited."""
         with self.mutex:
             self.broken = True
         self.close()
@@ -1850,7 +1860,7 @@ class Pool:
 
     @cython.locals(worker=Worker, current=FutureCore)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
-        """Strikes off a worker that ended without leave; `error` becomes the outcome of the task in hand."""
+        """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
         with self.mutex:
             current = worker.current
             self._clear(worker)
@@ -1873,7 +1883,7 @@ class Pool:
 
     @cython.locals(future=FutureCore, worker=Worker, lane=LaneCore)
     def waiting(self) -> list[FutureCore]:
-        """The queued futures: those that wait in lanes, then the others, oldest first."""
+        """Return the pending futures: those held in lanes, then those in the queue, oldest first."""
         waiting: list[FutureCore] = []
         lanes: list[LaneCore] = []
         with self.mutex:
@@ -1881,7 +1891,7 @@ class Pool:
             for worker in self.workers:
                 if worker.current is not None:
                     seen.append(worker.current)
-            # A lane in which futures wait has others queued or running.
+            # This finds every lane in which futures wait: such a lane has others queued or running.
             for future in seen:
                 if future._lane is not None and future._lane not in lanes:
                     lanes.append(future._lane)
@@ -1903,18 +1913,18 @@ class Pool:
             self.idlers.pop().release()
 
     def await_idle(self, timeout: float) -> bool:
-        """Waits up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
+        """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
         return self._await(None, -1, timeout, False)
 
     def await_departure(self, remaining: int, timeout: float, helping: bool) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted and no task waits.
 
-        With `helping` it also ends where tasks wait that no worker will take; see `stranded`.
+        With `helping` the wait also ends when tasks wait that no worker will take; see `stranded`.
         """
         return self._await(None, remaining, timeout, helping)
 
     def await_lane(self, lane: LaneCore, timeout: float) -> bool:
-        """Waits up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
+        """Wait up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
         return self._await(lane, 0, timeout, False)
 
     def forbids(self) -> str | None:
@@ -1935,7 +1945,7 @@ class Pool:
 
     @cython.locals(worker=Worker, future=FutureCore)
     def stand_in(self) -> bool:
-        """Run the next task in the calling thread, in the place of a worker, if no worker will take it.
+        """Run the next task in the calling thread, in place of a worker, if no worker will take it.
 
         Returns:
             False if there is no such task.
@@ -1965,13 +1975,13 @@ class Pool:
         before = getattr(_here, "worker", None)
         _here.worker = worker
         try:
-            # As in a worker: not in the context of the thread that happens to wait.
+            # In an empty context, as in a worker, and not in that of the thread that happens to wait.
             Context().run(future.perform, False)
         finally:
             _here.worker = before
             self.dismiss(worker, future._error)
         if isinstance(future._error, KeyboardInterrupt):
-            # It may have been meant for this thread and not for the task.
+            # The interrupt may have been meant for this thread and not for the task.
             raise KeyboardInterrupt
         return True
 
@@ -2018,12 +2028,12 @@ class Pool:
                 self.ahead -= 1
 
     def _oldest(self) -> float:
-        """When the future that has waited longest was queued; some wait."""
+        """Return when the oldest ordinary future was queued, or else the last that goes first; some are queued."""
         head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
         return head._queued_at
 
     def snapshot(self, now: float) -> Snapshot | None:
-        """Return what the timekeeper wants to know at `now` (monotonic seconds); None when it need not come back."""
+        """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
         trash: list[FutureCore] = []
         errand = None
         with self.mutex:
@@ -2050,7 +2060,7 @@ class Pool:
 
     @cython.locals(worker=Worker)
     def counts(self) -> dict[str, float]:
-        """The figures behind `PoolStats`."""
+        """Return the figures of `PoolStats`."""
         trash: list[FutureCore] = []
         oldest = longest = 0.0
         running = 0
@@ -2064,7 +2074,7 @@ class Pool:
                 if worker.current is not None:
                     running += 1
                     longest = max(longest, now - worker.since)
-            # A worker counts from when it is made: one for which room is reserved may yet be refused its thread.
+            # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
             workers = len(self.workers)
             taken = self.taken
             failed = self.failed
@@ -2092,7 +2102,7 @@ class Pool:
 
     @cython.locals(worker=Worker)
     def crew_list(self) -> list[tuple[threading.Thread, float]]:
-        """(thread, seconds its task has been running or -1.0) of every worker."""
+        """Return (thread, seconds its task has been running or -1.0) of every worker."""
         listed = []
         with self.mutex:
             now = monotonic()
@@ -2101,11 +2111,11 @@ class Pool:
         return listed
 
     def reopen(self) -> bool:
-        """In a forked child: frees the mutex if the thread that held it stayed with the parent; True if one did."""
+        """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
         if cython.compiled:
             return free_mutex(self)
         if self.mutex.acquire(False):
-            # Nobody held it, or this very thread does.
+            # The mutex was free, or the calling thread holds it.
             self.mutex.release()
             return False
         self.mutex = threading.RLock()
@@ -2113,10 +2123,10 @@ class Pool:
 
     @cython.locals(future=FutureCore, mine=FutureCore, lane=LaneCore, worker=Worker)
     def renew(self, error: BaseException) -> None:
-        """In a forked child: forgets the threads that did not come along, and fails the futures they left behind.
+        """In a forked child: forget the threads that stayed with the parent, and fail the futures they left behind.
 
-        Their callbacks belong to the parent and do not run here. A worker that itself forked has come along, and
-        stays. No state is trusted that a thread may have been changing when the process forked.
+        Callbacks of these futures belong to the parent and do not run here. A worker that itself forked exists in the
+        child, and stays. State that a thread may have been changing when the process forked is not trusted.
         """
         caught = self.reopen()
         here = getattr(_here, "worker", None)
@@ -2164,19 +2174,19 @@ class Pool:
 
 @cython.locals(future=FutureCore, lane=LaneCore)
 def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
-    """Adds all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
+    """Add all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
 
-    A thread that stayed with the parent may have had some in its hands that are on no queue.
+    A thread that stayed with the parent may have been moving futures that are on no queue now.
     """
     for thing in gc.get_objects():
-        # Not isinstance: that would ask the object, and a proxy answers with code of its own.
+        # Not isinstance, which reads `__class__` of the object: a proxy would run code of its own.
         if issubclass(type(thing), FutureCore):
             future = thing
             try:
                 if future._pool is pool and future._code < CANCELLED:
                     futures.append(future)
             except AttributeError:
-                # Plain, it has no fields yet: nobody but its maker knows it.
+                # In the plain core, a future without fields is just being made, and nothing else refers to it.
                 continue
         elif type(thing) is LaneCore:
             lane = thing
@@ -2190,18 +2200,18 @@ class ExecutorCore:
     _pool: Pool
 
     def runs_here(self) -> bool:
-        """Return whether a task of this pool is what calls."""
+        """Return whether the calling thread runs a task of this pool."""
         worker = current_worker()
         return worker is not None and worker.pool is self._pool
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queues `fn(*args, **kwargs)` and returns its `Future`.
+        """Queue `fn(*args, **kwargs)` and return its `Future`.
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: the executor has been shut down, or no thread can be started and there is none.
+            RuntimeError: the executor has been shut down, or it has no thread and none can be started.
             BrokenThreadPool: a worker's initializer failed.
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
         """
@@ -2253,7 +2263,7 @@ class ExecutorCore:
         return future
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queues `fn(*args, **kwargs)` before everything that waits; raises what `submit` raises.
+        """Queue `fn(*args, **kwargs)` before everything that waits; raise what `submit` raises.
 
         Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
         """
@@ -2262,7 +2272,7 @@ class ExecutorCore:
     def hand_in(
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Queues a call in `lane`, or at the head of the queue if it is to be `first`; raises what `submit` raises."""
+        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises."""
         if instrumented():
             return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
         return self.take_in(lane, first, fn, args, kwargs)
@@ -2270,7 +2280,7 @@ class ExecutorCore:
     def take_in(
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Do what `hand_in` does, past whatever instruments `ThreadPoolExecutor.submit`."""
+        """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
         future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
         future._lane = lane
         refusal = self._pool.push(future, first)
@@ -2280,7 +2290,7 @@ class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """Returns a pending future for a call that is on no queue yet; see `release`.
+        """Return a pending future for a call that is on no queue yet; see `release`.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -2294,12 +2304,12 @@ class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     def release(self, future: FutureCore) -> bool:
-        """Queues a future that was held back, if it is still pending; with a full queue it waits its turn.
+        """Queue a future that was held back, if it is still pending; with a full queue it waits its turn.
 
-        It neither waits nor raises: where no worker can be had, the future fails with the error.
+        It neither waits nor raises: if no worker can be started, the future fails with the error.
 
         Returns:
-            False if the pool takes no more tasks; the future is as it was then.
+            False if the pool takes no more tasks; the future is unchanged then.
         """
         try:
             refusal = self._pool.line_up(future)
@@ -2318,9 +2328,9 @@ class ExecutorCore:
         kwargs: dict[str, Any] | None,
         lane: LaneCore | None = None,
     ) -> LoopCall:
-        """Queues a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
+        """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
 
-        With a full queue and `when_full` "block" it waits its turn without blocking the thread.
+        With a full queue and `when_full` "block" the call waits its turn without blocking the thread.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -2368,7 +2378,7 @@ class ExecutorCore:
         return future
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Has `fn(*args, **kwargs)` run by a worker; returns an `asyncio.Future` of the running loop for its result.
+        """Have `fn(*args, **kwargs)` run by a worker; return an `asyncio.Future` of the running loop for its result.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -2380,7 +2390,7 @@ class ExecutorCore:
     def run_in(
         self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Does what `run` does, in a lane if one is given."""
+        """Do what `run` does, in a lane if one is given."""
         if _get_loop is None:
             self._connect()
         try:
@@ -2399,7 +2409,7 @@ class ExecutorCore:
         kwargs: dict[str, Any] | None,
         lane: LaneCore | None = None,
     ) -> Any:
-        """Does what `run` does, for `loop`, with a given future or a new one of the running loop."""
+        """Do what `run` does, for `loop`, with a given future or a new one of the running loop."""
         mailbox = getattr(loop, _mailbox_name, None)
         if mailbox is None:
             mailbox = _make_mailbox(loop)
@@ -2411,20 +2421,20 @@ class ExecutorCore:
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Has `queue` called with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
+        """Call `queue` with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
         raise NotImplementedError
 
     def _connect(self) -> None:
-        """Sees to it that `connect` is called."""
+        """Have `connect` called."""
         raise NotImplementedError
 
     def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
-        """Deals with a task that the pool did not take."""
+        """Deal with a task that the pool did not take: raise why, or do what `when_full` says."""
         raise NotImplementedError
 
 
 _LOOP: list[Any] = []
-"""The audience of every `LoopCall`: not None, for somebody has to be told."""
+"""The audience of every `LoopCall`: not None, so that its outcome is posted to the mailbox."""
 
 _get_loop: Any = None
 _make_mailbox: Any = None
@@ -2435,7 +2445,7 @@ _LoopFuture: Any = None
 def connect(
     get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
 ) -> None:
-    """Takes on what `ebbpool.aio` knows of asyncio."""
+    """Set what the engine needs from asyncio; `ebbpool._loops.delivery` knows it."""
     global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
     _get_loop = get_loop
     _mailbox_name = mailbox_name
@@ -2444,17 +2454,17 @@ def connect(
 
 
 _ORPHANS = Pool(None)
-"""Where futures belong that no executor made. It takes no tasks: an executor whose `__init__` was not called has it."""
+"""The closed pool of futures that no executor made, and of executors whose `__init__` was not called."""
 _ORPHANS.close()
 
 orphans = _ORPHANS
 
 
 def keep_time(keeps: bool = True) -> None:
-    """Say whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
     _here.keeps_time = keeps
 
 
 def current_worker() -> Any:
-    """The calling thread's `Worker`, or None."""
+    """Return the calling thread's `Worker`, or None."""
     return getattr(_here, "worker", None)

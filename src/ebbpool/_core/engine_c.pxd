@@ -15,7 +15,7 @@ cdef extern from *:
     #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #endif
 
-    /* Only where there is one thread: frees a mutex, and says whether it was taken. Cython's own is one of these two. */
+    /* Frees a mutex and returns whether it was taken; only where there is one thread. Cython's own mutex is one of these two. */
     #if PY_VERSION_HEX > 0x030d0000
     #include <string.h>
     static int ebbpool_free_mutex(PyMutex *mutex)
@@ -35,7 +35,7 @@ cdef extern from *:
     #endif
     #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
 
-    /* The lowest byte has the events that the interpreter waits to handle. */
+    /* The lowest byte holds the events that wait to be handled by the interpreter. */
     #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
     #define ebbpool_awaited() ((*(volatile uintptr_t *)&PyThreadState_GetUnchecked()->eval_breaker & 0xFF) != 0)
     #else
@@ -50,7 +50,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Each of the two is another one as soon as somebody replaces ThreadPoolExecutor.submit, or its code. */
+    /* The version changes as soon as ThreadPoolExecutor.submit is replaced, the code as soon as it gets another one. */
     static volatile unsigned int *ebbpool_tag;
     static unsigned int ebbpool_known_tag;
     static PyObject *volatile *ebbpool_code;
@@ -62,7 +62,7 @@ cdef extern from *:
 
     static void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
         if (tag == 0) {
-            /* A type that has had too many versions. */
+            /* The type has had too many versions and gets no more. */
             ebbpool_tag = NULL;
             return;
         }
@@ -84,9 +84,9 @@ cdef extern from "Python.h":
     int enter "PyContext_Enter"(object context) except -1
     int leave "PyContext_Exit"(object context) except -1
 
-# Passes the interpreter's eval breaker, as compiled code that calls built-in functions never does: there another thread
-# gets the GIL, asynchronous exceptions are raised, the garbage collector runs. To give the GIL up by hand would not do:
-# the thread that waits for it wakes too late, finds it taken back, and begins anew with the interval after which it asks.
+# Passes the interpreter's eval breaker, where another thread gets the GIL, asynchronous exceptions are raised, and the
+# garbage collector runs. Compiled code that calls built-in functions never does so by itself. Giving the GIL up and
+# taking it back would not help: the thread that waits for it wakes too late, finds it taken, and begins its wait anew.
 cdef inline int breathe() except -1:
     if awaited():
         _interpreted()

@@ -3,12 +3,12 @@
 """Semaphores with threading's semantics.
 
 This file runs as it stands and is also compiled, typed from ``semaphore_c.pxd``. One mutex per semaphore guards its
-permits and its waiters. Nothing that could run foreign code happens under it: what has to be allocated is made before,
-and what is dropped belongs to this module.
+permits and its waiters. Nothing that could run foreign code happens under it: objects are allocated before it is taken,
+and only this module's own objects are dropped under it.
 
-Waiters are served in order of arrival. A newcomer may take a permit that is free while others wait, because handing
-every permit over would cost a switch of threads each time. A waiter loses to newcomers at most one time that it is
-woken: it is handed the next permit. The starvation mode of Go's ``sync.Mutex`` is the model.
+Waiters are served in order of arrival. A newcomer may take a free permit while others wait, because handing every
+permit over would cost a switch of threads each time. A waiter that is woken and finds its permit taken by a newcomer is
+handed the next one, so it loses only once. The starvation mode of Go's ``sync.Mutex`` is the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
     except ImportError:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
-    # Where C is made of this file, semaphore_c.pxd declares this.
+    # For compiled code semaphore_c.pxd declares this.
     from time import monotonic
 
 from ebbpool._checks import time_limit
@@ -41,18 +41,18 @@ COMPILED = bool(cython.compiled)
 
 ONE = 1
 MOST = sys.maxsize
-"""The most permits there can be: in C they are counted in a machine word."""
+"""The most permits there can be: compiled code counts them in a machine word."""
 
 _forks = 0
 _survivor = 0
 
 
 def permits(name: str, value: Any) -> int:
-    """Returns `value` as a number of permits; all that is negative becomes -1.
+    """Return `value` as a number of permits; any negative value becomes -1.
 
     Raises:
-        TypeError: It is no integer.
-        OverflowError: It is greater than `MOST`.
+        TypeError: `value` is no integer.
+        OverflowError: `value` is greater than `MOST`.
     """
     try:
         number = operator.index(value)
@@ -67,12 +67,12 @@ class Waiter:
     """A thread that waits for a permit.
 
     Attributes:
-        bell: A lock that is free only when somebody has rung for this waiter.
-        rung: Whether somebody has, and the waiter has not yet looked why.
+        bell: A lock that the waiter waits for; it is free only when the waiter has been rung for.
+        rung: Whether the bell has been rung and the waiter has not yet looked at the permits.
         granted: Whether it has its permit; it is then no longer among the waiters.
         starved: Whether it was rung for once and found the permit gone.
         thread: The waiting thread.
-        forks: How many forks lay behind this process when it began to wait.
+        forks: How many forks this process had been through when the wait began.
     """
 
     __slots__ = ("bell", "forks", "granted", "rung", "starved", "thread")
@@ -86,7 +86,7 @@ class Waiter:
 
 
 class SemaphoreCore:
-    """Permits and those who wait for them."""
+    """Permits, and the threads that wait for them."""
 
     _value: int
     _initial_value: int
@@ -97,16 +97,16 @@ class SemaphoreCore:
         if value < 0:
             raise ValueError("semaphore initial value must be >= 0")
         if not cython.compiled:
-            # Reentrant, because a signal handler may come between any two steps and release this very semaphore.
+            # Re-entrant: a signal handler may run between any two steps and release this very semaphore.
             self._mutex = threading.RLock()
         self._waiters = []
         self._initial_value = MOST
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Takes a permit; waits for one if there is none.
+        """Take a permit; wait for one if there is none.
 
-        Those who wait get theirs in order of arrival. A permit that is free goes to whoever comes first, even if a
+        Waiters get their permits in order of arrival. A free permit goes to the first thread that asks, even if a
         waiter is just waking up for it; that waiter is then handed the next one.
 
         Args:
@@ -135,7 +135,7 @@ class SemaphoreCore:
     __enter__ = acquire
 
     def release(self, n: int = 1) -> None:
-        """Gives back `n` permits, and wakes whoever waits for them.
+        """Give back `n` permits, and wake threads that wait for them.
 
         Raises:
             ValueError: `n` is less than one, or more permits than a bounded semaphore began with would be free.
@@ -160,7 +160,7 @@ class SemaphoreCore:
         self.release()
 
     def _check_made(self) -> None:
-        # Before `__init__` there are no permits, and no waiters: neither `acquire` nor `release` gets past here.
+        # Without `__init__` there are no permits and `_initial_value` is 0, so `acquire` and `release` come here.
         if self._waiters is None:
             raise RuntimeError("Semaphore.__init__() was never called")
 
@@ -180,7 +180,7 @@ class SemaphoreCore:
                 return False
             deadline = monotonic() + limit
         waiter = Waiter()
-        # From here on, whatever is raised must find the waiter struck off and its permit, if any, with another.
+        # Invariant: an error from here on leaves no waiter behind, and loses no permit that was handed to it.
         try:
             with self._mutex:
                 over = self._queue(waiter)
@@ -205,7 +205,7 @@ class SemaphoreCore:
         return False
 
     def _try_take(self, waiter: Waiter, rung: bool) -> bool:
-        """Lets a waiter that woke take its permit, or leave if it was not `rung` for; tells whether it is done."""
+        """Let a waiter that woke take a permit, or leave if it was not `rung` for; return whether it is done."""
         if waiter.granted:
             return True
         waiter.rung = False
@@ -236,7 +236,7 @@ class SemaphoreCore:
                 break
 
     def _head(self) -> Waiter | None:
-        """The waiter whose turn it is; those whose threads a fork has left behind are dropped."""
+        """Return the waiter whose turn it is, or None; drop waiters whose threads stayed with the parent of a fork."""
         while self._waiters:
             head = self._waiters[0]
             if head.forks == _forks or head.thread == _survivor:
@@ -245,7 +245,7 @@ class SemaphoreCore:
         return None
 
     def _serve(self, hand_over: bool) -> None:
-        # Invariant, whenever the mutex is free: if a permit is free and somebody waits, the head has been rung for.
+        # Invariant, whenever the mutex is free: if a permit is free and a thread waits, the head has been rung for.
         while self._value > 0:
             head = self._head()
             if head is None:
@@ -263,14 +263,14 @@ class SemaphoreCore:
 
 
 if not cython.compiled:
-    # What a C object has at birth: it shows where `__init__` was never called.
+    # What a C object has from the start, and keeps where `__init__` is never called.
     SemaphoreCore._mutex = threading.RLock()
     SemaphoreCore._value = SemaphoreCore._initial_value = 0
     SemaphoreCore._waiters = None  # type: ignore[assignment]  # as `_check_made` wants it
 
 
 class Semaphore(SemaphoreCore):
-    """A semaphore: `threading.Semaphore`, but quicker, and first come, first served among those who wait.
+    """A semaphore: `threading.Semaphore`, but quicker, and first come, first served among waiters.
 
     It holds a number of permits, which may grow beyond its initial `value`. `acquire` takes one, `release` gives one
     back; ``with`` does both. A waiter that is interrupted or runs out of time costs no permit.

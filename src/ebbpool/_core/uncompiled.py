@@ -14,35 +14,35 @@ bint = bool
 
 
 def locals(**types: Any) -> Callable[[F], F]:
-    """Declares C types of local variables; nothing to a plain interpreter."""
+    """Declare C types of local variables; nothing to a plain interpreter."""
     return lambda function: function
 
 
 def nonecheck(on: bool) -> Callable[[F], F]:
-    """Has attributes of None looked for with an error, as an interpreter does by itself."""
+    """Have compiled code raise an error for an attribute of None, as an interpreter does by itself."""
     return lambda function: function
 
 
 def fence() -> None:
-    """Orders memory accesses of compiled code; an interpreter does that by itself."""
+    """Order memory accesses of compiled code; an interpreter does that by itself."""
 
 
 def breathe() -> None:
-    """Passes the interpreter's eval breaker; interpreted code does that by itself."""
+    """Pass the interpreter's eval breaker; interpreted code does that by itself."""
 
 
 def enter(context: Any) -> None:
-    """Enters a context in compiled code; an interpreter goes through `Context.run`."""
+    """Enter a context in compiled code; an interpreter goes through `Context.run`."""
     raise NotImplementedError
 
 
 def leave(context: Any) -> None:
-    """Leaves a context in compiled code."""
+    """Leave a context in compiled code."""
     raise NotImplementedError
 
 
 def altered() -> bool:
-    """Tell compiled code whether a type, or a function's code, is not what `remember` was told."""
+    """Return, in compiled code, whether a type or a function's code has changed since `remember` was called."""
     raise NotImplementedError
 
 
@@ -57,5 +57,5 @@ def version(kind: Any) -> int:
 
 
 def free_mutex(pool: Any) -> bool:
-    """Frees the mutex of a pool in a forked child, in compiled code."""
+    """Free the mutex of a pool in a forked child, in compiled code."""
     raise NotImplementedError
