@@ -9,33 +9,33 @@ from math import inf
 from typing import Any, Protocol
 
 FOLD = 128
-"""How many new entries, and how many of those swept, one visit deals with: looks at pools must not wait for more."""
+"""How many new entries, and how many swept ones, one visit deals with: looks at pools must not wait for more."""
 VOID = 64
-"""From how many void entries on the heap is looked through for them, if they are half of it."""
+"""The heap is swept if at least so many entries are void, and they are half of it."""
 
 
 class Book(Protocol):
-    """Whose entries they are."""
+    """The owner of entries."""
 
     def wants(self, thing: Any) -> bool:
-        """Whether `thing` still waits for its time; asked in the timekeeper's thread."""
+        """Return whether `thing` still waits for its time; asked in the timekeeper's thread."""
         ...
 
     def fire(self, thing: Any) -> None:
-        """Told in the timekeeper's thread, that the time of `thing` has come. Must not block or run user code."""
+        """Deal with `thing`, whose time has come, in the timekeeper's thread. Must not block or run user code."""
         ...
 
 
 Entry = tuple[float, int, Book, Any]
-"""When it is due, a number that decides ties in order of arrival, whose it is, and what."""
+"""When it is due, a number that decides ties in order of arrival, its owner, and the thing that waits."""
 
 
 class Alarms:
-    """The entries. `add` and `void` may be called by any thread, the other methods by one alone.
+    """The entries. `add` and `void` may be called by any thread, the other methods only by one thread.
 
-    Added entries wait in a deque until that thread folds them into the heap. Void ones, those their book does not want
-    any more, are left where they are; once they are half of the heap it is moved to a fresh one without them. Both are
-    valid heaps all the while, for taking the last item off a heap leaves one, so that it can be moved in slices.
+    Added entries wait in a deque until that thread puts them into the heap. An entry is void when its book no longer
+    wants it. Void entries stay where they are until they are half of the heap; then the others are moved to a fresh
+    heap, in slices. Both are valid heaps all the while, because a heap without its last item is still a heap.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Alarms:
         return len(self._arrived) + len(self._heap) + len(self._old)
 
     def add(self, due: float, book: Book, thing: Any) -> bool:
-        """Adds an entry, in any thread, without a lock; True if so many have come that they should be folded in."""
+        """Add an entry, in any thread, without a lock; return whether it is time for `merge`."""
         number = next(self._numbers)
         self._arrived.append((due, number, book, thing))
         return number % 1024 == 0
 
     def void(self) -> bool:
-        """Says, in any thread, that an entry is void; True if it is time to look for such entries."""
+        """Count an entry as void, in any thread; return whether it is time for `merge`."""
         self._voids.append(None)
         return self._crowded()
 
@@ -63,14 +63,14 @@ class Alarms:
         return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self)
 
     def merge(self) -> bool:
-        """Takes in what was added and throws out what is void, a slice of each; True if there is more."""
+        """Take in added entries and throw out void ones, a slice of each; return whether there is more to do."""
         arrived = self._arrived
         for _ in range(min(len(arrived), FOLD)):
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
         if not self._old and (self._crowded() or 0 < len(self) <= len(self._voids)):
-            # Where all are void they are not worth waiting for.
+            # If all entries are void, they are swept however few they are.
             self._voids.clear()
             self._old, self._heap = self._heap, self._old
         old = self._old
@@ -81,16 +81,16 @@ class Alarms:
         return bool(arrived or old)
 
     def arrived(self) -> bool:
-        """Whether something was added that has not been taken in yet."""
+        """Return whether entries were added that have not been taken in yet."""
         return bool(self._arrived)
 
     def next_due(self) -> float:
-        """When the first entry is due; infinity if there is none. What has not been taken in yet does not count."""
+        """Return when the first entry is due, infinity if there is none; entries not taken in yet do not count."""
         first = self._first()
         return first[0][0] if first else inf
 
     def pop_due(self, now: float) -> Entry | None:
-        """Takes off the first entry that is due at `now`."""
+        """Remove and return the first entry that is due at `now`; None if none is."""
         first = self._first()
         return heappop(first) if first and first[0][0] <= now else None
 

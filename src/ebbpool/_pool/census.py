@@ -1,4 +1,4 @@
-"""Which of a pool's own threads want no processor, counted now and then: it takes a few system calls a thread."""
+"""A count of a pool's own threads that want no processor, made now and then: it takes a few system calls a thread."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from typing import Final, NamedTuple
 from ebbpool._pool.sizing import Asleep
 
 LEAST: Final = 0.002
-"""Seconds between two counts at least ..."""
+"""Least seconds between two counts ..."""
 
 COST: Final = 300e-6
-"""... and for every thread whose place was looked up: twenty times what that takes."""
+"""... and seconds for each thread that was looked up: twenty times what a look takes."""
 
 CLOCK_COST: Final = 20e-6
 """Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
 
 STILL: Final = 0.006
-"""Seconds for which a thread that waits for a lock has not run at all: those that wait for the GIL do so every 5 ms."""
+"""A thread that has not run for so many seconds does not wait for the GIL: a thread that does wakes every 5 ms."""
 
 SPELL: Final = 0.012
-"""Seconds over which it is found out who computes: the clock of a process may move in steps of 4 ms."""
+"""Seconds over which use of the processors is compared: the clock of a process may move in steps of 4 ms."""
 
 LITTLE: Final = 0.1
-"""Who uses less than this share of one processor does not compute, unless there is none to be had."""
+"""Threads that use less than this share of one processor do not compute, unless all processors are in use."""
 
 OWN: Final = 0.25
-"""A pool whose workers use this share of the process's processor time may keep the locks that others of them want."""
+"""Workers that use this share of the process's processor time may hold the locks that other workers wait for."""
 
 MOST: Final = 0.5
-"""So may threads that run no Python, a library's own, which use this share. Other Python threads may keep the GIL."""
+"""Threads without Python (a library's own) that use this share may do so too; Python threads may hold the GIL."""
 
 
 class Place(Enum):
     """Where a thread is."""
 
     RUNNING = 0
-    """It runs, or would if it had a processor."""
+    """It runs, or is ready to run."""
     LOCK = 1
     """It waits for a lock, perhaps for the GIL."""
     OUTSIDE = 2
-    """It waits for something outside of the process: a timer, a socket, a disk."""
+    """It waits for something outside the process: a timer, a socket, a disk."""
 
 
 class _Sight(NamedTuple):
-    """What was seen of a thread: seconds of processor time, since when they are that, and where it is."""
+    """What was seen of a thread: its seconds of processor time, since when they have not changed, and its place."""
 
     used: float
     since: float
@@ -57,7 +57,7 @@ class _Sight(NamedTuple):
 
 
 class Census:
-    """Which of a crew's threads want no processor. Used by one thread at a time."""
+    """A count of a crew's threads that want no processor. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._counted = self._compared = -inf
@@ -82,9 +82,9 @@ class Census:
         Args:
             now: The time, in seconds.
             cpu: Seconds of processor time that the process has used.
-            threads: The crew's.
+            threads: The crew's threads.
             everyone: All threads of the process that run Python.
-            busy: Whether processors, or the GIL, are hard to come by.
+            busy: Whether processors, or the GIL, are short.
 
         Returns:
             What the last count has found. None if the platform cannot tell.
@@ -111,19 +111,19 @@ class Census:
         since = now
         if before is not None and before.used == used:
             if before.place is Place.OUTSIDE:
-                # One that was asleep outside, and has not run since, still is.
+                # It has not run since it was seen to wait outside, so it still waits there.
                 return before
             since = before.since
         self._looked_up += 1
         return _Sight(used, since, place_of(tid))
 
     def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
-        """Find out who computes, and so for how long a worker that waits for a lock must have done so to be asleep."""
+        """Find out which threads compute; set how long a worker must have waited for a lock to count as asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
         clocks = _clocks(everyone)
         self._clocks = len(clocks)
         workers = {tid: clocks.pop(tid, sight.used) for tid, sight in self._sights.items()}
-        # What a worker has used to come into being is no sign that it computes.
+        # What a new worker has used to start is no sign that it computes.
         own = sum(used - self._workers.get(tid, used) for tid, used in workers.items())
         came = sum(used for tid, used in workers.items() if tid not in self._workers)
         others = sum(used - self._others.get(tid, used) for tid, used in clocks.items())
@@ -144,9 +144,9 @@ def _clocks(threads: Iterable[threading.Thread]) -> dict[int, float]:
 
 
 def _reader() -> Callable[[bytes], bytes]:
-    """Return a function that reads the beginning of a file without letting go of the GIL, where there is one.
+    """Return a function that reads the beginning of a file without releasing the GIL, where there is one.
 
-    What `os` offers lets go of it three times, and may wait for it each time for as long as a switch interval.
+    The functions of `os` release it three times, and may wait a switch interval each time to get it back.
     """
     try:
         from ctypes import PyDLL, create_string_buffer
@@ -154,7 +154,7 @@ def _reader() -> Callable[[bytes], bytes]:
         library = PyDLL(None)
         start, read, end = library.open, library.read, library.close
     except Exception:
-        # Not every system has it, or allows it.
+        # Not every system has ctypes and these functions, or allows their use.
         return _read
     buffer = create_string_buffer(64)
 
@@ -188,7 +188,8 @@ _read_at_once: Callable[[bytes], bytes] = _read
 def prepare() -> None:
     """Load what `place_of` needs, before the pool has threads.
 
-    A child that is forked while another thread imports a module can never import it: its lock stays taken.
+    A child that is forked while another thread imports a module can never import that module: its import lock stays
+    taken.
     """
     global _read_at_once
     if _read_at_once is _read and sys.platform == "linux":
@@ -201,8 +202,8 @@ if sys.platform == "linux":
     def seconds_of(native_id: int) -> float | None:
         """Return the seconds of processor time that a thread of this process has used; None if it has ended.
 
-        `time.pthread_getcpuclockid` must not be asked about a thread that has ended. The number of its clock may be:
-        Linux makes it of the thread's number, so (``CPUCLOCK_PERTHREAD`` in its ``posix-timers.h``).
+        `time.pthread_getcpuclockid` must not be called for a thread that has ended. Its clock may be read all the same,
+        by the clock's number, which Linux makes of the thread's number (``CPUCLOCK_PERTHREAD`` in ``posix-timers.h``).
         """
         try:
             return clock_gettime(~native_id << 3 | 6)
@@ -212,8 +213,8 @@ if sys.platform == "linux":
     def place_of(native_id: int) -> Place:
         """Return where a thread of this process is, as far as the kernel tells.
 
-        ``wchan`` names the function of the kernel that the thread waits in; "0" is for one that does not wait. Where
-        that is hidden, nobody is seen to wait outside, and who does not run counts as waiting for a lock.
+        ``wchan`` names the kernel's function that the thread waits in; "0" means that it does not wait. Where that is
+        hidden, no thread is seen to wait outside, and one that does not run counts as waiting for a lock.
         """
         waits_in = _read_at_once(b"/proc/self/task/%d/wchan" % native_id)
         if waits_in not in (b"", b"0"):
@@ -227,5 +228,5 @@ else:
         return None
 
     def place_of(native_id: int) -> Place:
-        """Return that the thread runs, for all this platform tells."""
+        """Return that the thread runs: this platform does not tell."""
         return Place.RUNNING

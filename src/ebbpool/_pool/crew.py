@@ -1,4 +1,4 @@
-"""A pool's threads: how they start, what frames their work, how they are waited for, and when more are started."""
+"""A pool's threads: how they start, what runs before and after their tasks, how they are waited for, and growth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ebbpool._pool.timers import Timers
 LOGGER = logging.getLogger("concurrent.futures")
 
 CEILING_TICK = 0.05
-"""Seconds between looks at a pool that may not grow; they keep its clock."""
+"""Seconds between looks at a pool that may not grow; the looks keep its clock right."""
 
 _numbers = itertools.count()
 
@@ -41,7 +41,8 @@ class _Reading(NamedTuple):
 
 
 def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
-    # Runs wherever the garbage collector does, perhaps under the very mutex that closing takes.
+    # Runs in the garbage collector, perhaps in a thread that holds the mutex which `close` takes, so the timekeeper's
+    # thread closes the pool.
     if pool.headcount > 0 and not pool.closed:
         call_soon(pool.close)
 
@@ -53,15 +54,15 @@ class QueueView:
         self._pool = crew.pool
 
     def qsize(self) -> int:
-        """How many tasks wait for a worker."""
+        """Return how many tasks wait for a worker."""
         return int(self._pool.counts()["queued"])
 
     def empty(self) -> bool:
-        """Whether no task waits for a worker."""
+        """Return whether no task waits for a worker."""
         return self.qsize() == 0
 
     def put(self, item: Any) -> None:
-        """Takes a work item of the standard library's `submit`; see `_instruments`."""
+        """Take a work item of the standard library's `submit`; see `ebbpool._pool.instruments`."""
         instruments.note(item)
 
 
@@ -69,7 +70,7 @@ timekeeper.kind = WorkerThread
 
 
 class Crew:
-    """Starts and frames the threads of one pool."""
+    """The threads of one pool: their start, their initializer and finalizer, and their end."""
 
     def __init__(
         self,
@@ -102,24 +103,24 @@ class Crew:
         census.prepare()
         self._census = Census()
         self._refused = False
-        # Before there is any state that a fork could catch half way.
+        # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
 
     def serve(self, owner: object) -> None:
-        """Ends the pool, once its queue is empty, when nobody holds `owner` any more."""
+        """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
         self._owner = weakref.ref(owner, functools.partial(_forgotten, self.pool, timekeeper.call_soon))
 
     def start(self, searching: bool) -> BaseException | None:
         """Start a worker, in any thread, for which the pool has reserved room.
 
         Returns:
-            None, or what interrupted the start when the thread had been made already. The worker lives then, and the
-            caller raises this.
+            None, or the error that interrupted the start after the thread had begun. The worker lives then, and the
+            caller raises the error.
 
         Raises:
             RuntimeError: The system refuses another thread, or the interpreter is shutting down.
-            BaseException: Whatever else came in between. No error leaves a thread behind, and the caller gives the
-                room back.
+            BaseException: Any other error that interrupted the start. No error leaves a thread behind, and the caller
+                gives the reserved place back.
         """
         if lifecycle.exiting() and not self.threads and not self.pool.closed:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -136,8 +137,8 @@ class Crew:
             self.threads.add(thread)
             stack_size.start(thread, self.stack_size)
         except BaseException as error:
-            # A signal may interrupt the start when the thread has been made already. Either that thread finds its
-            # worker expected, and works, or this does, and the thread ends at once.
+            # A signal may interrupt the start after the thread has begun. Only one `pop` gets the worker: if the new
+            # thread's does, the thread works; if this one does, the thread ends at once.
             if self._expected.pop(worker, None) is None:
                 return error
             self.threads.discard(thread)
@@ -150,7 +151,7 @@ class Crew:
             try:
                 thread = self._ending.popleft()
             except IndexError:
-                # Another thread is at it too.
+                # Another thread empties the deque at the same time.
                 return
             if thread.is_alive():
                 self._ending.append(thread)
@@ -170,7 +171,7 @@ class Crew:
         return None
 
     def begin(self, tick: Tick) -> None:
-        """Notes where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
+        """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
         self._sizing.begin(tick.now - self._ended)
         self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
 
@@ -183,7 +184,7 @@ class Crew:
             self._refused = False
             return None
         if not seen.may_grow:
-            # The spell may go on with a new beginning.
+            # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
             return CEILING_TICK
         self._previous = _Reading(tick.now, tick.cpu, seen.taken)
@@ -233,14 +234,15 @@ class Crew:
 
     def _work(self, worker: Worker) -> None:
         if self._expected.pop(worker, None) is None:
-            # Its start was interrupted and taken back.
+            # `start` was interrupted, and has taken this worker back.
             return
         try:
             if self._initialize(worker):
                 self._serve(worker)
                 self._finalize()
         finally:
-            # It has yet to drop its thread-local objects: whoever joins the crew waits for that too.
+            # The thread stays in `threads` until it has ended: it has yet to drop its thread-local objects, and `join`
+            # waits for that too.
             self._ending.append(threading.current_thread())
             if self.pool.headcount == 0:
                 timekeeper.consider()
@@ -249,7 +251,7 @@ class Crew:
         try:
             worker.run()
         except BaseException as error:
-            # Thrown in from outside, between two tasks.
+            # Another thread raised an error in this one, between two tasks.
             LOGGER.critical("Exception in worker", exc_info=True)
             self.pool.dismiss(worker, error)
 
@@ -281,19 +283,20 @@ class Crew:
         Without a `timeout` the calling thread runs the tasks for which the system refuses a worker.
 
         Returns:
-            Whether all threads have ended, and no task waits.
+            Whether all threads have ended and no task waits.
         """
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
-        # Where the system refuses a thread, the timekeeper goes on trying; once the interpreter exits, there is no
-        # time for that.
+        # Where the system refuses a thread, the timekeeper goes on trying. While the interpreter exits there is no time
+        # for that.
         helping = timeout is None and (self._unframed or lifecycle.exiting())
         while True:
             left = -1.0 if deadline is None else max(0.0, deadline - monotonic())
-            # A worker for which there is room may have no thread yet.
+            # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
             if not self.pool.await_departure(len(self.threads & own), left, helping):
                 return False
-            # What no worker would take a moment ago may have been taken, and there may be more of it soon.
+            # Without a task for this thread, check again: a stranded task may have been taken meanwhile, and others may
+            # follow it.
             if not helping or (not self.relieve() and self.pool.await_departure(len(self.threads & own), 0.0, False)):
                 break
         for thread in self.threads - own:
@@ -303,12 +306,12 @@ class Crew:
         return not self.threads - own
 
     def part(self, timeout: float | None) -> None:
-        """Has the timekeeper end if no pool needs it any more, and waits up to `timeout` seconds for that.
+        """Have the timekeeper end if no pool needs it any more, and wait up to `timeout` seconds for that.
 
-        With None it waits as long as that takes, and never for long.
+        It waits at most `PATIENCE` seconds, and with None as long as that.
         """
         if current_worker() is not None:
-            # It may well be that worker's pool that needs it.
+            # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
         else:
             timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
@@ -316,8 +319,8 @@ class Crew:
     def relieve(self) -> bool:
         """Run a task that no worker will take, in the calling thread.
 
-        If tasks rely on how the pool's threads begin and end, all such tasks fail instead, with the error with which
-        the system refuses a thread.
+        If the pool has an initializer, a finalizer or a stack size, on which tasks may rely, all waiting tasks fail
+        instead, with the error with which the system refuses a thread.
 
         Returns:
             False if there is no such task.
@@ -345,11 +348,11 @@ class Crew:
 
     @property
     def _unframed(self) -> bool:
-        """Whether a task runs in any thread as it does in one of the pool's."""
+        """Whether a task runs in any other thread just as in one of the pool's."""
         return self.initializer is None and self.finalizer is None and self.stack_size is None
 
     def report(self) -> str:
-        """Say what still runs, worker, seconds, and stack of each task, and how much waits without a worker."""
+        """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
         frames = sys._current_frames()
         lines = []
         for thread, seconds in self.pool.crew_list():
@@ -365,7 +368,7 @@ class Crew:
         return "\n".join([waiting + ("; these tasks still run:" if lines else ""), *lines])
 
     def renew(self, error: BaseException) -> None:
-        """In a forked child: keeps the calling thread, if it is one of the pool's, and none else."""
+        """In a forked child: forget all threads but the calling one, if that belongs to the pool."""
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
         self._ending.clear()
         self._expected.clear()
@@ -377,6 +380,6 @@ class Crew:
         self.timers.renew(error)
 
 
-# What is compiled has neither code nor frames.
+# Compiled functions have neither code objects nor frames.
 _BELOW = frozenset(run.__code__ for run in (Crew._work, Crew._serve, Worker.run) if hasattr(run, "__code__"))
-"""What runs below a task in the thread of a worker."""
+"""The code that runs below a task in the thread of a worker."""

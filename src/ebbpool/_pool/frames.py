@@ -8,10 +8,10 @@ from types import CodeType, FrameType
 
 
 def above(frame: FrameType | None, below: Container[CodeType]) -> traceback.StackSummary:
-    """Return the stack whose innermost frame is `frame`, without its own lowest frames.
+    """Return the stack whose innermost frame is `frame`, without the lowest frames, which run `below`.
 
     Args:
-        frame: As `sys._current_frames` has it; None for a thread that has none.
+        frame: As `sys._current_frames` gives it; None for a thread that has none.
         below: The code of the lowest frames. The outermost frames are left out, up to and with the first ones that run
             this code. Frames further up belong to the task and are kept, whatever they run.
     """

@@ -1,8 +1,8 @@
-"""What tracing tools make of a call: they replace `ThreadPoolExecutor.submit`, before which the pool's own comes.
+"""Support for tracing tools, which replace `ThreadPoolExecutor.submit` to wrap each call that is submitted.
 
-The replacement is called, and with it, at the bottom, the standard library's `submit`. That puts a work item on the
-executor's queue, which is a `QueueView` here and hands it to `note`. The call in it is the one that the tool wants to
-be run. It goes to the pool like any other.
+The pool has a `submit` of its own, so it calls the replacement, which in the end calls the standard library's `submit`.
+That puts a work item on the executor's queue, which is a `QueueView` here and hands it to `note`. The call in the item
+is the one that the tool wants to be run. It goes to the pool like any other.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _here = _Passage()
 
 
 def note(item: Any) -> None:
-    """Keep a work item of the standard library for whoever called its `submit`.
+    """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread.
 
     Raises:
-        RuntimeError: Nobody here did.
+        RuntimeError: No `_seen` did.
     """
     if _here.items is None:
         raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
@@ -39,7 +39,7 @@ class Call:
         fn: What is called.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        twin: The standard library's future for it. It is still there if the instrumentation keeps it.
+        twin: The standard library's future for it, weakly; it lives on if the instrumentation keeps it.
     """
 
     __slots__ = ("args", "fn", "kwargs", "twin")
@@ -51,7 +51,7 @@ class Call:
         self.twin = weakref.ref(item.future)
 
     def hand_to(self, queue: Callable[..., Any]) -> Any:
-        """Call `queue(fn, args, kwargs)`, and return the future that this returns; a twin that is kept follows it."""
+        """Call `queue(fn, args, kwargs)` and return its future; a twin that is still kept follows that future."""
         try:
             future = queue(self.fn, self.args, self.kwargs)
         except BaseException as error:
@@ -87,7 +87,8 @@ def _seen(
     """Show a call to the instrumentation.
 
     Returns:
-        (what it answered, the calls it wants to be run, the one among them whose future it answered with)
+        (what it returned if that is no future of its calls, the calls it wants to be run, the call whose future it
+        returned)
     """
     items = _here.items = []
     try:
@@ -106,10 +107,10 @@ def submit(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Have `queue(fn, args, kwargs)` called, which returns a future, with what the instrumentation makes of a call.
+    """Call `queue(fn, args, kwargs)`, which returns a future, with what the instrumentation makes of a call.
 
     Returns:
-        The future, or whatever else the instrumentation returned in its place.
+        The future, or what the instrumentation returned in its place.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -118,7 +119,8 @@ def submit(
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if _here.items is not None:
-        # The instrumentation itself submits, or a finaliser does: the standard library's global lock may be held.
+        # The instrumentation itself submits, or a finaliser does. This thread may hold the standard library's global
+        # lock, for which the replaced `submit` would wait.
         return queue(fn, args, kwargs)
     answer, calls, own = _seen(executor, fn, args, kwargs)
     for call in calls:
@@ -129,7 +131,7 @@ def submit(
 
 
 def delayed(executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Return what the instrumentation makes of a call that is not to be queued yet; None if nothing.
+    """Return what the instrumentation makes of a call that is not to be queued yet, or None.
 
     Raises:
         TypeError: `fn` is not callable.

@@ -39,7 +39,7 @@ _before_exit: list[Callable[[], None]] = []
 
 
 def register(crew: Registered) -> None:
-    """Adds a pool, for as long as it is around."""
+    """Register a pool for as long as it lives."""
     key = id(crew)
     _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
 
@@ -49,30 +49,30 @@ def _forget(live: dict[int, Any], key: int, _: object) -> None:
 
 
 def live() -> list[Registered]:
-    """The pools that are still around."""
+    """Return the pools that still live."""
     return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
 
 
 def _staffed() -> bool:
-    # Only a pool that is open and has workers may have to be closed by the timekeeper, when its executor is forgotten.
+    # The timekeeper is needed for open pools with workers: it closes such a pool when its executor is collected.
     return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
 
 
 def outlast(call: Callable[[], None]) -> None:
-    """Has `call()` made when the main thread has ended, before the interpreter begins to shut down.
+    """Have `call()` called when the main thread has ended, before the interpreter begins to shut down.
 
-    It waits for threads that go on by themselves, and use pools as ever.
+    The call waits for threads that go on by themselves; they may use pools until it returns.
     """
     _outlasting.append(call)
 
 
 def before_exit(call: Callable[[], None]) -> None:
-    """Has `call()` made when the interpreter begins to shut down, before any pool is closed."""
+    """Have `call()` called when the interpreter begins to shut down, before any pool is closed."""
     _before_exit.append(call)
 
 
 def exiting() -> bool:
-    """Whether the interpreter has begun to shut down."""
+    """Return whether the interpreter has begun to shut down."""
     return _exiting
 
 
@@ -104,8 +104,8 @@ def _at_exit() -> None:
 
 
 def _renew() -> None:
-    # Nothing is held over the fork, so that nobody waits for it: other hooks, finalisers and signal handlers may use
-    # pools in the middle of it. Instead nothing is trusted that a thread of the parent may have been changing.
+    # No lock is held across the fork, because other hooks, finalisers and signal handlers may use pools in the middle
+    # of it. Instead, state that a thread of the parent may have been changing is not trusted.
     keep_time(False)
     timekeeper.renew()
     orphans.reopen()
@@ -114,7 +114,7 @@ def _renew() -> None:
 
 
 class _Herald(threading.Thread):
-    """Never started: `threading` tells all thread objects of a fork before most hooks in the child are called.
+    """A thread that is never started: `threading` tells all thread objects of a fork before most hooks are called.
 
     Without it a hook that was registered before ours would find the parent's pools, and might wait for their threads.
     """
@@ -122,13 +122,13 @@ class _Herald(threading.Thread):
     told = False
 
     def _after_fork(self, new_ident: int | None = None) -> None:
-        # What is raised here would leave `threading` half changed; the hook will raise it again.
+        # An error here would leave `threading` half changed. It is not lost: the hook renews again, and raises it.
         with contextlib.suppress(Exception):
             _renew()
             self.told = True
 
     def _reset_internal_locks(self, is_alive: bool) -> None:
-        # Its name before CPython 3.13.
+        # The name of `_after_fork` before CPython 3.13.
         self._after_fork()
 
 
@@ -142,7 +142,7 @@ def _after_fork_in_child() -> None:
 
 
 def _install(at_exit: Callable[[], None]) -> None:
-    # threading runs these before it joins threads, atexit only afterwards.
+    # threading runs these calls before it joins threads, atexit only afterwards.
     register_atexit = getattr(threading, "_register_atexit", None)
     if register_atexit is None:
         import atexit

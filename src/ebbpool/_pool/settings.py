@@ -21,11 +21,11 @@ class Unset:
 
 
 UNSET: Final = Unset()
-"""Stands for an argument that was not given, where None means something."""
+"""The value of an argument that was not given, where None has a meaning."""
 
 
 class Unmade:
-    """Stands for the attributes of an object whose `__init__` was never called: to ask it for anything is an error."""
+    """The attributes of an object whose `__init__` was never called: to read any of them is an error."""
 
     def __init__(self, owner: str) -> None:
         self.__owner = owner

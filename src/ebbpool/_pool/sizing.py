@@ -1,11 +1,11 @@
-"""When a pool grows: pure decisions over numbers, without a thread and without a clock of their own.
+"""When a pool grows: decisions over numbers alone, without a thread and without a clock of their own.
 
 The rule, after Linux's concurrency-managed work queues, which keep just enough workers that run:
 
 * An idle processor while tasks wait is reason enough to grow, at once: by 1, 2, 4, ... from look to look.
-* A processor in use is left to those who use it. The pool keeps up to processors + `CREW` workers that are not
-  blocked, and fills the places of blocked ones.
-* Beyond that it grows only if no task at all was taken for a while, and then hardly.
+* While processors are in use, the pool keeps up to processors + `CREW` workers that are not blocked, and fills the
+  places of blocked ones.
+* Beyond that it grows only if no task at all was taken for a while, and then slowly.
 
 The timekeeper looks at a pool every `TICK` seconds while its tasks wait, hands what it saw to `Sizing.decide`
 and starts as many workers as it is told. docs/design.md has the reasons and figures behind the constants.
@@ -22,13 +22,13 @@ QUICK_TICK: Final = 0.0005
 """The same while workers are started beside idle processors."""
 
 WINDOW: Final = 0.012
-"""Seconds over which looks are judged together: the clock of a process may move in steps of 4 ms."""
+"""Seconds over which looks are averaged: the clock of a process may move in steps of 4 ms."""
 
 IDLE: Final = 0.35
 """A process that uses less than this share of its processors leaves one idle ..."""
 
 BUSY: Final = 0.8
-"""... one that uses this share has none to spare ..."""
+"""... one that uses more than this share is busy, and has none to spare ..."""
 
 SPARE: Final = 0.6
 """... until it uses less than this share of them."""
@@ -49,19 +49,19 @@ PAUSE: Final = 0.004
 """Seconds between two starts while a processor is in use."""
 
 ARRIVAL: Final = 0.010
-"""Seconds a worker that was started may take to arrive before it is no longer waited for."""
+"""Seconds for which a worker that was started, and has not taken a task yet, holds further starts up."""
 
 STALL: Final = 0.2
-"""Seconds without any task being taken until a crowd of workers gets another one, or a refused thread another try."""
+"""Seconds without a task being taken until a pool with enough workers gets one more; also between refused starts."""
 
 STALL_PAUSE: Final = 0.5
-"""Seconds between two starts in such a crowd."""
+"""Seconds between two starts in such a pool while processors are in use."""
 
 START_COST: Final = 150e-6
-"""Seconds of processor time that starting one worker may take; not to be mistaken for a busy processor."""
+"""Seconds of processor time that starting one worker may take; they do not count as use of a processor."""
 
 MEMORY: Final = 0.1
-"""Seconds after which a spell of waiting has nothing to do with the one before."""
+"""Seconds without waiting tasks after which what was seen before is forgotten."""
 
 
 class WorkerBounds(NamedTuple):
@@ -77,8 +77,8 @@ class Asleep(NamedTuple):
 
     Attributes:
         counted: How many threads were looked at.
-        outside: Those that wait for something outside of the process: a timer, a socket, a disk.
-        in_locks: Those that wait for a lock, as far as that is known to be no lock that is held by what computes.
+        outside: Those that wait for something outside the process: a timer, a socket, a disk.
+        in_locks: Those that wait for a lock that no computing thread holds, as far as is known.
         in_doubt: The others that wait for a lock.
     """
 
@@ -94,10 +94,10 @@ class Sample(NamedTuple):
     Attributes:
         queued: Tasks waiting, cancelled ones left out.
         taken: Tasks taken off the queue since the previous look.
-        workers: All workers the pool counts, those on their way included.
-        starting: Of these, the ones started but not yet seen to take work.
-        idle: Of these, the ones parked, or woken and searching.
-        blocked: Of these, the ones that wait for a future of this same pool.
+        workers: All workers of the pool, those on their way included.
+        starting: How many of them have not begun to work.
+        idle: How many of them are parked, or woken and on their way to the queue.
+        blocked: How many of them wait for this very pool.
         elapsed: Time since the previous look.
         late: How much later than asked this look came.
         cpu: Processor time the whole process used since the previous look.
@@ -131,8 +131,8 @@ class Sizing:
 
     Attributes:
         tick: Seconds from the last look until the next.
-        asks: Whether the next look should count who is asleep.
-        busy: Whether processors, or the GIL, are hard to come by.
+        asks: Whether the next look should count the threads that are asleep.
+        busy: Whether processors, or the GIL, are short.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Sizing:
         self._forget()
 
     def begin(self, rest: float) -> None:
-        """Begin a spell of waiting, `rest` seconds after the last one ended."""
+        """Begin a time with waiting tasks, `rest` seconds after the last one ended."""
         if rest > MEMORY:
             self._forget()
         self.tick = TICK
@@ -201,7 +201,8 @@ class Sizing:
         elapsed = max(sample.elapsed, 1e-6)
         starts = self._granted * START_COST
         self._granted = 0
-        # What the looks before have started is no sign of a busy processor; but not all of it need be that.
+        # The time spent on starting workers is no sign of a busy processor. But it may be less than `starts`, so at
+        # most half of the processor time is attributed to that.
         cpu = max(0.5 * sample.cpu, sample.cpu - starts)
         late = max(sample.late, elapsed - self.tick - 2 * starts)
         self.tick = TICK
@@ -213,7 +214,7 @@ class Sizing:
         self._stalled = 0.0 if sample.taken else self._stalled + elapsed
         self._used = self._cpu / (self._elapsed * sample.cpus)
         lateness = self._late / self._elapsed
-        # One look will do to become busy: the next would start workers.
+        # One look is enough to become busy: the next one would start workers.
         full = max(self._used, cpu / (elapsed * sample.cpus)) > BUSY
         if full or (lateness > LATE and self._used * sample.cpus > OWN):
             self.busy = True
@@ -221,7 +222,7 @@ class Sizing:
             self.busy = False
 
     def _growth(self, sample: Sample) -> int:
-        """Return how many workers the waiting tasks should get."""
+        """Return how many workers to start for the waiting tasks."""
         limit = sample.cpus + CREW
         present = sample.workers - sample.blocked
         in_doubt = 0
@@ -229,23 +230,23 @@ class Sizing:
         self.asks = in_use or present >= limit
         if sample.asleep is not None:
             counted, outside, in_locks, in_doubt = sample.asleep
-            # Idle workers wait for a lock, and so do those that wait for this pool.
+            # Idle workers, and those that wait for this pool, are among `in_locks`, and are subtracted elsewhere.
             running = present - outside - max(0, in_locks - sample.idle - sample.blocked)
             came = max(0, sample.workers - counted)
             if not in_use:
                 running -= came
             elif 0 < running <= came and self._pause < MEMORY:
-                # Nobody runs but those that have come since: wait for the next count.
+                # Perhaps only workers that came after the count run: wait for the next count.
                 return 0
         elif self.busy:
             running = present
         else:
-            # Where nobody can tell, there is room for one more beside a half idle processor.
+            # Without a census, assume room for one more worker beside a half idle processor.
             running = min(present, limit - 1) if in_use else 0
         if running >= limit:
             self._step = 1
             if not in_use and running - in_doubt < limit:
-                # What they wait for may be held by what computes. But a processor is idle.
+                # Workers in doubt may wait for a lock that a computing thread holds. But a processor is idle.
                 return 1 if self._pause >= PAUSE else 0
             return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
         if in_use and running > 0:
@@ -253,9 +254,9 @@ class Sizing:
             if self._pause < PAUSE:
                 return 0
             return limit - running if 2 * running < present else 1
-        # Where nothing much computes, the next doubling need not wait for it to show.
+        # Where little is computed, the next doubling may come sooner.
         self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK
-        # None of the pool's workers uses the processors. Those on their way will show what they do with them.
+        # None of the pool's workers uses the processors. Wait for those on their way before more are started.
         if sample.starting >= max(1, self._step // 4) and self._pause < ARRIVAL:
             return 0
         grow, self._step = self._step, min(2 * self._step, sample.queued + 1)

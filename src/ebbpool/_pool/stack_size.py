@@ -1,4 +1,4 @@
-"""What a new worker starts with: an empty context, and a stack whose size is lent to one start at a time."""
+"""What a new worker starts with: an empty context, and a stack of the size that its pool wants."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from ebbpool._checks import whole
 
-# Reentrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
+# Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
 _usual = 0
-"""What the size was when nobody had been lent one; for a forked child."""
+"""The process's own stack size while another is set for a start; a forked child restores it."""
 _loans = 0
 
 
@@ -23,7 +23,8 @@ _loans = 0
 def _lent(size: int) -> Iterator[None]:
     global _usual, _loans
     with _lock:
-        # This sets it to 0, the platform's: a signal before the assignment leaves that, and not `size`.
+        # The call sets the size to 0, the platform's default. If a signal handler raises before the assignment, that
+        # default stays, and not `size`.
         usual = threading.stack_size()
         if _loans == 0:
             _usual = usual
@@ -37,12 +38,13 @@ def _lent(size: int) -> Iterator[None]:
 
 
 def start(thread: threading.Thread, size: int | None) -> None:
-    """Starts `thread` in an empty context, with a stack of `size` bytes; None for what `threading.stack_size` says.
+    """Start `thread` in an empty context, with a stack of `size` bytes; None for what `threading.stack_size` says.
 
-    Threads that other code starts in the same instant may get that size, too.
+    Threads that other code starts at the same instant may get that size, too.
 
-    From Python 3.14 a thread may inherit the context of the thread that starts it, and instrumentations hand theirs on
-    in `Thread.start`. For a worker that is whichever request came first, and its tasks belong to all of them.
+    The context is empty because a worker runs the tasks of all requests. From Python 3.14 a thread may inherit the
+    context of the thread that starts it, and tracing tools hand theirs on in `Thread.start`: a worker would keep the
+    context of the request that happened to start it.
 
     Raises:
         RuntimeError: The system refuses another thread.
@@ -55,11 +57,11 @@ def start(thread: threading.Thread, size: int | None) -> None:
 
 
 def stack_size(name: str, value: Any) -> int | None:
-    """Returns `value`, bytes, rounded up to whole pages of memory, or None for None; starts no thread.
+    """Return `value` (bytes) rounded up to whole pages of memory, or None for None; start no thread.
 
     Raises:
-        TypeError: It is no integer, or a bool.
-        ValueError: The platform has no such stacks: it is too small, or there is no room for one.
+        TypeError: `value` is no integer, or a bool.
+        ValueError: The platform has no such stacks: `value` is too small, or there is no memory for one.
     """
     if value is None:
         return None
@@ -71,7 +73,7 @@ def stack_size(name: str, value: Any) -> int | None:
         with _lent(pages):
             pass
         if sys.platform != "win32":
-            # The setting takes what no address space holds; there, starting a thread would be the first to fail.
+            # `threading.stack_size` accepts sizes that no address space holds; only starting a thread would fail.
             mmap.mmap(-1, pages, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (ValueError, OverflowError, OSError, RuntimeError) as error:
         raise ValueError(f"{name} must be a size in bytes that the system accepts, not {value!r}: {error}") from None
@@ -81,7 +83,8 @@ def stack_size(name: str, value: Any) -> int | None:
 def _after_fork_in_child() -> None:
     global _lock, _loans
     if _lock.acquire(blocking=False):
-        # By this very thread, if by any: it forked in the middle of a start, and will put back the size itself.
+        # The lock was free, or this thread holds it: then it forked in the middle of a start, and restores the size
+        # itself.
         _lock.release()
         return
     _lock = threading.RLock()

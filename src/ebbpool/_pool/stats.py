@@ -15,8 +15,8 @@ class PoolStats:
         running: Workers with a task, or with its callbacks.
         blocked: Running workers that wait for a future of this same pool.
         queued: Tasks that wait for a worker.
-        oldest_wait: How long the first of them has waited.
-        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        oldest_wait: How long the oldest of them has waited.
+        submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
         completed: Tasks that returned.
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.
@@ -50,11 +50,11 @@ class LaneStats:
     """What a lane is doing, and has done. Times are in seconds.
 
     Attributes:
-        limit: Most of its tasks that run at once.
+        limit: How many of its tasks may run at once.
         running: Its tasks that run, or whose callbacks do.
         queued: Its tasks that wait, for their turn in the lane or for a worker.
-        oldest_wait: How long the first of them has waited.
-        submitted: Tasks taken on so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        oldest_wait: How long the oldest of them has waited.
+        submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
         completed: Tasks that returned.
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.

@@ -1,4 +1,4 @@
-"""Threads whose start waits for nobody."""
+"""Threads whose `start` does not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _LaterEvent(threading.Event):
 class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
-    That wait is most of the cost of `Thread.start`; a burst would pay it once per thread, one after another.
+    That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -25,7 +25,7 @@ class WorkerThread(threading.Thread):
         self._started = _LaterEvent()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
+        """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
         # A thread that has not begun to run yet cannot be joined.
         deadline = None if timeout is None else monotonic() + timeout
         if not threading.Event.wait(self._started, timeout):
@@ -33,5 +33,5 @@ class WorkerThread(threading.Thread):
         super().join(None if deadline is None else max(0.0, deadline - monotonic()))
 
     def ended(self) -> bool:
-        """Whether the thread has been there and gone."""
+        """Return whether the thread has begun and ended."""
         return self._started.is_set() and not self.is_alive()

@@ -1,4 +1,4 @@
-"""One thread for all pools: it looks at those whose tasks wait, queues what is due, and sleeps otherwise."""
+"""One thread for all pools: it looks at pools whose tasks wait, queues calls that are due, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ebbpool._pool.sizing import TICK
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
 RETRY = 0.05
-"""Seconds until the next look after one that went wrong."""
+"""Seconds until the next look after one that raised an error."""
 FIRE = 64
-"""How much is fired between two looks at the pools."""
+"""How many entries are fired between two looks at the pools."""
 PATIENCE = 1.0
-"""Seconds for which the end of the thread is waited for. It takes no time, unless the machine is stuck."""
+"""Seconds to wait for the end of the thread at most. It comes at once, unless the machine is stuck."""
 
 
 class _Forked(BaseException):
-    """The thread itself has forked, and this is the child: another has to take its place, from the beginning."""
+    """The timekeeper's thread itself has forked, and this is the child: it ends, and a new one takes its place."""
 
 
 class Tick(NamedTuple):
@@ -50,11 +50,11 @@ class Watched(Protocol):
     """What the timekeeper looks at."""
 
     def begin(self, tick: Tick) -> None:
-        """Notes what the first look is to be compared with, in the timekeeper's thread."""
+        """Note what the first look is to be compared with, in the timekeeper's thread."""
         ...
 
     def tick(self, tick: Tick) -> float | None:
-        """Looks once, in the timekeeper's thread.
+        """Look once, in the timekeeper's thread.
 
         Returns:
             After how many seconds to look again; None for not before `Timekeeper.watch` is called again.
@@ -67,18 +67,18 @@ def _never() -> bool:
 
 
 class Timekeeper:
-    """The thread; what it watches, and what is due when.
+    """The timekeeper's thread, what it watches, and what is due when.
 
-    The thread starts on first need. It ends when nothing is queued, watched or pending, and nobody needs it, and comes
-    back when something is there again.
+    The thread starts on first need. It ends when nothing is queued, watched or pending and it is not `needed`, and a
+    new one starts when there is something to do again.
 
     Args:
         clock: Seconds, from any origin; never goes back.
 
     Attributes:
-        needed: Tells, in the thread, whether it has to stay although there is nothing to do: for those who could not
-            start it, see `call_soon`. What makes this true has to be there before `start` is called.
-        kind: What the thread is made as; nothing here needs to wait until a started thread runs.
+        needed: Called in the thread; returns whether it has to stay although there is nothing to do, for callers of
+            `call_soon`, which cannot start it. What makes this true has to be set before `start` is called.
+        kind: The class of the thread. Its `start` may return before the thread runs.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -89,7 +89,7 @@ class Timekeeper:
         self.renew()
 
     def renew(self) -> None:
-        """Starts afresh without a thread and with nothing to do, as a forked child has to."""
+        """Reset to no thread and nothing to do, as a forked child has to."""
         self._watched.clear()
         self._arrivals: deque[Watched] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -99,7 +99,7 @@ class Timekeeper:
         self._bell.acquire()
         self._starting = threading.RLock()
         self._launching = False
-        # Who has called `start` since the thread last considered its end; one entry says as much as many.
+        # Has an entry if `start` was called since the thread last considered its end.
         self._callers: deque[None] = deque(maxlen=1)
         self._asking: deque[LockType] = deque()
         self._thread: threading.Thread | None = None
@@ -107,7 +107,7 @@ class Timekeeper:
         self._stopping = False
 
     def start(self) -> None:
-        """Starts the thread if it does not run.
+        """Start the thread if it does not run.
 
         Raises:
             RuntimeError: No thread can be started.
@@ -118,20 +118,20 @@ class Timekeeper:
 
     def _launch(self) -> None:
         with self._starting:
-            # A finaliser that runs in the middle of a start leaves it to that.
+            # A finaliser may run in the middle of a start, in the same thread; that start goes on after it.
             if self._thread is not None or self._launching:
                 return
             self._launching = True
             try:
                 thread = self.kind(target=self._run, name=NAME, daemon=daemon_threads())
-                # Not in that of the request that happens to be first: see `stack_size.start`.
+                # In an empty context, not in that of the request that happens to be first: see `stack_size.start`.
                 Context().run(thread.start)
                 self._latest = self._thread = thread
             finally:
                 self._launching = False
 
     def watch(self, watched: Watched) -> None:
-        """Has `watched` looked at every tick from now on. While the thread runs this takes no lock.
+        """Have the thread look at `watched` every tick from now on. While the thread runs this takes no lock.
 
         Raises:
             RuntimeError: No thread can be started.
@@ -142,17 +142,17 @@ class Timekeeper:
         self._come_back()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Has `call()` made in the timekeeper's thread. Takes no lock and starts no thread: a finaliser may call it.
+        """Have `call()` called in the timekeeper's thread. Takes no lock and starts no thread: a finaliser may call it.
 
-        So it is only for those for whom the thread is `needed`.
+        Callers must make sure by `needed` that the thread stays.
         """
         self._calls.append(call)
         self._ring()
 
     def call_at(self, due: float, book: Book, thing: Any) -> None:
-        """Has `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
+        """Have `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
 
-        While the thread runs this takes no lock. The bell is rung only if the thread would sleep too long.
+        While the thread runs this takes no lock. It rings the bell only if the thread would sleep too long.
 
         Raises:
             RuntimeError: No thread can be started; the entry is there all the same.
@@ -162,16 +162,16 @@ class Timekeeper:
         self._come_back()
 
     def void(self) -> None:
-        """Says that the book of one entry does not want it any more. Takes no lock: a finaliser may call it."""
+        """Count one entry as void: its book no longer wants it. Takes no lock: a finaliser may call it."""
         if self._alarms.void():
             self._ring()
 
     def consider(self) -> None:
-        """Has the thread consider whether it is needed. Takes no lock: a finaliser may call it."""
+        """Have the thread check whether it is needed. Takes no lock: a finaliser may call it."""
         self._ring()
 
     def dismiss(self, timeout: float = PATIENCE) -> None:
-        """Waits up to `timeout` seconds until the thread has ended, if nothing is left to do and nobody needs it."""
+        """Wait up to `timeout` seconds until the thread has ended, if nothing is left to do and it is not `needed`."""
         thread = self._latest
         if thread is None or thread is threading.current_thread():
             return
@@ -182,14 +182,14 @@ class Timekeeper:
             answer.acquire()
             self._asking.append(answer)
             self._ring()
-            # If the thread has ended before it could see this, it has said so before.
+            # A thread that ends without seeing the question has set `_thread` before.
             if self._thread is thread:
                 answer.acquire(True, timeout)
         if self._thread is not thread:
             thread.join(timeout)
 
     def stop(self) -> None:
-        """Ends the thread, whatever is left, and waits for it; it can be started again."""
+        """End the thread, whatever is left to do, and wait for it; it can be started again."""
         thread = self._latest
         if thread is None or thread is threading.current_thread():
             return
@@ -199,24 +199,25 @@ class Timekeeper:
         self._stopping = False
 
     def _come_back(self) -> None:
-        # Something has been queued first, and the thread says that it ends before it looks for the last time: either it
-        # sees what was queued, or this sees that there is no thread.
+        # The caller has queued something before this line, and a thread that ends clears `_thread` before it looks at
+        # its queues for the last time. So either it sees what was queued, or this sees that there is no thread.
         if self._thread is None:
             self.start()
 
     def _ring(self) -> None:
-        # A caller that finds the bell rung already rings no more: the thread reads its queues after this line.
+        # If the bell has been rung already, that is enough: the thread will read its queues after this line.
         try:
             self._bell.release()
         except RuntimeError:
             pass
 
     def _run(self) -> None:
-        # A finaliser may run in any thread, and whatever else waits here holds up every pool.
+        # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would
+        # hold up every pool.
         keep_time()
         me = threading.current_thread()
         with self._starting:
-            # Whoever starts this thread has now written it down.
+            # `_launch` holds this lock until it has set `_thread`.
             pass
         while self._thread is me and not self._stopping:
             try:
@@ -228,7 +229,7 @@ class Timekeeper:
             if not goes_on:
                 continue
             if wake == inf:
-                # Nothing can be missed: whatever is queued rings the bell afterwards.
+                # Nothing is missed: the bell is rung after anything is queued.
                 self._bell.acquire()
                 continue
             pause = wake - self.clock()
@@ -239,12 +240,15 @@ class Timekeeper:
             self._answer()
 
     def _ends(self, me: threading.Thread) -> bool:
-        """Lets the thread end if it finds nothing more to do and nobody needs it; False if it has to stay."""
+        """Let the thread end if there is nothing to do; return False if it is `needed`.
+
+        If something was queued meanwhile, the thread goes on all the same, unless another one has taken its place.
+        """
         self._callers.clear()
         if self.needed():
             return False
-        # First: whoever queues something now, or has called `start` and may need the thread, either is seen here, or
-        # sees that there is no thread, and starts another.
+        # Cleared before the queues are read: a caller that queues something now, or that has called `start`, is either
+        # seen below, or sees that there is no thread, and starts another.
         self._thread = None
         if self._calls or self._arrivals or self._callers or self._alarms.arrived():
             with self._starting:
@@ -261,10 +265,10 @@ class Timekeeper:
                 return
 
     def turn(self) -> float:
-        """Does what there is to do, in slices, so that no look waits for much else; in the timekeeper's thread.
+        """Do what there is to do, in slices, so that looks at pools are not held up; in the timekeeper's thread.
 
         Returns:
-            Until when there is nothing to do, by its clock, unless the bell rings.
+            Until when, by its clock, there is nothing to do unless the bell rings.
         """
         while self._calls:
             self._safely(self._calls.popleft())
@@ -280,8 +284,8 @@ class Timekeeper:
             self._check_pools(Tick(now, process_time(), now - asked))
         self._fire(now)
         wake = min(self._alarms.next_due(), min(self._watched.values(), default=inf))
-        # Whoever adds an entry reads `_wake` after that, and rings if the entry is due before it. Here it is the other
-        # way round, so that one of the two sees the other.
+        # `call_at` adds an entry, then reads `_wake`, and rings if the entry is due earlier. Here `_wake` is written
+        # first, and new entries are looked for after that. So one of the two threads sees the other's change.
         self._wake = wake
         return -inf if more or self._alarms.arrived() else wake
 
@@ -308,7 +312,7 @@ class Timekeeper:
         try:
             outcome = call()
         except BaseException:
-            # Even `SystemExit`, from a callback: all pools rely on this thread.
+            # Even a callback's `SystemExit` must not end this thread, on which all pools rely.
             LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
         if self._bell is not bell:
             raise _Forked

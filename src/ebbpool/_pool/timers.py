@@ -1,4 +1,4 @@
-"""What of one pool waits for its time, and its end at shutdown and fork."""
+"""The delayed calls and schedules of one pool, and their end at shutdown and fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbpool._pool.timekeeper import Timekeeper
 
 
 class HasTimers(Protocol):
-    """What of an executor is needed here."""
+    """The part of an executor that is needed here."""
 
     _pool: Pool
 
@@ -23,26 +23,26 @@ class HasTimers(Protocol):
 
 
 class TimerOwner(Protocol):
-    """What of a crew is needed here."""
+    """The part of a crew that is needed here."""
 
     prefix: str
     timers: Timers
 
 
 class Repeats(Protocol):
-    """What of a schedule is needed here."""
+    """The part of a schedule that is needed here."""
 
     def stop(self, error: BaseException | None) -> bool:
-        """End it; return whether it went on until now."""
+        """End the schedule; return whether it had not ended before."""
 
 
 class Timers:
-    """What of one pool waits for its time. Every method may be called by any thread.
+    """The delayed calls and schedules of one pool. Every method may be called by any thread.
 
     Attributes:
-        keeper: Whose thread queues what is due.
-        waiting: The futures that wait for their time. Their executor is kept alive: somebody counts on the call.
-        schedules: The schedules that go on.
+        keeper: The timekeeper, whose thread queues what is due.
+        waiting: The futures that wait for their time, and their executor, which is kept alive for the call.
+        schedules: The schedules that have not ended.
     """
 
     def __init__(self, keeper: Timekeeper) -> None:
@@ -51,15 +51,15 @@ class Timers:
         self.schedules: dict[Repeats, None] = {}
 
     def add(self, executor: HasTimers, future: Any, due: float) -> None:
-        """Has the held `future` queued once the keeper's clock says `due`; cancels it if the pool is shut down.
+        """Have the held `future` queued once the keeper's clock says `due`; it is cancelled if the pool is shut down.
 
         Raises:
             RuntimeError: No thread can be started; the future stays as it is.
         """
-        # First: a schedule's future may be cancelled at any time, and the callback has to find it.
+        # Added before the callback: a schedule's future may be cancelled at any time, and the callback has to find it.
         self.waiting[future] = executor
-        # This callback holds the executor until the call is done: its last reference then goes in a worker, and not
-        # in the timekeeper's thread.
+        # This callback holds the executor until the call is done, so that the last reference to the executor is dropped
+        # in a worker, and not in the timekeeper's thread.
         future.add_done_callback(MethodType(_forget_done, executor))
         try:
             self.keeper.call_at(due, self, future)
@@ -67,7 +67,8 @@ class Timers:
             if self.waiting.pop(future, None) is not None:
                 self.keeper.void()
             raise
-        # A pool is closed before `waiting` is emptied: either this future is found there, or this sees the pool closed.
+        # A pool is closed before `close` empties `waiting`: either `close` finds this future there, or this line sees
+        # that the pool is closed.
         if executor._pool.closed:
             future.cancel()
 
@@ -78,8 +79,8 @@ class Timers:
     def fire(self, thing: Any) -> None:
         """See `Book.fire`."""
         executor = self.waiting.get(thing)
-        # What is left in a closed pool is cancelled by `close`, in the thread that shuts down: callbacks may run there.
-        # So it has to be found there, should the pool be closed in this very moment.
+        # In a closed pool, `close` cancels the future, in the thread that shuts down, where callbacks may run. So the
+        # future stays in `waiting` until it is queued: the pool may be closed at this very moment.
         if executor is None or executor._pool.closed:
             return
         try:
@@ -91,12 +92,12 @@ class Timers:
             self.waiting.pop(thing, None)
 
     def close(self, error: BaseException | None = None) -> tuple[int, int]:
-        """Cancels the calls whose time has not come, or fails them with `error`, and ends the schedules.
+        """Cancel the calls whose time has not come, or fail them with `error`, and end the schedules.
 
         The pool has to be closed already. Callbacks of the futures run in the calling thread.
 
         Returns:
-            How many calls, and how many schedules, that were.
+            How many calls, and how many schedules, were ended.
         """
         calls = 0
         schedules = sum(task.stop(error) for task in list(self.schedules))
@@ -112,7 +113,7 @@ class Timers:
         return calls, schedules
 
     def renew(self, error: BaseException) -> None:
-        """In a forked child: fails what waits, without telling anyone, and forgets the schedules."""
+        """In a forked child: fail what waits, without running callbacks, and forget the schedules."""
         waiting, self.waiting, self.schedules = self.waiting, {}, {}
         for future in waiting:
             future.disown(error)
