@@ -1,4 +1,4 @@
-"""AdaptiveExecutor: the one class most users meet."""
+"""AdaptiveExecutor, the pool itself: the one class that most users need."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class QueueFull(RuntimeError):
 
 
 class _BeforeInit(ExecutorCore):
-    """An executor until its `__init__` is called: if a subclass forgets that, every call says so."""
+    """An executor before its `__init__`: if a subclass forgets to call that, every method raises an error."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         self._pool = orphans
-        # Assigned by name: the types of these are those of `__init__`.
+        # Assigned by name, because `__init__` gives these attributes their types.
         vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
         vars(self)["_unlimited"] = _NOTHING_UNLIMITED
         return self
@@ -65,30 +65,31 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
-        max_workers: Most threads at a time; 256 if None. Workers that block on a future of this same pool do not
-            count, so that nested submits cannot deadlock.
+        max_workers: How many threads there may be at a time; 256 if None. Workers that block on a future of this same
+            pool do not count, so that nested submits cannot deadlock.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
         min_workers: Threads that stay however long they are idle, once they have been needed.
         min_spare_workers: Idle threads to keep ahead of demand, started in the background once the pool is in use.
         keep_alive: Seconds after which an idle thread leaves; `math.inf` for never.
-        max_queue: Most tasks that may wait for a thread; None for no limit. With 0 nothing waits: a task that finds
-            no idle thread starts one, up to `max_workers`.
+        max_queue: How many tasks may wait for a thread; None for no limit. With 0 nothing waits: a task that finds no
+            idle thread has one started, up to `max_workers`.
         when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
             its own pool runs the call in place instead), "reject" with `QueueFull` once the pool cannot grow either,
             or run the call in the submitting thread ("caller_runs"). A finaliser in ebbpool's own timekeeper thread,
-            and a finaliser or signal handler that has interrupted the pool's code, must do neither: with "block" and
-            with "caller_runs" their calls wait for room without the thread, as calls from event loops do.
+            and a finaliser or signal handler that has interrupted the pool's code, must neither wait nor run the call:
+            with "block" and with "caller_runs" their calls wait for room without blocking the thread, as calls from
+            event loops do.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
-        daemon: Whether the interpreter may exit while tasks run; what is queued then is cancelled.
+        daemon: Whether the interpreter may exit while tasks run; queued tasks are cancelled then.
         thread_stack_size: Bytes of stack that each thread has at least, rounded up to whole pages of memory; None for
-            what `threading.stack_size` says, 8 MiB on most Linux systems. It reserves address space; resident is what
-            a thread has used of it. `threading.stack_size` is changed for the instant in which a worker is started: a
-            thread that other code starts then may get this size, too. On CPython up to 3.13 less than 4 MiB is a
-            risk: recursion through C (``__repr__`` of nested objects, a key function, deeply nested JSON) may use it
-            up, which kills the process, before the recursion limit raises ``RecursionError``.
+            what `threading.stack_size` says, 8 MiB on most Linux systems. It reserves address space; only the part that
+            a thread has used takes memory. `threading.stack_size` is changed for the instant in which a worker is
+            started: a thread that other code starts then may get this size, too. On CPython up to 3.13 less than 4 MiB
+            is a risk: recursion through C (``__repr__`` of nested objects, a key function, deeply nested JSON) may use
+            it up, which kills the process, before the recursion limit raises ``RecursionError``.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -137,7 +138,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         self._pool = self._crew.pool
         self._pool.contextual = bool(propagate_context)
         self._apply(settings)
-        # Calls that bring a limit of their own with them, and must not wait for those without.
+        # For calls that have a limiter of their own, and must not wait for calls that have none.
         self._unlimited = LaneCore(self._pool, sys.maxsize, True, True)
         self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
@@ -160,7 +161,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         return instruments.submit(self, queue, fn, args, kwargs)
 
     def _connect(self) -> None:
-        # Here, for asyncio is imported only where it is used.
+        # Imported here, so that asyncio is imported only where it is used.
         import ebbpool._loops.delivery  # noqa: F401  (it connects itself)
 
     def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
@@ -201,15 +202,15 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     if TYPE_CHECKING:
 
         def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-            """See `ExecutorCore.submit`; this is its type."""
+            """See `ExecutorCore.submit`; this declares its type."""
             ...
 
         def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-            """See `ExecutorCore.submit_first`; this is its type."""
+            """See `ExecutorCore.submit_first`; this declares its type."""
             ...
 
         def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-            """See `ExecutorCore.run`; this is its type."""
+            """See `ExecutorCore.run`; this declares its type."""
             ...
 
     def map(
@@ -220,7 +221,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         chunksize: int | None = None,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Calls `fn` with the items of the iterables, in workers; returns an iterator over the results, in order.
+        """Call `fn` with the items of the iterables, in workers; return an iterator over the results, in order.
 
         Args:
             fn: Called once per item, with one argument per iterable.
@@ -228,19 +229,20 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             timeout: Seconds, counted from this call, after which waiting for a result raises.
             chunksize: Items per task; None sizes the chunks by the time that items take: one at a time while they
                 block, many while they are tiny.
-            buffersize: Most items that may be taken and not yet handed out; None for all at once.
+            buffersize: How many items may be taken and not yet handed out; None for all at once.
 
         Raises:
             TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
             TypeError: `fn` is not callable, or a size is no integer.
             ValueError: `chunksize` or `buffersize` is below 1.
 
-        Whatever `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator;
-        from 3.16 on it may be asked on, as that of the standard library, and `close` ends it. A time-out, or a pool
-        that breaks or cancels, always ends it. What has not started is cancelled when the iterator ends early.
+        What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
+        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
+        and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
+        cancelled.
 
-        Once the pool is shut down, nothing more is read. What was read before is handed out; then, if there is more
-        to read, `RuntimeError` is raised.
+        Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
+        are more items, `RuntimeError` is raised.
 
         `stats` counts tasks, each of which may run many items.
         """
@@ -254,17 +256,17 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         chunksize: int | None = None,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Does what `map` does, but hands out results as they come.
+        """Do what `map` does, but hand out results as they come.
 
-        An error is raised at its turn, and the iterator may be asked on after it; a time-out, or a pool that breaks or
-        cancels, ends it.
+        An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
+        so does a pool that breaks or cancels.
         """
         return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stream(
         self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any
     ) -> Stream[T]:
-        """Runs a generator in a worker; returns an iterator, for ``for`` and ``async for``, over what it yields.
+        """Run a generator in a worker; return an iterator, for ``for`` and ``async for``, over what it yields.
 
         Args:
             genfn: Called with the other arguments, in the worker; returns a generator or another iterable.
@@ -278,18 +280,19 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             RuntimeError: As `submit` does.
 
         What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
-        worker as soon as it comes to a ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
+        worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
         """
         return streams.stream(self, genfn, args, kwargs, buffersize)
 
     def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queues `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
+        """Queue `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
 
-        The future can be cancelled until the call starts, in the queue too. Until it is due it takes no thread, and no
-        place in the queue; when it is due and the queue is full, it waits its turn behind blocked submitters, whatever
-        `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing, and the time for which
-        a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive until the call is done.
-        `shutdown`, also at the end of ``with``, and the end of the interpreter cancel what is not due.
+        The future can be cancelled until the call starts, also while it is queued. Until it is due, the call takes no
+        thread and no place in the queue; when it is due and the queue is full, it waits its turn behind blocked
+        submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing,
+        and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive
+        until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter cancel calls
+        that are not due.
 
         Raises:
             TypeError: `fn` is not callable, or `delay` is no number.
@@ -310,20 +313,21 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         on_error: OnError = "log",
         **kwargs: Any,
     ) -> ScheduledTask:
-        """Runs `fn(*args, **kwargs)` again and again, every `interval` seconds; see `ScheduledTask`.
+        """Run `fn(*args, **kwargs)` every `interval` seconds; see `ScheduledTask`.
 
         Args:
-            interval: Seconds from beat to beat, above 0. Beats that come while a run is under way are dropped.
+            interval: Seconds from one run's time to the next, above 0. Times that come while a run is under way are
+                dropped.
             fn: Called in a worker. What it raises is logged to the ``concurrent.futures`` logger.
             args: Its arguments.
             first: Seconds until the first run; None for `interval`.
-            on_error: Whether a failing run is logged and the schedule goes on ("log"), or stops, too ("stop").
-            kwargs: Its keyword arguments; `functools.partial` is for those named as one of the above.
+            on_error: Whether the schedule goes on after a failing run is logged ("log"), or stops ("stop").
+            kwargs: Its keyword arguments; use `functools.partial` for those with the name of one of the above.
 
         Raises:
             TypeError: `fn` is not callable, or `interval` or `first` is no number.
             ValueError: `interval` is not above 0, `first` is negative, one is infinite or not a number, or `on_error`
-                is neither.
+                is neither "log" nor "stop".
             RuntimeError: As for `submit_later`.
         """
         return delayed.schedule(self, interval, fn, args, kwargs, first, on_error)
@@ -336,13 +340,13 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         ordered: bool = True,
         buffersize: int | None = None,
     ) -> AsyncGenerator[T, None]:
-        """Calls `fn` with each item, in workers; returns an async iterator over the results, for asyncio.
+        """Call `fn` with each item, in workers; return an async iterator over the results, for asyncio.
 
         Args:
             fn: Called with one item.
             items: A plain or an async iterable, read as results are asked for.
-            ordered: Whether results come in the order of the items, or as they are there.
-            buffersize: Most calls that may be submitted and not yet handed out; None for as many as `max_workers`.
+            ordered: Whether results come in the order of the items, or as soon as they are there.
+            buffersize: How many calls may be submitted and not yet handed out; None for as many as `max_workers`.
 
         Raises:
             TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
@@ -356,13 +360,14 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 
     def lane(self, name: str, *, limit: int, first: bool = False) -> Lane:
-        """Returns a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
+        """Return a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
 
-        Work that is slow, or that must not have too many at a resource, gets a lane and leaves the other threads free.
+        Use a lane for slow work, and for a resource that takes only so many users at a time: it leaves the pool's other
+        threads free.
 
         Args:
-            name: Tells the lanes of a pool apart.
-            limit: Most of its tasks that are in the pool's queue or run at once; the others wait in the lane.
+            name: The lane's name, of which a pool has only one in use.
+            limit: How many of its tasks may be in the pool's queue or run at once; the others wait in the lane.
             first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up. Once an
                 ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
 
@@ -374,7 +379,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             raise TypeError(f"name must be a string, not {name!r}")
         whole("limit", limit, 1)
         with self._crew.settings_lock:
-            # A lane that nobody holds any more is in use as long as tasks of it are under way.
+            # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
@@ -391,11 +396,11 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         keep_alive: float | None = None,
         max_queue: int | Unset | None = UNSET,
     ) -> None:
-        """Changes the given settings while the pool works; threads too many leave when they have no task in hand.
+        """Change the given settings while the pool works; surplus threads leave when they have no task in hand.
 
         Raises:
             TypeError: A value is of the wrong type; nothing has changed.
-            ValueError: A value is out of range, alone or beside the others; nothing has changed.
+            ValueError: A value is out of range, alone or together with the others; nothing has changed.
         """
         given = {
             "min_workers": min_workers,
@@ -410,15 +415,15 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             self._apply(replace(self._settings, **changes))
 
     def stats(self) -> PoolStats:
-        """A snapshot of the pool, taken in one piece."""
+        """Return a snapshot of the pool, taken at one moment."""
         counts: dict[str, Any] = self._pool.counts()
         return PoolStats(**counts, delayed=len(self._crew.timers.waiting))
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Waits up to `timeout` seconds until nothing is queued or running, callbacks included.
+        """Wait up to `timeout` seconds until nothing is queued or running, callbacks included.
 
         Returns:
-            False if the time is over.
+            True if that happened, False if `timeout` ran out.
 
         Raises:
             RuntimeError: Called by a task of this same pool, which would wait for itself.
@@ -431,26 +436,26 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         return bool(self._pool.await_idle(limit))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
-        """Takes no more tasks; what is queued still runs, unless cancelled.
+        """Take no more tasks; queued ones still run, unless cancelled.
 
         Calls of `submit_later` whose time has not come are cancelled, and schedules end, whatever `cancel_futures`
-        says; how many is logged to the ``concurrent.futures`` logger at level INFO.
+        says; their number is logged to the ``concurrent.futures`` logger at level INFO.
 
-        Where the system refuses threads, and no worker is left for what is queued, the thread that waits here without a
-        `timeout` runs it itself, unless the pool has an initializer, a finalizer or a `thread_stack_size`. So does the
-        main thread at the interpreter's exit.
+        Where the system refuses threads and no worker is left for queued tasks, the thread that waits here without a
+        `timeout` runs them itself, unless the pool has an initializer, a finalizer or a `thread_stack_size`. So does
+        the main thread at the interpreter's exit.
 
         Args:
             wait: Whether to wait until all threads have ended.
-            cancel_futures: Whether to cancel what has not started.
+            cancel_futures: Whether to cancel tasks that have not started.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
             TypeError: `timeout` is no number of seconds.
             ValueError: `timeout` is negative or not a number.
-            TimeoutError: The time is over; the message says which tasks still run, for how long, and where, and how
+            TimeoutError: `timeout` ran out; the message says which tasks still run, for how long, and where, and how
                 many wait without a thread. The pool stays shut down.
-            RuntimeError: A task of this same pool wants to wait.
+            RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.
         """
         limit = waiting_limit("timeout", timeout)
         deadline = None if limit is None else monotonic() + limit
@@ -483,7 +488,7 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shuts down; the event loop goes on meanwhile."""
+        """Shut the pool down without blocking the event loop."""
         import asyncio
 
         self.shutdown(wait=False)
@@ -498,11 +503,11 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         def wait() -> None:
             self._crew.join(None)
             self._crew.part(None)
-            # The loop may be closed by now, if whoever awaited this was cancelled.
+            # The loop may be closed by now, if the task that awaited this was cancelled.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell)
 
-        # In an empty context: it may outlive the request that ends here.
+        # In an empty context: the thread may outlive the request whose task shuts the pool down.
         ending = threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=daemon_threads())
         Context().run(ending.start)
         await ended
@@ -514,12 +519,12 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
             f"{self._settings.max_workers} workers, {counts['queued']} queued>"
         )
 
-    # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
+    # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
     _threads: Any = property(lambda self: {thread for thread, _ in self._pool.crew_list()})
     _work_queue: Any = property(lambda self: QueueView(self._crew))
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
-    # What the standard library's `submit` needs, where an instrumentation calls that; see `_instruments`.
+    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.
     _shutdown_lock: Any = contextlib.nullcontext()
 
     def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lane: a limited view of a pool, for work that must not take all of its threads, or must not wait behind the rest."""
+"""Lane: a limited share of a pool, for work that must not take all of its threads, or must not wait behind the rest."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class Lane(ThreadPoolExecutor):
-    """A `ThreadPoolExecutor` on a pool's threads that runs at most so many tasks at once; see `AdaptiveExecutor.lane`.
+    """A `ThreadPoolExecutor` on a pool's threads with a limit on tasks that run at once; see `AdaptiveExecutor.lane`.
 
-    A task that waits for its turn in the lane holds no thread, and no place in a bounded queue. A task must not wait
-    for another one of the same lane: where the limit is reached, that one is never let in.
+    A task that waits for its turn in the lane takes no thread, and no place in a bounded queue. A task must not wait
+    for another one of the same lane: with the limit reached, the other one would never start.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make one that says so if a subclass forgets to call `__init__`."""
+        """Make one whose attributes raise an error if a subclass forgets to call `__init__`."""
         self = super().__new__(cls)
         unmade: Any = Unmade(Lane.__name__)
         self.name = self.executor = self.core = unmade
@@ -40,23 +40,23 @@ class Lane(ThreadPoolExecutor):
     def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool) -> None:
         self.name = name
         self.executor = executor
-        # Futures hold the core alone, so that none of them keeps the executor.
+        # Futures refer to the core only, so that they do not keep the executor alive.
         self.core = LaneCore(executor._pool, limit, first)
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queues `fn(*args, **kwargs)` in the lane; see `AdaptiveExecutor.submit`.
+        """Queue `fn(*args, **kwargs)` in the lane; see `AdaptiveExecutor.submit`.
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: The lane or its pool has been shut down, or no thread can be started and there is none.
+            RuntimeError: The lane or its pool has been shut down, or the pool has no thread and none can be started.
             BrokenThreadPool: A worker's initializer failed.
         """
         future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
         return future
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Has `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
+        """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
         return future
 
@@ -68,7 +68,7 @@ class Lane(ThreadPoolExecutor):
         chunksize: int | None = None,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Calls `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
+        """Call `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
         return maps.ordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def map_unordered(
@@ -79,27 +79,27 @@ class Lane(ThreadPoolExecutor):
         chunksize: int | None = None,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Does what `map` does, but hands out results as they come; see `AdaptiveExecutor.map_unordered`."""
+        """Do what `map` does, but hand out results as they come; see `AdaptiveExecutor.map_unordered`."""
         return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stats(self) -> LaneStats:
-        """A snapshot of the lane, taken in one piece."""
+        """Return a snapshot of the lane, taken at one moment."""
         counts: dict[str, Any] = self.core.counts()
         return LaneStats(**counts)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
-        """Takes no more tasks; what is queued still runs, unless cancelled. The pool goes on.
+        """Take no more tasks; queued ones still run, unless cancelled. The pool goes on.
 
         Args:
             wait: Whether to wait until the lane's tasks are done.
-            cancel_futures: Whether to cancel what has not started.
+            cancel_futures: Whether to cancel tasks that have not started.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
             TypeError: `timeout` is no number of seconds.
             ValueError: `timeout` is negative or not a number.
-            TimeoutError: The time is over; the message says how many tasks are left. The lane stays shut down.
-            RuntimeError: A task of this same pool wants to wait.
+            TimeoutError: `timeout` ran out; the message says how many tasks are left. The lane stays shut down.
+            RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.
         """
         limit = waiting_limit("timeout", timeout)
         if cancel_futures:
@@ -133,7 +133,7 @@ class Lane(ThreadPoolExecutor):
             f"{counts['limit']} tasks run, {counts['queued']} queued>"
         )
 
-    # What libraries look for in a ThreadPoolExecutor. There they are plain attributes; here they are looked up.
+    # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self.core.limit)
     _threads: Any = property(lambda self: self.executor._threads)
     _work_queue: Any = property(lambda self: self.executor._work_queue)
