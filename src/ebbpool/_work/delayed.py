@@ -1,4 +1,4 @@
-"""`submit_later` and `schedule`: calls that are handed to a pool's timers, and their end when the pool is shut down."""
+"""`submit_later` and `schedule`: calls for a pool's timers, and their end when the pool is shut down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("concurrent.futures")
 def submit_later(
     executor: HasTimers, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Does what `AdaptiveExecutor.submit_later` does."""
+    """Do what `AdaptiveExecutor.submit_later` does."""
     if type(delay) is not float or not 0.0 <= delay < inf:
         delay = finite_seconds("delay", delay)
     timers = _timers_of(executor)
@@ -39,7 +39,7 @@ def schedule(
     first: float | None,
     on_error: OnError,
 ) -> ScheduledTask:
-    """Does what `AdaptiveExecutor.schedule` does."""
+    """Do what `AdaptiveExecutor.schedule` does."""
     interval = finite_seconds("interval", interval)
     if interval == 0:
         raise ValueError(f"interval must be greater than 0 seconds, not {interval!r}")
@@ -50,7 +50,7 @@ def schedule(
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if instrumented() and (call := instruments.delayed(executor, fn, args, kwargs)) is not None:
-        # All runs see what the caller of this does, as they do with `propagate_context`.
+        # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
         fn, args, kwargs = call.fn, call.args, call.kwargs
     task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
     timers.schedules[task] = None
@@ -63,10 +63,10 @@ def schedule(
 
 
 def close(crew: TimerOwner) -> int:
-    """Cancels what of a closed pool waits for its time, and ends its schedules; logs how many, at level INFO.
+    """Cancel the delayed calls of a closed pool, and end its schedules; log how many, at level INFO.
 
     Returns:
-        How many calls and schedules that were.
+        How many calls and schedules were ended.
     """
     calls, schedules = crew.timers.close()
     if calls or schedules:

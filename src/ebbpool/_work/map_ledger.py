@@ -1,7 +1,8 @@
-"""The books of one map: which items nobody has claimed, which claims are under way, and what they brought.
+"""The ledger of one map: which items are unclaimed, which claims are under way, and their results.
 
-A claim grows while items are tiny and shrinks as soon as they are not. Items that were claimed together with one that
-takes its time are *recalled*: taken away from the claim, so that other workers run them.
+A *claim* is a batch of items that one worker runs. Claims grow while items are tiny and shrink as soon as they are not.
+Items that were claimed together with one that takes long are *recalled*: taken from the claim, so that other workers
+run them.
 """
 
 from __future__ import annotations
@@ -15,37 +16,38 @@ from typing import Any, Final
 from ebbpool import _interpreter
 
 QUICK: Final = 300e-6
-"""Seconds: a claim that took less is followed by one twice as large, or four times if it took far less."""
+"""Seconds: after a claim that took less, the next may be twice as large, or four times if it took far less."""
 TARGET: Final = 500e-6
 """Seconds that a claim should take."""
 STALE: Final = 2e-3
-"""Seconds after which what is left of a claim is recalled."""
+"""Seconds after which the items of a claim that have not begun are recalled."""
 ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
-"""Whether a list iterator hands out each item once, and is emptied in one step, whoever else is about to use it.
+"""Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
 
-The GIL makes it so: nothing of either runs bytecode. Elsewhere a deque does the same, at a higher price.
+The GIL makes it so, because neither step runs bytecode. Elsewhere a deque does the same, and is slower.
 """
 
 ANY: Final = -1
-"""What a consumer waits for who takes any result."""
+"""The position for which a consumer waits that takes any result."""
 NOTHING: Final = -2
+"""The position when no consumer waits."""
 
 Piece = list[Any] | BaseException
-"""Results, oldest first, or the error in the place of one."""
+"""Results, oldest first, or the error in place of one."""
 
 
 class Batch:
-    """Consecutive items that one worker runs.
+    """A claim: consecutive items that one worker runs.
 
     Attributes:
         start: The position of its first item in the map.
         handed: How many of its results the consumer has taken.
-        size: How many items are its own, those taken from it left out.
+        size: How many items it has, recalled ones left out.
         source: The items that have not begun.
-        out: Results so far; None stands where an error is, or where the consumer has taken the result.
+        out: Results so far; None stands in place of an error, or of a result that the consumer has taken.
         errors: Errors by their place in `out`.
-        since: When it was laid (`perf_counter`).
-        recalled: Whether what had not begun was taken from it.
+        since: When it was made (`perf_counter`).
+        recalled: Whether items that had not begun were taken from it.
         done: Whether `out` is complete.
     """
 
@@ -55,7 +57,7 @@ class Batch:
         self.start = start
         self.handed = 0
         self.size = len(items)
-        # Nothing else may hold the items: they go with this, as soon as they are run or recalled.
+        # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
         self.source: Any = iter(items) if iterators else deque(items)
         self.out: list[Any] = []
         self.errors: dict[int, BaseException] = {}
@@ -64,7 +66,7 @@ class Batch:
         self.done = False
 
     def drain(self) -> list[Any]:
-        """Takes what has not begun, in any thread; last item first."""
+        """Take the items that have not begun, last one first; any thread may call this."""
         source = self.source
         if source is None:
             return []
@@ -80,14 +82,14 @@ class Batch:
             return rest
 
     def fail(self, error: BaseException) -> None:
-        """Puts an error where the next result would be."""
+        """Put an error where the next result would be."""
         trace = error.__traceback__
-        # The frame that caught it holds this claim.
+        # Without the frame that caught it, which holds this claim: claim, error, traceback and frame would be a cycle.
         self.errors[len(self.out)] = error if trace is None else error.with_traceback(trace.tb_next)
         self.out.append(None)
 
     def collect(self) -> list[Piece]:
-        """What there is and has not been taken; the claim lets go of it."""
+        """Return the results that are there and have not been taken; the claim drops them."""
         if self.done and not self.handed and not self.errors:
             return [self.out]
         first, last = self.handed, len(self.out)
@@ -107,24 +109,27 @@ class Batch:
 
 
 class Ledger:
-    """Who has claimed which items, and what is there to take. One lock guards it; the methods want it held.
+    """Which items are claimed, and which results are there. One lock guards it; callers of the methods hold it.
 
     Attributes:
-        taken: Items read from the input; only the consumer's thread counts them.
-        size: Items that the next claim takes at most.
+        taken: How many items were read from the input; only the consumer's thread counts them.
+        size: How many items the next claim takes at most.
         segments: (position, items) of items read at once or recalled, first position last. The items are a list,
             last one first, or a range.
-        inbox: Items behind those, as they are read; `begun` is the first one's position.
+        inbox: Items behind those, as they are read; `begun` is the position of the first.
         chunks: (position, items) for the tasks of a map whose chunks have a given size.
-        claims: MapRun with results to take, by the position of the first of these.
-        divided: MapRun under way that have items to recall, by position.
-        finished: Complete claims in the order in which they ended, if the consumer takes any.
-        queued: Tasks on the way to a worker.
-        pledged: Those of them that workers have yet to submit, which fails if the pool is closed first.
-        running: Tasks in a worker's hands.
-        hungry: Whether the consumer should see to tasks when it has read an item.
+        claims: Claims with results to come or to take, by the position of the first of these results.
+        divided: Claims under way that may have items to recall, by position.
+        finished: Complete claims in the order in which they ended, if the consumer takes any result.
+        queued: How many tasks are on the way to a worker.
+        pledged: How many of them workers have yet to submit; that fails if the pool is closed before.
+        running: How many tasks workers are running.
+        hungry: Whether the consumer should consider more tasks when it has read an item.
+        wanted: The position of the result that the consumer waits for, `ANY` or `NOTHING`.
+        untimed: Whether the consumer waits without regard to a claim that may have to be recalled.
+        guards: Locks of tasks that wait until claims may have to be recalled.
         closed: Whether the consumer has left.
-        fate: The error in the place of every item that will not run.
+        fate: The error in place of every item that will not run, or None.
     """
 
     def __init__(self, chunksize: int | None, buffersize: int | None, ordered: bool) -> None:
@@ -173,7 +178,7 @@ class Ledger:
         return self._advance(found) if found.recalled else []
 
     def _advance(self, claim: Batch) -> list[Piece]:
-        """Takes what there is of a claim under way."""
+        """Take the results that a claim under way has so far."""
         if len(claim.out) == claim.handed:
             return []
         del self.claims[claim.start + claim.handed]
@@ -186,7 +191,7 @@ class Ledger:
         return self.fate is not None and (not self.claims if position == ANY else position not in self.claims)
 
     def _watched(self, position: int) -> Batch | None:
-        """The claim that has to be recalled if it does not end soon."""
+        """Return the claim that has to be recalled if it does not end soon, or None."""
         if self.fixed is not None:
             return None
         if position == ANY:
@@ -251,7 +256,7 @@ class Ledger:
             self.size = max(1, min(self.size, int(count * TARGET / seconds)))
 
     def _recall(self, now: float) -> bool:
-        """Takes the rest of the claims that have been under way too long; returns whether there was any."""
+        """Recall items of claims that have been under way too long; return whether there was such a claim."""
         recalled = False
         if self.fixed is not None:
             return recalled
@@ -272,11 +277,11 @@ class Ledger:
         return recalled
 
     def _cut(self, claim: Batch, count: int) -> None:
-        """Takes note that the last `count` items of a claim are not its own any more."""
+        """Take the last `count` items, which have been drained, off a claim's size."""
         claim.size -= count
         claim.recalled = True
         if not claim.size:
-            # Nothing will ever be there to take.
+            # It will never have a result.
             self.claims.pop(claim.start, None)
 
     def _free_guards(self) -> None:

@@ -1,7 +1,7 @@
-"""Maps through claims: the tasks of one map and its consumer.
+"""The tasks of one map, and its consumer.
 
-A task of a map is no item but a worker's turn: it claims the next few items, runs them in one go, claims again, and
-makes way after a while.
+A task of a map stands for a worker's turn and not for an item: it claims the next few items, runs them, claims again,
+and makes way for other tasks after a while.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from ebbpool._work import map_ledger
 from ebbpool._work.map_ledger import NOTHING, Batch, Ledger, Piece
 
 SLICE_SECONDS: Final = 10e-3
-"""Seconds after which a task makes way for others: so long that the pool sees that those behind it wait."""
+"""Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
-"""Most tasks that are submitted before the first of them has shown how long items take."""
+"""How many tasks may be submitted before the first of them has shown how long items take."""
 
 
 class MapRun(Ledger):
-    """What the consumer of one map and its tasks do with the ledger.
+    """One map: what its consumer and its tasks do with the ledger.
 
-    `abandon` takes no lock: a consumer may be collected as garbage by a thread that holds it.
+    `abandon` takes no lock, because a thread that holds the lock may collect the consumer as garbage.
 
     Attributes:
-        executor: The executor, weakly: it may be forgotten once all is submitted.
+        executor: The executor, weakly: it may be collected once all tasks are submitted.
         context: A copy of the caller's context, if claims are to run in copies of that.
-        futures: Those of the tasks, to be cancelled when the consumer leaves.
-        submitter: The thread that submits right now. A task that finds itself there runs one claim and nothing more.
-        refusal: What `submit` raised, if that is why nothing more is read.
+        futures: The futures of the tasks, to be cancelled when the consumer leaves.
+        submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
+            runs one claim and nothing more.
+        refusal: What `submit` raised, if no more items are read because of that.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class MapRun(Ledger):
     ) -> None:
         super().__init__(chunksize, buffersize, ordered)
         self.executor = weakref.ref(executor)
-        # A lane has its executor's.
+        # Of a lane, its executor's pool.
         self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
         self.context = copy_context() if getattr(self.pool, "contextual", False) else None
         self.fn = fn
@@ -67,7 +68,7 @@ class MapRun(Ledger):
     # What the consumer does, in its own thread.
 
     def read_all(self, executor: Executor, items: Iterable[Any]) -> None:
-        """Takes the whole input at once.
+        """Take the whole input at once.
 
         Raises:
             RuntimeError: What `submit` raises.
@@ -82,15 +83,15 @@ class MapRun(Ledger):
             self.insist()
 
     def read(self, executor: Any, source: Iterator[Any], room: int | None) -> None:
-        """Reads up to `room` items, and sees to it that they are run as they come.
+        """Read up to `room` items, and have them run as they come.
 
-        If the executor refuses to run them, nothing more is read, now and later, and `insist` raises what `submit` did:
-        those that were read before are run, and to be handed out first.
+        If the executor refuses tasks, no more items are read, now and later, and `insist` raises what `submit` raised.
+        It is called once the results of the items that were read before have been handed out.
         """
         if self.refusal is not None:
             return
         if executor._shutdown:
-            # Tasks that still run would run what they find. It is only asked whether there is more.
+            # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
             for _ in islice(source, 1 if room is None else min(room, 1)):
                 self.refusal = _refusal_of(executor)
         elif self.fixed is not None:
@@ -142,7 +143,7 @@ class MapRun(Ledger):
                 return
 
     def insist(self) -> None:
-        """Raise what `submit` raised, if that is why nothing more is read.
+        """Raise what `submit` raised, if no more items are read because of that.
 
         Raises:
             RuntimeError: What `submit` raised.
@@ -152,11 +153,11 @@ class MapRun(Ledger):
             if refusal is not None:
                 raise refusal
         finally:
-            # Its traceback holds this frame.
+            # Breaks a cycle: the error's traceback holds this frame.
             del refusal
 
     def recruit(self, executor: Executor) -> RuntimeError | None:
-        """Submits as many tasks as the items that nobody has claimed are worth; returns what `submit` raised."""
+        """Submit the tasks that the unclaimed items need; return what `submit` raised, or None."""
         short = 1
         while short > 0:
             with self.lock:
@@ -173,12 +174,12 @@ class MapRun(Ledger):
         return None
 
     def _submit(self, executor: Executor, count: int) -> RuntimeError | None:
-        """Submits tasks that `queued` counts already, as far as they are needed; returns what `submit` raised."""
+        """Submit tasks that `queued` counts already, as far as they are needed; return what `submit` raised."""
         fresh: list[Future[Any]] = []
         try:
             while count:
                 if not (self.segments or self.inbox or self.chunks):
-                    # Waiting for room took so long that all is claimed.
+                    # `submit` has waited for room in the queue, and meanwhile all items were claimed.
                     return None
                 self.submitter = get_ident()
                 future = executor.submit(self.work)
@@ -186,7 +187,7 @@ class MapRun(Ledger):
                 fresh.append(future)
                 count -= 1
         except RuntimeError as error:
-            # Its traceback would hold this map, which is to hold the error.
+            # Without its traceback, which holds this map: the map will hold the error.
             return error.with_traceback(None)
         finally:
             self.submitter = None
@@ -194,21 +195,21 @@ class MapRun(Ledger):
                 self.queued -= count
                 self._remember(fresh)
             if fresh:
-                # The last to be queued is the last to be cancelled, or to run.
+                # The last to be queued is also the last to run or to be cancelled, so it stands for all of them.
                 fresh[-1].add_done_callback(self._ended)
         return None
 
     def wait_for_pieces(self, position: int, limit: float | None) -> list[Piece]:
-        """Waits until there are results at `position` (`ANY`: anywhere), and returns those that are there.
+        """Wait until there are results at `position` (`ANY`: anywhere), and return them.
 
         Args:
             position: The position of an item that has been read.
             limit: When to stop waiting (`perf_counter`).
 
         Raises:
-            TimeoutError: The time is over.
+            TimeoutError: `limit` has passed.
             BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
-            BaseException: The error in the place of items that will not run.
+            BaseException: The error in place of items that will not run.
         """
         while True:
             if os.getpid() != self.process:
@@ -253,20 +254,21 @@ class MapRun(Ledger):
                 pool.unblock()
             with self.lock:
                 if self.wanted == NOTHING and not told:
-                    # It rang all the same. An interrupted acquire may have heard it: this must not wait for another.
+                    # The bell was rung after all. An interrupted `acquire` may have taken it already, so do not wait
+                    # for it here.
                     self.bell.acquire(False)
                     told = True
                 self.wanted = NOTHING
         return told
 
     def _reinforce(self) -> None:
-        """What was recalled may want more tasks than there are; those that are there do without."""
+        """Submit more tasks if recalled items need them; an error of `submit` is ignored, as other tasks run them."""
         executor = self.executor()
         if executor is not None and self.segments and not self._must_stay(executor):
             self.recruit(executor)
 
     def abandon(self) -> None:
-        """The consumer leaves: what has not begun never will. Takes no lock."""
+        """Drop all items that have not begun, because the consumer leaves. Takes no lock."""
         if self.closed or os.getpid() != self.process:
             return
         self.closed = True
@@ -284,7 +286,7 @@ class MapRun(Ledger):
     # What tasks do, in workers.
 
     def work(self) -> None:
-        """A task of the pool: claims for `SLICE_SECONDS`, or all that is left where the pool takes no more tasks."""
+        """Run claims for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
         aside = self.submitter == get_ident()
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
@@ -309,9 +311,10 @@ class MapRun(Ledger):
                 return
 
     def _next(self, aside: bool) -> tuple[Batch | None, int]:
-        """Lays a claim, and tells how many tasks should be queued beside this one.
+        """Make a claim; return it, and how many other tasks should be queued.
 
-        While others have claims that may have to be recalled, it waits for that; with nothing left it ends the task.
+        While other tasks have claims that may have to be recalled, it waits for that. If no items are left it returns
+        None, and the task ends.
         """
         while True:
             with self.lock:
@@ -321,7 +324,8 @@ class MapRun(Ledger):
                     return claim, 0 if aside else self._missing()
                 if aside or self.closed or self.fixed is not None or not self.divided:
                     self.running -= 1
-                    # First this, then a last look: the consumer adds first, and looks here then.
+                    # Set before the last look at the inbox: the consumer adds an item first, and reads `hungry` then.
+                    # So either this task sees the item, or the consumer sees that a task is needed.
                     self.hungry = True
                     if self.inbox and not self.closed and self.fate is None and not aside:
                         self.running += 1
@@ -340,7 +344,7 @@ class MapRun(Ledger):
             else:
                 self._run_all(claim)
         finally:
-            # The frames of what was raised hold this one, and the claim holds what was raised.
+            # Breaks a cycle: the claim holds errors, whose tracebacks hold this frame.
             del claim
 
     def _run_all(self, claim: Batch) -> None:
@@ -357,7 +361,7 @@ class MapRun(Ledger):
                 with self.lock:
                     complete = self.closed or len(out) >= claim.size
                 if not complete:
-                    # Raised by a call, it ends a map without a word.
+                    # A call has raised StopIteration, which ends the built-in `map` silently.
                     claim.fail(StopIteration())
         finally:
             del claim, out
@@ -380,12 +384,12 @@ class MapRun(Ledger):
             del claim, out, take, item
 
     def _finish_claim(self, claim: Batch, aside: bool, until: float) -> bool:
-        """Hands over a claim's results, and the task's turn; returns whether the task has to go on itself."""
+        """Hand over a claim's results, and the task's turn to another task; return whether this one has to go on."""
         executor = self.executor()
         with self.lock:
             claim.done = True
             claim.source = None
-            # One that was recalled before it began has a successor in the same place.
+            # If it was recalled before any of its items began, another claim may be at its position now.
             if self.divided.get(claim.start) is claim:
                 del self.divided[claim.start]
             if self.guards and not self.divided:
@@ -428,9 +432,9 @@ class MapRun(Ledger):
         return True
 
     def _short(self, executor: Any) -> int:
-        """How many tasks are missing in the queue for the items that nobody has claimed.
+        """Return how many tasks are missing in the queue for the unclaimed items.
 
-        Pledged ones count as missing: whoever relies on them may be left without, for the pool may be closed by then.
+        Pledged tasks count as missing, because the pool may be closed before they are submitted.
         """
         items = len(self.inbox)
         for _, rest in self.segments:
@@ -443,7 +447,7 @@ class MapRun(Ledger):
         self.hungry = self.queued == 0 or (self.size == 1 and tasks < executor._max_workers)
 
     def _missing(self) -> int:
-        """How many tasks to queue: one is always in the queue, so that the pool sees that there is work."""
+        """Return how many tasks to queue, and pledge them; one is always queued, so that the pool sees the work."""
         executor: Any = self.executor()
         if self.fixed is not None or executor is None or not self._left() or self._must_stay(executor):
             return 0
@@ -455,7 +459,7 @@ class MapRun(Ledger):
         return missing
 
     def _must_stay(self, executor: Any) -> bool:
-        """Whether a task has to go on by itself, because the pool takes no more of them, or might not."""
+        """Return whether a task has to go on itself, because the pool takes no more tasks, or may refuse them."""
         return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
 
     def _queue_another(self) -> None:
@@ -470,7 +474,7 @@ class MapRun(Ledger):
                     self.queued -= 1
 
     def _enlist(self, executor: Any) -> bool:
-        """Submits a task that `queued` counts already; if that fails, it does no longer."""
+        """Submit a task that `queued` counts already; if that fails, count it off and return False."""
         try:
             future = executor.submit(self.work)
         except RuntimeError:
@@ -492,7 +496,7 @@ class MapRun(Ledger):
             self.prune_at = 2 * len(self.futures) + 64
 
     def _ended(self, future: Future[Any]) -> None:
-        """Called with the future of a task: one that did not run takes the rest of the map with it."""
+        """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
         if self.closed or os.getpid() != self.process:
             return
         if future.cancelled():
@@ -503,7 +507,7 @@ class MapRun(Ledger):
                 self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Puts an error in the place of everything that has not begun."""
+        """Put an error in place of all items that have not begun."""
         with self.lock:
             if self.closed or self.fate is not None:
                 return
@@ -524,7 +528,7 @@ class MapRun(Ledger):
 
 
 def _refusal_of(executor: Executor) -> RuntimeError:
-    """Return what an executor raises that has been shut down."""
+    """Return the error that an executor raises which has been shut down."""
     try:
         executor.submit(int)
     except RuntimeError as error:

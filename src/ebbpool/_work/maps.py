@@ -1,4 +1,4 @@
-"""Maps over an executor: in order or as results come, in bounded memory where the caller asks for it."""
+"""Maps over an executor: in order or as results come, with bounded memory if the caller asks for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ AT_HAND: Final = (
     ValuesView,
     ItemsView,
 )
-"""Iterables whose items are there: they are read in one step."""
+"""Iterables whose items are in memory: they are read in one step."""
 PORTION: Final = 256
-"""Most results that are handed out in one portion."""
+"""How many results are handed out in one portion at most."""
 BRISK: Final = 200e-6
 """Seconds in which a brisk consumer takes a portion."""
 
@@ -43,21 +43,21 @@ ENDS: Final = sys.version_info < (3, 16)
 class Results(chain[Any]):
     """The iterator that a map returns.
 
-    It hands out what came in one piece at the speed of C, and lets go of each result as it does.
+    It hands out the results of one piece at the speed of C, and drops each result as it does.
     """
 
     _pieces: Generator[Iterable[Any]]
 
     @classmethod
     def of(cls, pieces: Generator[Iterable[Any]]) -> Results:
-        """The results in `pieces`, one after the other."""
+        """Return the results in `pieces`, one after the other."""
         results = cls.from_iterable(pieces)
         assert isinstance(results, cls)
         results._pieces = pieces
         return results
 
     def close(self) -> None:
-        """Ends the map: nothing further begins. As with any generator, one that nobody asked for a result runs on.
+        """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
 
         Raises:
             ValueError: Another thread waits for a result right now.
@@ -73,7 +73,7 @@ def ordered(
     chunksize: int | None,
     buffersize: int | None,
 ) -> Iterator[Any]:
-    """See `AdaptiveExecutor.map`. Submits before it returns; the iterator only hands out."""
+    """See `AdaptiveExecutor.map`. Tasks are submitted here, before it returns."""
     claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
     return Results.of(_hand_out(claims, source, keeper, buffersize, limit, ENDS))
 
@@ -86,7 +86,7 @@ def unordered(
     chunksize: int | None,
     buffersize: int | None,
 ) -> Iterator[Any]:
-    """See `AdaptiveExecutor.map_unordered`. Submits before it returns; the iterator only hands out."""
+    """See `AdaptiveExecutor.map_unordered`. Tasks are submitted here, before it returns."""
     claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
     return Results.of(_hand_out(claims, source, keeper, buffersize, limit, False))
 
@@ -107,7 +107,7 @@ def _begin(
     if chunksize is not None and buffersize is not None:
         chunksize = min(chunksize, buffersize)
     limit = None if timeout is None else perf_counter() + timeout
-    # One argument needs no tuple around it.
+    # With one iterable, `fn` is called with the items as they are, without tuples around them.
     spread = len(iterables) != 1
     items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
     claims = MapRun(executor, fn, spread, chunksize, buffersize, in_order)
@@ -116,14 +116,14 @@ def _begin(
             claims.read_all(executor, items)
             source: Iterator[Any] = iter(())
         else:
-            # What is not at hand may take its time for the next item: those before it run meanwhile.
+            # An iterator may take long for its next item: the items before it run meanwhile.
             source = iter(items)
             claims.read(executor, source, buffersize)
             claims.insist()
     except BaseException:
         claims.abandon()
         raise
-    # Without a buffer size all is read by now, and the executor may be forgotten.
+    # Without a buffer size all items have been read by now, and the executor may be collected.
     return claims, source, None if buffersize is None else executor, limit
 
 
@@ -135,7 +135,7 @@ def _hand_out(
     limit: float | None,
     ends: bool,
 ) -> Generator[Iterable[Any]]:
-    """Results in pieces; `ends` tells whether the error of a call ends them. What the map itself raises always does."""
+    """Yield results in pieces; `ends` says whether an error of a call ends them. An error of the map always does."""
     handed = 0
     pace = Pace()
     piece: Any = None
@@ -147,7 +147,7 @@ def _hand_out(
             if handed == claims.taken:
                 claims.insist()
                 return
-            # Nothing here may hold an error that has been raised: its traceback may hold the iterator.
+            # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
             pieces.extend(claims.wait_for_pieces(handed if claims.ordered else ANY, limit))
             while pieces:
                 piece = pieces.popleft()
@@ -155,7 +155,7 @@ def _hand_out(
                     handed += len(piece)
                     yield from pace.portions(piece)
                 elif ends:
-                    # As it ends any generator.
+                    # An error ends a generator.
                     raise piece
                 else:
                     handed += 1
@@ -168,15 +168,15 @@ def _hand_out(
 
 
 class Pace:
-    """How fast a consumer takes results, and what it is given therefore."""
+    """How fast a consumer takes results, and so how many it is given at a time."""
 
     def __init__(self) -> None:
         self._brisk = False
 
     def portions(self, piece: list[Any]) -> Generator[Iterable[Any]]:
-        """Iterables over the results in `piece`, which becomes empty.
+        """Yield iterables over the results in `piece`, which becomes empty.
 
-        A brisk consumer is given a whole portion at a time; any other takes one result after the other out of `piece`.
+        A brisk consumer is given a whole portion at a time; any other takes the results out of `piece` one by one.
         """
         piece.reverse()
         while piece:
@@ -189,7 +189,7 @@ class Pace:
                 try:
                     yield portion
                 except GeneratorExit:
-                    # A consumer that has left gets no more.
+                    # The consumer has left, and gets no more results.
                     portion.clear()
                     raise
             else:
@@ -204,7 +204,7 @@ class Pace:
 
 
 def _raising(error: BaseException) -> Generator[Any]:
-    """Raises an error where a result would be; the iterator that was given this one can go on after it."""
+    """Raise an error in place of a result; the iterator that chains this one can go on after it."""
     try:
         raise error
     finally:

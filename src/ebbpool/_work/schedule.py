@@ -1,4 +1,4 @@
-"""ScheduledTask: a call that runs again and again, on a fixed beat, and never beside itself."""
+"""ScheduledTask: a call that runs again and again, at fixed times, and never twice at once."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ LOGGER = logging.getLogger("concurrent.futures")
 OnError = Literal["log", "stop"]
 
 RESOLUTION = 1e-9
-"""Seconds: the clock's resolution. An interval below it is this long."""
+"""Seconds: the clock's resolution. A shorter interval is taken to be this long."""
 
 
 class ScheduledTask:
     """What `AdaptiveExecutor.schedule` returns: a call that a pool runs again and again.
 
-    The runs are due at `first`, `first` + `interval`, `first` + 2 `interval`, ... seconds from the call of `schedule`:
-    the beat does not drift, however late a run starts. A run never overlaps the one before; beats that come while one
-    is under way (or waits for a thread) are dropped, and counted in `missed`.
+    The runs are due at `first`, `first` + `interval`, `first` + 2 `interval`, ... seconds from the call of `schedule`.
+    Each of these times is a *beat*; they do not drift, however late a run starts. A run never overlaps the one before;
+    beats that come while one is under way (or waits for a thread) are dropped, and counted in `missed`.
 
     The clock is `time.monotonic`. Setting the wall clock changes nothing. While the machine is suspended that clock
-    stands still on Linux and macOS, and so does the beat; on Windows it goes on. Wherever it jumps, the run that is
-    overdue comes once, at once, and the beats in between count as missed.
+    stands still on Linux and macOS, and so do the beats; on Windows it goes on. Where it jumps, one overdue run starts
+    at once, and the other beats that have passed count as missed.
 
     The schedule goes on, and keeps its pool alive, until it is cancelled, or its pool is shut down or broken, the
-    interpreter exits, or a run fails with ``on_error="stop"``. Keeping this object is not needed for that.
+    interpreter exits, or a run fails with ``on_error="stop"``. It goes on even if this object is not kept.
 
     Attributes:
         interval: Seconds from beat to beat.
         runs: How many runs have ended, failed ones included.
         missed: How many beats were dropped.
-        last_error: What the last failing run raised, traceback and all; None if none has failed. If the pool broke: its
-            `BrokenThreadPool`.
+        last_error: What the last failing run raised, with its traceback; None if none has failed. If the pool broke,
+            its `BrokenThreadPool`.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ScheduledTask:
 
     @property
     def active(self) -> bool:
-        """Whether there are runs to come, or one is under way that others will follow."""
+        """Whether the schedule goes on: runs will come, or one is under way and others will follow it."""
         return self in self._timers.schedules
 
     @property
     def next_run(self) -> float | None:
-        """When the next run is due, in seconds on the clock `time.monotonic`; None if there will be none.
+        """When the next run is due, in seconds of `time.monotonic`; None if there will be none.
 
-        While a run is due or under way, that is the beat after it, which is dropped if the run takes that long.
+        While a run is due or under way this is the next beat, which is dropped if the run is not over by then.
         """
         if not self.active:
             return None
@@ -83,7 +83,7 @@ class ScheduledTask:
         return self._time_of(beat if future is None or self._timers.wants(future) else beat + 1)
 
     def cancel(self) -> bool:
-        """Ends the schedule: no run begins after this has returned. One that is under way finishes.
+        """End the schedule: no run begins after this has returned; one that is under way finishes.
 
         Returns:
             False if the schedule had ended already.
@@ -91,20 +91,21 @@ class ScheduledTask:
         return self.stop(None)
 
     def stop(self, error: BaseException | None) -> bool:
-        """Does what `cancel` does, and keeps `error` as `last_error` if there is one. For the pool only."""
-        # First: whoever sees that the schedule has ended may read why.
+        """Do what `cancel` does, and keep `error` as `last_error` if there is one. For the pool only."""
+        # Set before the schedule ends: a thread that sees that it has ended may read why.
         if error is not None and self.active:
             self.last_error = error
         if not self._ends():
             return False
-        # `arm` writes `_armed` before it asks whether the schedule goes on: either it cancels the future, or this does.
+        # `arm` writes `_armed` before it looks whether the schedule goes on, so either it cancels the future, or this
+        # method does.
         _, future = self._armed
         if future is not None:
             future.cancel()
         return True
 
     def arm(self, executor: HasTimers, beat: int) -> None:
-        """Has the run of `beat` queued when it is due. For the pool only.
+        """Have the run of `beat` queued when it is due. For the pool only.
 
         Raises:
             RuntimeError: The pool has been shut down, or is broken.
@@ -118,7 +119,7 @@ class ScheduledTask:
         future = executor.hold_back(fn, args, kwargs)
         future.add_done_callback(functools.partial(self._over, executor))
         self._armed = beat, future
-        # Once added it may be run at any moment, even before `add` returns.
+        # Nothing may follow `add`: the run may begin, and end, before `add` returns.
         if self.active:
             self._timers.add(executor, future, self._time_of(beat))
         else:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_BUFFERSIZE: Final = 16
-"""Values that a worker may be ahead of the consumer, unless told otherwise."""
+"""By how many values a worker may be ahead of the consumer, unless told otherwise."""
 TURN: Final = 64
-"""Values after which an asynchronous consumer lets its loop do other things, even if there are more."""
+"""After so many values an asynchronous consumer lets its loop do other things, even if there are more."""
 
 _WAIT: Final = object()
 _END: Final = object()
@@ -40,17 +40,17 @@ _open: dict[int, Channel] = {}
 class Channel:
     """What the two ends of a stream share.
 
-    The consumer's end may be collected as garbage by a thread that has the mutex, so that this is re-entrant; and
-    whoever is about to wait says so first, and looks then.
+    The mutex is re-entrant, because a thread that holds it may collect the consumer's end as garbage, which calls
+    `leave`. So the worker sets `stalled` before it looks for the last time whether it has to wait.
 
     Attributes:
-        buffer: Values that nobody has taken.
+        buffer: Values that have not been taken.
         stalled: Whether the worker waits for room, at `bell`.
-        reader: Whom to wake when there is something to take: a lock, or a future and its loop.
-        owner: The thread, and the asyncio task or 0, of whoever read last.
+        reader: What to wake when there is a value: a lock, or a future and its loop.
+        owner: The thread, and the asyncio task or 0, that read last.
         left: Whether the consumer has left.
         over: Whether the generator has ended, with `error` if that is not None.
-        local: The generator itself, if the submitting thread has to run it, in the consumer's own steps.
+        local: The generator itself, if `submit` ran the task in the submitting thread; `next_value` runs it then.
     """
 
     def __init__(self, pool: Any, call: Callable[[], Iterable[Any]], size: int) -> None:
@@ -74,12 +74,12 @@ class Channel:
     # The worker's end.
 
     def work(self) -> None:
-        """The task: runs the generator to its end, or until the consumer leaves."""
+        """Run the generator to its end, or until the consumer leaves; the task of the pool."""
         call, self.call = self.call, None
         if call is None or self.left:
             return
         if self.submitter == threading.get_ident():
-            # It would wait for room that only this very thread can make.
+            # A loop over the generator would wait here for room that only this very thread can make.
             self.local = _steps(call)
             return
         error: BaseException | None = None
@@ -109,7 +109,7 @@ class Channel:
                 close()
 
     def _await_room(self) -> bool:
-        """Waits while the buffer is full; False if the consumer has left."""
+        """Wait while the buffer is full; return False if the consumer has left."""
         if self.left:
             return False
         if len(self.buffer) < self.size:
@@ -119,7 +119,7 @@ class Channel:
             if self._goes_on():
                 self.stalled = False
                 return not self.left
-        # The consumer may be a task that waits for a worker.
+        # The worker counts as blocked: the consumer may be a task that waits for a worker.
         _blocking(self.pool, self.bell)
         return not self.left
 
@@ -135,7 +135,7 @@ class Channel:
         _wake(reader)
 
     def end(self, error: BaseException | None) -> None:
-        """There will be no more values."""
+        """End the stream after the values that are in the buffer."""
         with self.mutex:
             if self.over:
                 return
@@ -145,7 +145,7 @@ class Channel:
         _wake(reader)
 
     def ended(self, future: Future[Any]) -> None:
-        """Called with the task's future: a task that never ran ends the stream, too."""
+        """End the stream if its task never ran; a callback, in the thread that ends `future`."""
         _open.pop(id(self), None)
         if os.getpid() != self.process:
             return
@@ -157,7 +157,7 @@ class Channel:
     # The consumer's end.
 
     def next_value(self, reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop]) -> Any:
-        """The next value, `_END`, or `_WAIT` if `reader` will be woken.
+        """Return the next value, `_END`, or `_WAIT` if `reader` will be woken.
 
         Raises:
             RuntimeError: Another consumer waits already.
@@ -186,7 +186,7 @@ class Channel:
         try:
             raise error
         finally:
-            # The traceback holds this frame.
+            # Breaks a cycle: the traceback holds this frame.
             error = None
 
     def _step(self) -> Any:
@@ -199,12 +199,12 @@ class Channel:
             self.bell.release()
 
     def forget_reader(self) -> None:
-        """The consumer waits no longer."""
+        """Forget the reader, which no longer waits."""
         with self.mutex:
             self.reader = None
 
     def leave(self) -> None:
-        """The consumer wants no more: the worker closes the generator when it comes by."""
+        """Leave the stream, for the consumer: the worker closes the generator at its next yield."""
         if self.left or os.getpid() != self.process:
             return
         with self.mutex:
@@ -221,7 +221,7 @@ class Channel:
             close()
 
     def cut(self, reason: str) -> None:
-        """Ends the stream in the middle, for both ends; what is in the buffer can still be taken."""
+        """End the stream early, for both ends; the values in the buffer can still be taken."""
         with self.mutex:
             self.end(RuntimeError(reason))
             self.left = True
@@ -229,16 +229,17 @@ class Channel:
 
 
 class Stream(Generic[T]):
-    """What a generator yields in a worker: for one consumer at a time, in ``for`` or in ``async for``.
+    """The values that a generator yields in a worker, for one consumer at a time, in ``for`` or in ``async for``.
 
     The generator runs ahead of the consumer by at most `buffersize` values. Then its worker waits until half of them
-    are taken. The consumer leaves by `close`, at the end of a ``with`` or ``async with`` block, by being cancelled
-    while it waits in ``async for``, or by forgetting the stream. The generator is closed then, in the worker, as soon
-    as it comes to a yield: its ``finally`` blocks run there. What they raise is logged.
+    are taken. The consumer leaves by `close`, at the end of a ``with`` or ``async with`` block, when it is cancelled
+    while it waits in ``async for``, or when the stream is collected as garbage. The generator is then closed in the
+    worker at its next yield: its ``finally`` blocks run there. What they raise is logged.
 
     What the generator raises is raised after the values before it, and ends the stream. For the pool a stream is one
-    task, which runs until it has been read to the end or closed: `shutdown` waits for that. Whoever read it last and
-    then shuts the pool down and waits cuts it off: it raises RuntimeError after what is in the buffer.
+    task, which runs until it has been read to the end or closed: `shutdown` waits for that. If the thread or asyncio
+    task that read last shuts the pool down and waits, the stream is ended early: it raises RuntimeError after the
+    values in the buffer.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -249,11 +250,11 @@ class Stream(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """The next value; waits for it.
+        """Wait for the next value, and return it.
 
         Raises:
             StopIteration: The generator has ended, or the stream is closed.
-            CancelledError: The pool was shut down before the generator began, and what it had queued was cancelled.
+            CancelledError: The pool was shut down before the generator began, and its queued tasks were cancelled.
             RuntimeError: Another thread or task waits for a value of this stream.
         """
         channel = self._channel
@@ -277,7 +278,7 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next value; the event loop goes on meanwhile. For asyncio and uvloop.
+        """Return the next value without blocking the event loop. For asyncio and uvloop.
 
         Raises:
             StopAsyncIteration: The generator has ended, or the stream is closed.
@@ -306,11 +307,11 @@ class Stream(Generic[T]):
             raise
 
     def close(self) -> None:
-        """Leaves the stream; does not wait for the generator. Safe to call again, from any thread."""
+        """Leave the stream; do not wait for the generator. May be called again, and from any thread."""
         self._channel.leave()
 
     async def aclose(self) -> None:
-        """The same as `close`."""
+        """Do what `close` does."""
         self._channel.leave()
 
     def __enter__(self) -> Self:
@@ -331,7 +332,7 @@ class Stream(Generic[T]):
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         channel = getattr(self, "_channel", None)
-        # At the end of the interpreter the names of this module are gone, and all streams were cut.
+        # While the interpreter is finalizing, names of this module may be gone, and all streams have been ended.
         if channel is not None and not finalizing():
             channel.leave()
 
@@ -364,7 +365,7 @@ def stream(
 
 
 def end_own(pool: Any, blocking: bool) -> None:
-    """Ends the streams of a pool that the caller, who is about to wait for it, would otherwise have to read.
+    """End those streams of a pool that only the caller, who is about to wait for the pool, would read.
 
     Args:
         pool: The executor's `pool`.
@@ -389,7 +390,7 @@ def _steps(call: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def _blocking(pool: Any, lock: LockType) -> None:
-    """Acquires a lock; a worker of `pool` counts as blocked meanwhile, so that another may take its place."""
+    """Acquire a lock; a worker of `pool` counts as blocked meanwhile, so that another may take its place."""
     worker = current_worker()
     if worker is None or worker.pool is not pool:
         lock.acquire()
@@ -411,7 +412,7 @@ def _wake(reader: Any) -> None:
     try:
         loop.call_soon_threadsafe(_tell, waiter)
     except RuntimeError:
-        # The loop is closed, and nobody waits any more.
+        # The loop is closed, so its task waits no longer.
         return
 
 
@@ -433,5 +434,5 @@ def _cut_all() -> None:
         channel.cut("the interpreter shuts down")
 
 
-# A worker that waits for room would keep the interpreter from exiting.
+# A worker that waits for room in a buffer would keep the interpreter from exiting.
 lifecycle.before_exit(_cut_all)
