@@ -1,1 +1,1 @@
-"""What imports asyncio at its top; loaded on first use only."""
+"""The parts for event loops, which import asyncio; loaded on first use only."""

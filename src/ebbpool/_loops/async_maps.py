@@ -27,19 +27,19 @@ def amap(
     ordered: bool = True,
     buffersize: int | None = None,
 ) -> AsyncGenerator[R, None]:
-    """Calls `fn` with each item, in workers; returns an async iterator over the results.
+    """Call `fn` with each item, in workers; return an async iterator over the results.
 
     Nothing is read or submitted before the first result is asked for. From then on as many calls are under way as
     `buffersize` allows. A plain iterable is read in the loop's thread whenever a result is asked for; an async one by
     a task of its own, which also closes it at the end if it is an async generator.
 
     Args:
-        executor: Whose `run` takes the calls, each in the context that reads the items: the consumer's for a plain
+        executor: Its `run` takes the calls, each in the context that reads the items: the consumer's for a plain
             iterable; for an async one a copy made at the first result, with what the iterable itself sets there.
         fn: Called with one item.
         items: A plain or an async iterable; taken as async if it is both.
-        ordered: Whether results come in the order of the items, or as they are there.
-        buffersize: Most calls that may be submitted and not yet handed out; None for as many as the executor has
+        ordered: Whether results come in the order of the items, or as soon as they are there.
+        buffersize: How many calls may be submitted and not yet handed out; None for as many as the executor has
             workers at most.
 
     Raises:
@@ -50,10 +50,10 @@ def amap(
     as it is known. What `items` raises, or `run` when it refuses a call, is raised once the results of all calls
     submitted before have been handed out.
 
-    When the iterator ends early (closed, cancelled, forgotten, or by an error), calls that have not started are
+    When the iterator ends early (closed, cancelled, collected, or by an error), calls that have not started are
     cancelled, those that run are left to finish, and a task that reads an async iterable is cancelled and waited for.
-    Errors that are not handed out any more are dropped, but for that of the call which a cancelled task was awaiting:
-    it is reported to the loop's exception handler, as `run` has it.
+    Errors that are no longer handed out are dropped, except that of a call which a cancelled task was awaiting: it is
+    reported to the loop's exception handler, as with `run`.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
@@ -61,7 +61,7 @@ def amap(
     calls: _Calls = _InOrder() if ordered else _AsTheyCome()
     if hasattr(type(items), "__aiter__"):
         run = executor.run
-        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]  # it was looked at
+        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]  # checked
     try:
         submitted = map(executor.run, repeat(fn), items)  # type: ignore[arg-type]  # if not, TypeError
     except TypeError as error:
@@ -75,20 +75,20 @@ class _Calls(Protocol):
     def __len__(self) -> int: ...
 
     def add(self, call: asyncio.Future[Any]) -> None:
-        """Takes on a call just submitted."""
+        """Add a call that has just been submitted."""
 
     def ready(self) -> asyncio.Future[Any]:
-        """Returns what to await before `take`; there must be a call."""
+        """Return what to await before `next_result`; there must be a call."""
 
     def next_result(self) -> Any:
-        """Returns or raises the outcome of the next call, and forgets the call."""
+        """Return or raise the outcome of the next call, and forget the call."""
 
     def drop(self) -> None:
-        """Cancels and forgets all calls, the last one first: none gets the place in the queue of one that goes."""
+        """Cancel and forget all calls, the last one first, so that none moves up in the queue while others go."""
 
 
 class _InOrder:
-    """Hands out in the order in which calls were submitted: all it needs is to await the oldest."""
+    """Calls handed out in the order in which they were submitted: it is enough to await the oldest."""
 
     __slots__ = ("_calls", "add")
 
@@ -111,7 +111,7 @@ class _InOrder:
 
 
 class _AsTheyCome:
-    """Hands out in the order in which calls finish, which a callback of each call tells."""
+    """Calls handed out in the order in which they finish, which a callback of each call records."""
 
     __slots__ = ("_done", "_running", "_waiter")
 
@@ -128,7 +128,7 @@ class _AsTheyCome:
         call.add_done_callback(self._finished)
 
     def _finished(self, call: asyncio.Future[Any]) -> None:
-        # Calls that `drop` has forgotten come here, too; nobody takes them any more.
+        # Calls that `drop` has forgotten come here, too; their results are not taken.
         self._running.pop(call, None)
         self._done.append(call)
         _wake(self._waiter)
@@ -150,9 +150,9 @@ class _AsTheyCome:
 
 
 def _abandon(call: Any) -> None:
-    """Takes a call off the queue. One that runs is left to finish; then, as of one that has finished, nobody is told.
+    """Take a call off the queue, or let one that runs finish and ignore its outcome.
 
-    Cancelling its future instead would report what it may still raise.
+    Cancelling its future instead would report an error that the call may still raise.
     """
     if call.done():
         _ignore(call)
@@ -175,7 +175,7 @@ def _wake(waiter: asyncio.Future[Any] | None) -> None:
 async def _from_plain(
     calls: _Calls, submitted: Iterator[asyncio.Future[Any]] | None, size: int
 ) -> AsyncGenerator[Any, None]:
-    """Hands out over a plain iterable; each step of `submitted` reads an item and submits its call."""
+    """Yield results over a plain iterable; each step of `submitted` reads an item and submits its call."""
     failure: Exception | None = None
     try:
         while True:
@@ -192,21 +192,21 @@ async def _from_plain(
             if not calls:
                 break
             await calls.ready()
-            # Taken only now: a call that is awaited stays in the reach of `drop`, and one handed out is not kept.
+            # Removed only now: a call that is awaited can still be dropped, and one handed out is not kept alive.
             yield calls.next_result()
         if failure is not None:
             raise failure
     finally:
-        # The traceback of what was raised holds this frame.
+        # Breaks a cycle: the traceback of an error that was raised holds this frame.
         failure = None
         calls.drop()
 
 
 class _Feed:
-    """Reads an async iterable and submits, while there is room; the link between that task and the one that consumes.
+    """The link between the task that reads an async iterable and submits calls, and the task that consumes results.
 
-    The task does not know the iterator that hands out, so that a forgotten iterator can be collected. It is one task
-    from the first item to the end, because an async generator may hold timeouts or task groups open across its items.
+    The reading task has no reference to the iterator of results, so that this can be collected. It is one task from
+    the first item to the end, because an async generator may hold timeouts or task groups open across its items.
     """
 
     __slots__ = ("_calls", "_news", "_room", "_size", "_source", "_submit", "closed")
@@ -221,7 +221,7 @@ class _Feed:
         self.closed = False
 
     async def read(self) -> None:
-        """Reads until the end; raises what the iterable or the executor raises."""
+        """Read until the end; raise what the iterable or the executor raises."""
         try:
             while True:
                 try:
@@ -242,16 +242,16 @@ class _Feed:
                 await self._source.aclose()
 
     def news(self) -> asyncio.Future[Any]:
-        """Returns what to await while there is no call at all: done when one is submitted, or `ended` is called."""
+        """Return what to await while there is no call: done when one is submitted, or when `ended` is called."""
         self._news = asyncio.get_running_loop().create_future()
         return self._news
 
     def ended(self, reader: asyncio.Future[Any]) -> None:
-        """The reading task is over."""
+        """Wake the consumer, because the reading task is over; a callback of that task."""
         _wake(self._news)
 
     def next_result(self) -> Any:
-        """Takes the next call's outcome; the reader finds the room in a later turn of the loop."""
+        """Return or raise the next call's outcome; the reader uses the room in a later turn of the loop."""
         _wake(self._room)
         return self._calls.next_result()
 
@@ -259,7 +259,7 @@ class _Feed:
 async def _from_async(
     calls: _Calls, submit: Submit, source: AsyncIterator[Any], size: int
 ) -> AsyncGenerator[Any, None]:
-    """Hands out over an async iterable, which another task reads meanwhile."""
+    """Yield results over an async iterable, which another task reads meanwhile."""
     feed = _Feed(calls, submit, source, size)
     reader = asyncio.get_running_loop().create_task(feed.read())
     reader.add_done_callback(feed.ended)
@@ -278,12 +278,12 @@ async def _from_async(
         try:
             await _stop(reader)
         finally:
-            # The traceback of what was raised holds this frame.
+            # Breaks a cycle: the traceback of an error that was raised holds this frame.
             del reader
 
 
 async def _stop(reader: asyncio.Future[None]) -> None:
-    """Ends the reading task; raises what its clean-up raises."""
+    """End the reading task; raise what its clean-up raises."""
     if reader.done():
         if not reader.cancelled():
             reader.exception()

@@ -1,4 +1,4 @@
-"""What asyncio gets of a pool: the loop's own future for an offloaded call, and the mailbox of each loop."""
+"""Delivery of results to asyncio: the loop's own future for an offloaded call, and the mailbox of each loop."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ebbpool._core.accel import LoopCall, Mailbox, connect
 T = TypeVar("T")
 
 MAILBOX = "_ebbpool_mailbox"
-"""The attribute of an event loop that holds its mailbox: so they are garbage together."""
+"""The attribute of an event loop that holds its mailbox, so that both are collected together."""
 
 
 def _presentable(error: Any) -> Any:
-    """Returns an error as asyncio hands it out: with its own cancellation and state errors, without StopIteration."""
+    """Return an error as asyncio shows it: with asyncio's own cancellation and state errors, without StopIteration."""
     kind = type(error)
     if isinstance(error, StopIteration):
         shown: BaseException = RuntimeError(
@@ -41,7 +41,7 @@ class LoopFuture(asyncio.Future[T]):
     _call: LoopCall | None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancels the future; a call that has not started is taken off the queue, one that runs is left to finish."""
+        """Cancel the future; a call that has not started is taken off the queue, one that runs is left to finish."""
         call = getattr(self, "_call", None)
         if call is not None:
             self._call = None
@@ -49,21 +49,21 @@ class LoopFuture(asyncio.Future[T]):
         return super().cancel(msg)
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        """Sets what the call raised, in the form in which asyncio hands out the errors of executors."""
+        """Set what the call raised, in the form in which asyncio shows errors of executors."""
         super().set_exception(_presentable(exception))
 
     def abandoned(self, error: BaseException) -> None:
-        """Reports what a call raised after its future was cancelled, to the loop's exception handler."""
+        """Report what a call raised after its future was cancelled, to the loop's exception handler."""
         message = "exception in an offloaded call whose future was cancelled"
         self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
 
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Returns the mailbox through which a loop gets the results of its calls, made on first use in its thread."""
+    """Return the mailbox through which a loop gets the results of its calls, made on first use in its thread."""
     found: Mailbox | None = getattr(loop, MAILBOX, None)
     if found is not None:
         return found
-    # The loop owns the mailbox, so that they go together; the mailbox must not own the loop.
+    # The loop holds the mailbox. A weak reference back, so that there is no cycle.
     reference = weakref.ref(loop)
 
     def wake(deliver: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     try:
         setattr(loop, MAILBOX, mailbox)
     except AttributeError:
-        # A loop that takes no attributes is woken for every call.
+        # A loop that takes no attributes has a new mailbox, and is woken, for every call.
         pass
     return mailbox
 
