@@ -1,1 +1,1 @@
-"""What socketserver's servers are made of."""
+"""The parts of the socketserver servers."""

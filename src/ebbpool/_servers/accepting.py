@@ -13,18 +13,18 @@ from ebbpool._servers.complaints import LOGGER, Complaint
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
 ACCEPTS = 64
-"""Most connections accepted before any of them is handed over."""
+"""How many connections are accepted at most before any of them is handed over."""
 CROWD = 4
-"""Connections accepted at once that make the loop leave the GIL to the workers for a moment."""
+"""After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
-"""Seconds of that."""
+"""Seconds for which it does so."""
 FIRST_BACK_OFF = 0.01
-"""Seconds without an attempt to accept once the system has run out of something; doubled while it stays so."""
+"""Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
 
 
 class Shortage:
-    """What a server does when the system has run out of what a new connection takes: it waits, ever longer.
+    """The pauses of a server while the system lacks what a new connection needs, each longer than the one before.
 
     Args:
         clock: Monotonic seconds.

@@ -1,4 +1,4 @@
-"""What servers say of troubles that come again and again: not each time."""
+"""Log lines of servers about repeated troubles, at most one per second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 LOGGER: Final = logging.getLogger("ebbpool.socketserver")
 
 QUIET: Final = 1.0
-"""Seconds between two lines about the same trouble, at least."""
+"""Least seconds between two lines about the same trouble."""
 
 
 class Complaint:
@@ -31,7 +31,7 @@ class Complaint:
         self._next = -inf
 
     def make(self, *args: object) -> bool:
-        """Note that the trouble has come; return whether that was logged."""
+        """Count an occurrence of the trouble; return whether it was logged."""
         now = self._clock()
         self._times += 1
         if now < self._next:

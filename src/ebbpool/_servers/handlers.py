@@ -1,4 +1,4 @@
-"""The handlers of one server: what it has handed to an executor and is not done yet."""
+"""The handlers of one server: the calls that it has handed to an executor and that are not done."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MENTIONED = 10
 
 
 class _Handler:
-    """One call on its way.
+    """One call that is queued or runs.
 
     Attributes:
-        address: Whom it serves.
+        address: The client that it serves.
         submitter: The ident of the thread that hands it to the executor; 0 once that is done.
         thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
@@ -47,9 +47,9 @@ class Handlers:
     Args:
         executor: Any executor whose `submit` does not wait; servers may share one.
         owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
-        lost: Called with the arguments of a call that will never run, for its executor has cancelled it or cannot run
-            it; in whatever thread that happened. None if nobody cares, or nobody is left who does. Weak, for whoever
-            has handlers is held by them otherwise.
+        lost: Returns what is called with the arguments of a call that will never run, because its executor has
+            cancelled it or cannot run it; in the thread where that happened. It returns None if nothing is to be
+            called. A weak method, so that the handlers do not keep their server alive.
 
     Raises:
         ValueError: `submit` of the executor may wait, or run calls itself.
@@ -72,16 +72,16 @@ class Handlers:
         self._refusals = Complaint(logging.ERROR, "the executor takes no handlers, connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
-        """Has a worker call `fn(*args)`, which must not raise; any thread.
+        """Have a worker call `fn(*args)`, which must not raise; any thread.
 
         Args:
-            address: Whom the call serves; reports name it.
+            address: The client that the call serves; reports name it.
             fn: Called in a worker.
             args: Its arguments.
 
         Returns:
-            False if the executor refused: its queue is full, it has been shut down, or it can have no thread. All
-            but the first is logged, once until the executor takes a call again, and once a second at most.
+            False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
+            reasons than a full queue are logged, once until the executor takes a call again, and once a second at most.
         """
         handler = _Handler(address)
         self._live[handler] = None
@@ -112,7 +112,7 @@ class Handlers:
             self._discard(handler)
 
     def _discard(self, handler: _Handler) -> None:
-        # The condition's own `with` is Python code, this one is not.
+        # Entering the lock is C code, entering the condition would be Python code.
         with self._lock:
             self._live.pop(handler, None)
             if self._joining:
@@ -127,23 +127,23 @@ class Handlers:
             lost(*args)
 
     def __len__(self) -> int:
-        """How many handlers are queued or run."""
+        """Return how many handlers are queued or run."""
         return len(self._live)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits up to `timeout` seconds until no handler is queued or runs; None waits for ever.
+        """Wait up to `timeout` seconds until no handler is queued or runs; None waits for ever.
 
-        A handler that calls this is not waited for; nor is, by it, another one that calls this.
+        A handler that calls this does not wait for itself, nor for other handlers that call this.
 
         Returns:
-            False if the time is over.
+            False if `timeout` ran out.
         """
         own = get_ident()
         with self._ended:
             inside = self._is_inside(own)
             self._joining.append(own)
             if inside:
-                # One that waits for this one need not any more.
+                # Another handler in `join` no longer waits for this one.
                 self._ended.notify_all()
             try:
                 return self._ended.wait_for(lambda: not self._awaited(own, inside), timeout)
@@ -151,7 +151,7 @@ class Handlers:
                 self._joining.remove(own)
 
     def _is_inside(self, own: int) -> bool:
-        """Whether the thread runs a handler, or a signal handler that interrupts it while it submits one."""
+        """Return whether the thread runs a handler, or a signal handler that interrupts it while it submits one."""
         return any(own in (handler.thread, handler.submitter) for handler in list(self._live))
 
     def _awaited(self, own: int, inside: bool) -> bool:
@@ -162,13 +162,13 @@ class Handlers:
         )
 
     def close(self, timeout: float | None) -> None:
-        """Waits for the handlers, then shuts the executor down if it is owned.
+        """Wait for the handlers, then shut the executor down if it is owned.
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TimeoutError: The time is over; the message says which handlers still run, for how long, and where. An
+            TimeoutError: `timeout` ran out; the message says which handlers still run, for how long, and where. An
                 owned executor has been shut down all the same: what is queued still runs.
         """
         deadline = None if timeout is None else monotonic() + timeout
@@ -179,13 +179,13 @@ class Handlers:
             try:
                 pool.shutdown(wait=wait, timeout=None if deadline is None else max(0.0, deadline - monotonic()))
             except TimeoutError:
-                # Threads without a handler may take their time to end.
+                # It may have waited for threads without a handler.
                 over = bool(self._live)
         if over:
             raise TimeoutError(f"after {timeout:g} s these handlers still run:\n{self.report()}")
 
     def report(self) -> str:
-        """Which handlers run, for whom, for how many seconds and where; and which are queued."""
+        """Return a text on handlers that run (client, seconds and stack of each) and on those that are queued."""
         frames = sys._current_frames()
         now = monotonic()
         live = list(self._live)
@@ -206,7 +206,7 @@ def _stack(frame: FrameType | None) -> list[str]:
 
 
 def _check_policy(executor: Executor) -> None:
-    # Here alone is looked into other executors, for there is no other way to ask them.
+    # The only place that reads private attributes of an executor: there is no other way to ask for its policy.
     pool = executor.executor if isinstance(executor, Lane) else executor
     if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
         raise ValueError(

@@ -26,19 +26,19 @@ from ebbpool.executor import AdaptiveExecutor
 if TYPE_CHECKING:
     from typing import Self
 
-    # A mix-in has no base of its own; what it is put in front of is a socket server.
+    # A mix-in has no base of its own; for type checkers it has that of the servers it is combined with.
     _Base = socketserver.TCPServer
 else:
     _Base = object
 
 DRAINED = 16
-"""Most reads from a connection that is refused."""
+"""How many reads at most from a connection that is refused."""
 _INHERITED = sys.platform != "linux"
 """Whether an accepted socket may have its listener's O_NONBLOCK."""
 
 
 _forks = 0
-"""How many forks lie between the interpreter's start and this process."""
+"""How many forks this process has been through since the interpreter's start."""
 
 
 def _forked() -> None:
@@ -51,22 +51,22 @@ if hasattr(os, "register_at_fork"):
 
 
 class AdaptivePoolMixIn(_Base):
-    """Runs the handlers of any `socketserver` server on an adaptive pool; put it first among the bases.
+    """A mix-in that runs the handlers of any `socketserver` server on an adaptive pool; put it first among the bases.
 
     The attributes may be set on a class, or on a server before it is activated.
 
     Attributes:
         min_workers: Threads that stay however long they are idle, once they have been needed.
-        max_workers: Most threads; 256 if None.
+        max_workers: How many threads there may be; 256 if None.
         min_spare_workers: Idle threads to keep ahead of demand.
         keep_alive: Seconds after which an idle thread leaves.
-        max_queue: Most connections that may wait for a thread; more are refused. None for no limit.
+        max_queue: How many connections may wait for a thread; more are refused. None for no limit.
         thread_stack_size: Bytes of stack per thread, as for `AdaptiveExecutor`.
         daemon_threads: Whether the interpreter may exit while handlers run.
         executor: Runs the handlers in place of a pool of the server's own; the attributes above have no effect then.
-            Servers may share it, and none of them shuts it down. It must refuse rather than wait: of an
-            `AdaptiveExecutor` with `max_queue`, `when_full` is "reject". That is checked when the server is activated;
-            where it is made untrue later, by `resize`, the server's loop waits for room in the queue.
+            Servers may share it, and none of them shuts it down. It must refuse rather than wait: an
+            `AdaptiveExecutor` with `max_queue` needs ``when_full="reject"``. That is checked when the server is
+            activated; if `resize` sets a `max_queue` later, the server's loop waits for room in the queue.
         handshake_timeout: Seconds for which a worker waits for the handshake with a client of a TLS listener.
         shutdown_timeout: Seconds for which `server_close` waits for handlers; None for ever.
         block_on_close: Whether `server_close` waits for handlers at all.
@@ -92,10 +92,10 @@ class AdaptivePoolMixIn(_Base):
 
     @classmethod
     def from_socket(cls, listener: socket.socket, RequestHandlerClass: Any, **kwargs: Any) -> Self:
-        """Makes a server on a socket that is bound, and for a stream server listens, already.
+        """Make a server on a socket that is bound already and, for a stream server, listens.
 
-        It is for sockets that several processes share: it is made non-blocking, and it is no error if another process
-        was quicker to accept. The server closes it.
+        Use it for a socket that several processes share: the socket is made non-blocking, and it is no error if another
+        process was quicker to accept. The server closes it.
 
         Args:
             listener: The socket.
@@ -145,17 +145,17 @@ class AdaptivePoolMixIn(_Base):
 
     @property
     def _loop(self) -> Loop:
-        # Made by whoever comes first, `serve_forever` or `shutdown`; a mix-in cannot count on its `__init__`.
+        # Made by the first call, of `serve_forever` or `shutdown`: a mix-in cannot rely on its `__init__` being called.
         found: Loop | None = vars(self).get("_the_loop")
         if found is None:
             found = vars(self).setdefault("_the_loop", Loop())
         return found
 
     def server_bind(self) -> None:
-        """Binds the socket.
+        """Bind the socket.
 
         Raises:
-            OSError: The address cannot be had; the message names it.
+            OSError: The address cannot be bound; the message names it.
         """
         address = self.server_address
         try:
@@ -166,7 +166,7 @@ class AdaptivePoolMixIn(_Base):
             raise
 
     def server_activate(self) -> None:
-        """Checks the attributes, makes the pool, and listens.
+        """Check the attributes, make the pool, and listen.
 
         Raises:
             TypeError: An attribute is of the wrong type; the message names it.
@@ -178,13 +178,13 @@ class AdaptivePoolMixIn(_Base):
         self._loop.expected = True
 
     def get_request(self) -> Any:
-        """Returns a connection and the client's address; the handshake of a TLS listener is left to the worker."""
+        """Return a connection and the client's address; the handshake of a TLS listener is left to the worker."""
         listener = self.socket
         if listener is not self._listener:
             self._look_at(listener)
         if self._kind is None:
             return super().get_request()
-        # What `accept` does, but for the two enumerations that it looks up per connection.
+        # What `accept` does, without the two enumerations that it looks up for each connection.
         descriptor, client_address = listener._accept()  # type: ignore[attr-defined]  # not in typeshed
         return socket.socket(*self._kind, descriptor), client_address
 
@@ -194,17 +194,17 @@ class AdaptivePoolMixIn(_Base):
             listener.do_handshake_on_connect = False  # type: ignore[attr-defined]  # an SSLSocket
             self._deferred = True
         elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
-            # Another base may have its own way to accept.
+            # Only if no other base accepts in its own way.
             plain = getattr(super().get_request, "__func__", None) is socketserver.TCPServer.get_request
             if plain and hasattr(listener, "_accept"):
                 self._kind = (listener.family, listener.type, listener.proto)
         self._listener = listener
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
-        """Serves until `shutdown`; other threads may call that, and it ends the loop at once.
+        """Serve until `shutdown`; other threads may call that, and it ends the loop at once.
 
-        At the end of the interpreter, a loop in a thread that is no daemon is waited for, and has its pool meanwhile;
-        unless some thread waits for the end of the main thread. CPython 3.12 starts no worker then.
+        The interpreter's exit waits for a loop in a thread that is no daemon, whose pool goes on meanwhile; but not
+        while some thread waits for the end of the main thread. CPython 3.12 starts no worker then.
 
         Args:
             poll_interval: Seconds between calls of `service_actions`, at most.
@@ -228,7 +228,7 @@ class AdaptivePoolMixIn(_Base):
         loop = self._loop
         with loop as ear, selectors.DefaultSelector() as selector:
             if streams and not self._adopted:
-                # Then no connection that its client took back before the accept can hold the loop.
+                # So that `accept` cannot block the loop if a client has closed its connection before it.
                 listener.setblocking(False)
             selector.register(ear, selectors.EVENT_READ)
             selector.register(self, selectors.EVENT_READ)
@@ -249,12 +249,12 @@ class AdaptivePoolMixIn(_Base):
                         self._receive_ready()
                     self.service_actions()
             finally:
-                # An adopted one is as other processes need it.
+                # An adopted listener stays non-blocking, as the other processes need it.
                 if streams and not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(timeout)
 
     def shutdown(self) -> None:
-        """Ends `serve_forever` and waits for its end, unless its own thread calls this; handlers run on."""
+        """End `serve_forever` and wait for its end, unless its own thread calls this; handlers run on."""
         self._loop.stop()
 
     def _receive_ready(self) -> None:
@@ -265,9 +265,9 @@ class AdaptivePoolMixIn(_Base):
         self._dispatch(request, client_address)
 
     def _accept_ready(self) -> float:
-        """Accepts and hands over what is there; returns for how many seconds not to accept now."""
-        # All of it before any is handed over: a worker that runs beside this would fight for the GIL each time. But
-        # not if nobody knows how long accepting takes.
+        """Accept and hand over the connections that wait; return for how many seconds not to accept now."""
+        # All are accepted before any is handed over: otherwise a worker would compete for the GIL after each. But not
+        # with a foreign `get_request`, which may take long.
         if self.socket is not self._listener:
             self._look_at(self.socket)
         ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
@@ -292,7 +292,7 @@ class AdaptivePoolMixIn(_Base):
         if not pause:
             self._shortage.over()
         if count >= CROWD and GIL_ENABLED:
-            # Workers that get the GIL for so long pass it on less often, and the next look finds more at once.
+            # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
         return pause
 
@@ -305,7 +305,7 @@ class AdaptivePoolMixIn(_Base):
                 self._dispatch(request, client_address)
         finally:
             if accepted:
-                # What ends the loop is not to cost those that were accepted with it.
+                # An error that ends the loop must not lose the other connections that were accepted.
                 self._hand_over(accepted)
 
     def _dispatch(self, request: Any, client_address: Any) -> None:
@@ -322,12 +322,12 @@ class AdaptivePoolMixIn(_Base):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Has a worker handle the request, or refuses it."""
+        """Have a worker handle the request, or refuse it."""
         if not self.pool_handlers.submit(client_address, self.process_request_thread, request, client_address):
             self.refuse_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handles one request, in a worker; whatever is raised goes to `handle_error`."""
+        """Handle one request, in a worker; whatever is raised goes to `handle_error`."""
         self._handle(request, client_address)
         try:
             self.shutdown_request(request)
@@ -335,7 +335,7 @@ class AdaptivePoolMixIn(_Base):
             LOGGER.exception("the connection of %s could not be shut down", client_address)
 
     def _handle(self, request: Any, client_address: Any) -> bool:
-        """Has the handler handle a request, in a worker; returns whether nothing was raised."""
+        """Have the handler handle a request, in a worker; return whether nothing was raised."""
         forks = _forks
         try:
             if not self._deferred or self._shook_hands(request):
@@ -351,7 +351,7 @@ class AdaptivePoolMixIn(_Base):
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
         try:
-            # Of a handshake the time-out limits the whole, not each read.
+            # The time-out of a handshake limits the whole handshake, not each read.
             request.settimeout(waiting_limit("handshake_timeout", self.handshake_timeout))
             request.do_handshake()
             request.settimeout(patience)
@@ -367,18 +367,18 @@ class AdaptivePoolMixIn(_Base):
             LOGGER.exception("handle_error failed for the request from %s", client_address)
 
     def _lost(self, request: Any, client_address: Any) -> None:
-        """Ends a connection whose handler will never run, in the thread that has cancelled it."""
+        """End a connection whose handler will never run, in the thread that has cancelled it."""
         try:
             self.refuse_request(request, client_address)
         except BaseException:
             self._failed(request, client_address)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
-        """Ends a connection for which there is no room, without waiting; may be overridden, with that in mind.
+        """End a connection for which there is no room. An override must not wait either.
 
-        It is called in the loop's thread, or in the one that cancels the handlers of an executor.
+        It is called in the loop's thread, or in the thread that cancels the handlers of an executor.
 
-        What the client has sent is read, so that it sees an end of file and not a reset.
+        What the client has sent is read, so that the client sees an end of file and not a reset.
         """
         if isinstance(request, socket.socket):
             try:
@@ -392,13 +392,13 @@ class AdaptivePoolMixIn(_Base):
         self.shutdown_request(request)
 
     def server_close(self) -> None:
-        """Closes the listener, then waits for the handlers of what was accepted.
+        """Close the listener, then wait for the handlers of accepted connections.
 
-        In the thread that runs `serve_forever`, by a signal handler perhaps, it ends the loop, and `serve_forever` does
-        the rest: what is interrupted need not be in a state to be closed.
+        If the thread that runs `serve_forever` calls it, by a signal handler perhaps, it only ends the loop, and
+        `serve_forever` does the rest: the interrupted code may not be in a state to be closed.
 
         Raises:
-            TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
+            TimeoutError: `shutdown_timeout` ran out; the message says which handlers still run, for how long, and
                 where. The server is closed all the same.
         """
         if self._loop.is_mine:
@@ -419,10 +419,10 @@ class AdaptivePoolMixIn(_Base):
             handlers.executor.shutdown(wait=False)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
+        """Wait up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
 
         Returns:
-            False if the time is over.
+            False if `timeout` ran out.
 
         Raises:
             TypeError: `timeout` is no number.
@@ -433,7 +433,7 @@ class AdaptivePoolMixIn(_Base):
 
 
 def _end_child() -> None:
-    """Ends a process that a handler has forked, and has not ended: the parent answers the client, and serves."""
+    """End a process that a handler has forked and not ended: only the parent answers the client, and serves."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -444,7 +444,7 @@ class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
     """A TCP server on an adaptive pool."""
 
     request_queue_size = 1024
-    # Elsewhere the option would let somebody else take the port.
+    # Only on POSIX: on Windows the option would let another process take the port.
     allow_reuse_address = os.name == "posix"
 
 

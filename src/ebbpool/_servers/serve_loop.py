@@ -1,4 +1,4 @@
-"""The loop of a server: how it is told to end, who waits for that, and what the interpreter's exit means to it."""
+"""The loop of a server: how it is told to end, how its end is waited for, and what the interpreter's exit does."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
 START_UP = 1.0
-"""Seconds that a thread gets, once the main thread has ended, to begin the loop it was started for."""
+"""Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
 GLANCE = 0.001
-"""Seconds between two looks whether it has."""
+"""Seconds between two looks at whether it has."""
 LOOK = 0.25
-"""Seconds between two looks whether somebody waits for the main thread."""
+"""Seconds between two looks at whether a thread waits for the main thread."""
 
 
 class Loop:
-    """What `serve_forever`, `shutdown` and `server_close` of one server share.
+    """The state that `serve_forever`, `shutdown` and `server_close` of one server share.
 
     Attributes:
         stopping: Whether the loop is to end.
@@ -40,7 +40,7 @@ class Loop:
         self._ended = threading.Condition(threading.RLock())
         self._ends = 0
         self._over = False
-        # More than one while the next loop begins and the last one's thread is not quite through with it.
+        # There is more than one while the next loop begins and the thread of the last one is still in `_end`.
         self._idents: set[int] = set()
         self._ear: socket.socket | None = None
         self._bell: socket.socket | None = None
@@ -57,8 +57,8 @@ class Loop:
         return get_ident() in self._idents
 
     def __enter__(self) -> socket.socket:
-        """Begins a loop in this thread; returns a socket that becomes readable when `stopping` is set."""
-        # First of all: a signal handler that interrupts this thread must never wait for it.
+        """Begin a loop in this thread; return a socket that becomes readable when `stopping` is set."""
+        # Done first: a signal handler that interrupts this thread from here on must not wait for the loop's end.
         self._idents.add(get_ident())
         try:
             self._over = False
@@ -71,7 +71,7 @@ class Loop:
             self._end()
             raise
         if self.stopping:
-            # Whoever set it may have found no bell yet.
+            # The thread that set it may have found no bell to ring.
             self._ring()
         return self._ear
 
@@ -89,27 +89,27 @@ class Loop:
             self._ends += 1
             self.thread = None
             self._ended.notify_all()
-        # Last of all, for the same reason.
+        # Done last: until here, a signal handler that interrupts this thread must not wait for the loop's end.
         self._idents.discard(get_ident())
 
     def leave_behind(self) -> None:
-        """In a forked child: forgets the threads that stayed with the parent."""
+        """In a forked child: forget the threads that stayed with the parent."""
         self._idents.intersection_update({get_ident()})
 
     def _ring(self) -> None:
         bell = self._bell
         if bell is not None:
-            # It has been rung already, or the loop has just ended.
+            # An error means that it has been rung often enough, or that the loop has just ended.
             with contextlib.suppress(OSError):
                 bell.send(b"\0")
 
     def tell(self) -> None:
-        """Ends the loop that runs, or the next one, and does not wait for it."""
+        """End the loop that runs, or the next one, without waiting for that."""
         self.stopping = True
         self._ring()
 
     def stop(self) -> None:
-        """Ends the loop that runs, or the next one, and waits for its end unless this is the loop's own thread."""
+        """End the loop that runs, or the next one, and wait for its end unless this is the loop's own thread."""
         ends = self._ends
         self.tell()
         if not self.is_mine:
@@ -117,15 +117,15 @@ class Loop:
                 self._ended.wait_for(lambda: self._over or self._ends != ends)
 
     def outlasts_main(self) -> bool:
-        """Whether the loop keeps the process alive though the main thread has ended."""
-        # In a forked child there is none of the other threads any more.
+        """Return whether the loop keeps the process alive though the main thread has ended."""
+        # `is_alive`, because in a forked child the other threads are gone.
         thread = self.thread
         return (
             thread is not None and not thread.daemon and thread is not threading.current_thread() and thread.is_alive()
         )
 
     def wait(self, timeout: float) -> None:
-        """Waits up to `timeout` seconds for the end of the loop that runs."""
+        """Wait up to `timeout` seconds for the end of the loop that runs."""
         with self._ended:
             self._ended.wait_for(lambda: self.thread is None, timeout)
 
@@ -138,7 +138,7 @@ def _known() -> list[Loop]:
 
 
 def _may_begin() -> bool:
-    """Whether a thread has yet to come to its loop, as far as anybody can know."""
+    """Return whether a thread may have yet to begin the loop of a server that listens."""
     return any(loop.expected for loop in _known()) and any(
         not (thread.daemon or isinstance(thread, WorkerThread) or thread is threading.current_thread())
         for thread in threading.enumerate()
@@ -146,7 +146,7 @@ def _may_begin() -> bool:
 
 
 def _main_is_joined() -> bool:
-    """Whether a thread waits for the end of the main thread, which it may do in order to end a loop."""
+    """Return whether a thread waits for the end of the main thread, perhaps in order to end a loop then."""
     main = threading.main_thread()
     frame: FrameType | None
     for frame in sys._current_frames().values():
@@ -158,10 +158,10 @@ def _main_is_joined() -> bool:
 
 
 def _outlast() -> None:
-    """Waits for the loops that keep the process alive, then ends the others.
+    """Wait for the loops that keep the process alive, then end the others.
 
-    The main thread has not ended, as far as `Thread.join` can tell, before this returns: it does not wait while a
-    thread waits for that.
+    For `Thread.join` the main thread has not ended before this returns. So this does not wait while a thread waits for
+    the main thread.
     """
     deadline = monotonic() + START_UP
     pause = threading.Event()
@@ -181,7 +181,7 @@ def _outlast() -> None:
 
 
 def _forked() -> None:
-    # Of all loops' threads, at most the calling one has come along.
+    # Of all threads only the calling one exists in the child.
     for loop in _known():
         loop.leave_behind()
 
