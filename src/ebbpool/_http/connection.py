@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
 """The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
 LONGEST_WAIT: Final = 1e6
-"""Seconds: more than that is too much for some systems."""
+"""Seconds: some systems cannot wait longer in one call."""
 LEAST_RATE: Final = 500.0
-"""Bytes per second: what a client owes that sends a body."""
+"""Bytes per second that a client has to send of a body."""
 
 _receive = socket.socket.recv
 _receive_into = socket.socket.recv_into
@@ -37,17 +37,17 @@ class Connection(socket.socket):
     It behaves as a blocking socket with a time-out. The descriptor itself stays blocking, so that a child process can
     be given it, and has no time-out of its own, which would cost a system call per operation.
 
-    One thread at a time owns it: the front door's while it is in one of its rooms, otherwise the worker that runs the
-    handler. Both hand it over through a queue.
+    One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
+    runs the handler. Both hand it over through a queue.
 
     Attributes:
-        address: The client's.
-        request: What came, where in it a request ends, and how far that is read.
+        address: The client's address.
+        request: The bytes that came, where in them a request ends, and how far they are read.
         limit: Seconds that one operation of a handler may take; None for ever.
-        timed: Whether the handler has set that.
-        room: The front door's room it is in; None while a worker has it.
-        descriptor: The number under which it is there, whoever has closed it meanwhile.
-        since: Seconds at which it came there, by the door's clock.
+        timed: Whether the handler has set `limit`.
+        room: The front door's room that it is in; None while a worker has it.
+        descriptor: The descriptor under which the room has it, even if it has been closed since.
+        since: When it came into the room, in seconds of the door's clock.
         polled: Whether the door's poller knows the descriptor.
         discarded: How many bytes were thrown away while it lingers.
     """
@@ -77,24 +77,24 @@ class Connection(socket.socket):
         self.discarded = 0
         default = super().gettimeout()
         if default is not None or not AT_ONCE or sys.platform != "linux":
-            # Elsewhere an accepted socket may have its listener's O_NONBLOCK. With a default time-out of the module
-            # every call would wait in C, in the door's thread too.
+            # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With
+            # `socket.setdefaulttimeout` every call would wait in C, in the door's thread too.
             self.limit = default or None
             super().setblocking(bool(AT_ONCE))
 
     @classmethod
     def adopt(cls, other: socket.socket) -> Self:
-        """Makes one of a plain socket, which is closed by that; it keeps the time-out."""
+        """Make one of a plain socket, which is detached; its time-out is kept."""
         limit = other.gettimeout()
         other.setblocking(True)
         made = cls(other.family, other.type, other.proto, other.detach())
         made.limit = limit
         return made
 
-    # What the loop and the worker do.
+    # For the loop and the worker.
 
     def receive(self, size: int = CHUNK) -> bytes:
-        """Takes what is there, without waiting.
+        """Receive what is there, without waiting.
 
         Raises:
             BlockingIOError: Nothing is there.
@@ -103,23 +103,23 @@ class Connection(socket.socket):
         return _receive(self, size, AT_ONCE)
 
     def post(self, data: bytes) -> None:
-        """Sends what there is room for, without waiting.
+        """Send what there is room for, without waiting.
 
         Raises:
             OSError: The connection is broken, or there is no room at all.
         """
         _send(self, data, AT_ONCE)
 
-    # What handlers do.
+    # For handlers.
 
     def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
-        """As of any socket; a binary file to read from ends where the request does."""
+        """Do what any socket does; a binary file for reading ends where the request does."""
         if self.request.limits is not None and mode in ("rb", "br"):
             return RequestReader(self.request, self, shared=buffering == 0)
         return super().makefile(mode, buffering, **options)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """As of any socket, from the first byte of the request on that was not read; no request follows then."""
+        """Receive from the first unread byte of the request on; no other request follows on the connection then."""
         if self.request.limits is not None and self.request.leave_frame():
             found = self.request.data[self.request.position : self.request.position + size]
             if not flags & socket.MSG_PEEK:
@@ -129,10 +129,10 @@ class Connection(socket.socket):
         return taken
 
     def await_bytes(self, size: int) -> bytes:
-        """Waits for up to `size` further bytes of the request.
+        """Wait for up to `size` further bytes of the request.
 
-        A client that keeps a worker waiting has the time-out in all, and more only for what it has sent: Apache's
-        mod_reqtimeout has the same rule. What is no request any more may take its time.
+        The time-out limits all waiting for one request together, and is extended only for bytes that have come, as in
+        Apache's mod_reqtimeout. On a connection that no longer carries requests it limits each wait alone.
 
         Raises:
             TimeoutError: Nothing came in time, or too little.
@@ -155,7 +155,7 @@ class Connection(socket.socket):
                 return chunk
 
     def recv_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> int:
-        """As `recv`."""
+        """Receive as `recv` does."""
         if self.request.limits is not None and self.request.leave_frame():
             with memoryview(buffer).cast("B") as view:
                 found = self.recv(size or view.nbytes, flags)
@@ -165,30 +165,30 @@ class Connection(socket.socket):
         return taken
 
     def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
-        """As `recv`; a stream names no address."""
+        """Receive as `recv` does; a stream has no address of a sender."""
         return self.recv(size, flags), None
 
     def recvfrom_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> tuple[int, Any]:
-        """As `recv`; a stream names no address."""
+        """Receive as `recv` does; a stream has no address of a sender."""
         return self.recv_into(buffer, size, flags), None
 
     def _speak(self, data: ReadableBuffer) -> None:
         self.request.expects = False
         if not isinstance(data, bytes):
             with memoryview(data) as view:
-                # Longer than that none is.
+                # No interim response is longer.
                 data = bytes(view) if view.nbytes < CHUNK else b""
         self.request.answered = not is_interim(data)
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
-        """As of any socket."""
+        """Do what any socket does."""
         if not self.request.answered:
             self._speak(data)
         sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
-        """As of any socket, but the time-out is that of each part that goes out."""
+        """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
         if not self.request.answered:
             self._speak(data)
         sent = self._patiently(_send, True, data, flags | AT_ONCE)
@@ -199,7 +199,7 @@ class Connection(socket.socket):
                 sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
 
     def sendto(self, data: ReadableBuffer, *args: Any) -> int:
-        """As of any socket."""
+        """Do what any socket does."""
         if not self.request.answered:
             self._speak(data)
         flags, address = args if len(args) == 2 else (0, *args)
@@ -209,13 +209,13 @@ class Connection(socket.socket):
     if sys.platform != "win32":
 
         def recvmsg(self, size: int, ancillary: int = 0, flags: int = 0, /) -> Any:
-            """As `recv`."""
+            """Receive as `recv` does."""
             if self.request.limits is not None and self.request.leave_frame():
                 return self.recv(size, flags), [], 0, None
             return self._patiently(socket.socket.recvmsg, False, size, ancillary, flags | AT_ONCE)
 
         def recvmsg_into(self, buffers: Iterable[WriteableBuffer], ancillary: int = 0, flags: int = 0, /) -> Any:
-            """As `recv`."""
+            """Receive as `recv` does."""
             into = list(buffers)
             if self.request.limits is not None and self.request.leave_frame():
                 room = next((buffer for buffer in into if memoryview(buffer).nbytes), None)
@@ -225,7 +225,7 @@ class Connection(socket.socket):
         def sendmsg(
             self, buffers: Iterable[ReadableBuffer], ancillary: Any = (), flags: int = 0, address: Any = None, /
         ) -> int:
-            """As of any socket."""
+            """Do what any socket does."""
             parts, ancillary = list(buffers), list(ancillary)
             if not self.request.answered:
                 self._speak(b"".join(parts))
@@ -234,7 +234,7 @@ class Connection(socket.socket):
             return sent
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
-        """As of any socket."""
+        """Do what any socket does."""
         self.request.answered = True
         if AT_ONCE:
             super().settimeout(self.limit)
@@ -255,37 +255,37 @@ class Connection(socket.socket):
                     raise TimeoutError("timed out") from None
 
     def settimeout(self, value: float | None, /) -> None:
-        """As of any socket."""
+        """Do what any socket does."""
         if value is not None and not value >= 0:
             raise ValueError("Timeout value out of range")
         self.limit = value if value is None else float(value)
         self.timed = True
 
     def gettimeout(self) -> float | None:
-        """As of any socket."""
+        """Do what any socket does."""
         return self.limit
 
     def setblocking(self, flag: bool, /) -> None:
-        """As of any socket."""
+        """Do what any socket does."""
         self.limit = None if flag else 0.0
         self.timed = True
 
     def getblocking(self) -> bool:
-        """As of any socket."""
+        """Do what any socket does."""
         return self.limit != 0
 
     def detach(self) -> int:
-        """As of any socket; the descriptor blocks, unless the handler has set a time-out."""
+        """Do what any socket does; the descriptor blocks, unless the handler has set a time-out."""
         if self.fileno() >= 0:
             super().settimeout(self.limit if self.timed else None)
         return super().detach()
 
 
 class Room:
-    """Connections in one state. All may stay for the same time, so the oldest comes first.
+    """Connections in one state, oldest first: all may stay for the same time.
 
     Attributes:
-        seconds: For how long a connection may stay.
+        seconds: How long a connection may stay.
         held: The connections, by descriptor.
     """
 
@@ -297,7 +297,7 @@ class Room:
 
 
 def wait_for(connection: socket.socket, writing: bool, timeout: float | None) -> bool:
-    """Waits up to `timeout` seconds until the connection can be read, or written; None waits for ever."""
+    """Wait up to `timeout` seconds until the connection can be read, or written; None waits for ever."""
     if timeout is not None:
         timeout = min(timeout, LONGEST_WAIT)
     if hasattr(select, "poll"):

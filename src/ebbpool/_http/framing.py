@@ -1,7 +1,7 @@
 """Where an HTTP/1 request ends, and what the server answers by itself: values and functions, no sockets.
 
-Who decides where a request ends decides what the next one is. What a proxy in front could read in another way is
-answered with 400, or is the last request of its connection.
+The end of one request decides where the next one begins. A request that a proxy in front could read in another way is
+answered with 400, or is the last one of its connection.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ REQUEST_LINE: Final = 65537
 """The bytes that `http.server` asks for when it wants the line that begins a request."""
 
 _CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r?\n)*+\r?\n")
-"""Header lines that everybody reads alike, up to the blank one."""
+"""Header lines that all implementations read alike, up to the blank one."""
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
 _BLANK = re.compile(rb"(?:\r?\n)*+")
 _MOST_BLANK: Final = 10
-"""Blank lines before a request; Apache has the same limit."""
+"""How many blank lines may come before a request; Apache has the same limit."""
 _INTERIM = re.compile(rb"(?:HTTP/1\.[0-9] 1(?!01)[0-9][0-9][^\n]*\n(?:[^\r\n][^\n]*\n)*+\r?\n)+")
 """Responses that announce another one, up to their last blank line."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a server grants its clients.
+    """The limits that a server sets its clients.
 
     Attributes:
         header_timeout: Seconds for a whole head, from its first byte or from the accept.
-        body_timeout: Seconds for a body that is waited for.
+        body_timeout: Seconds for a body that the server waits for before it takes a worker.
         idle_timeout: Seconds between two requests.
         request_timeout: Seconds for one operation of a handler on its connection; None for ever.
-        max_header_size: Most bytes of a head.
-        max_buffered_body: Most bytes of a body that is waited for; a larger one is read by the handler.
+        max_header_size: How many bytes a head may have.
+        max_buffered_body: How many bytes a body may have that is waited for; a larger one is read by the handler.
         retry_after: Seconds after which a client that was refused may come again.
     """
 
@@ -53,7 +53,7 @@ class BadRequest(Exception):
     """A request that no handler gets to see.
 
     Attributes:
-        status: What it is answered with.
+        status: The status of the answer.
     """
 
     def __init__(self, status: HTTPStatus) -> None:
@@ -66,9 +66,9 @@ class Head(NamedTuple):
 
     Attributes:
         size: Bytes of the head, the blank line included.
-        length: Bytes of the body; None if only who decodes it can tell.
+        length: Bytes of the body; None if that is known only after decoding it.
         open_ended: Whether the connection may cease to carry requests after this one.
-        expects: Whether the client waits for a word before it sends the body.
+        expects: Whether the client waits for an interim response before it sends the body.
         last: Whether the connection must carry no further request.
     """
 
@@ -80,7 +80,7 @@ class Head(NamedTuple):
 
 
 def skip_blank(data: bytes | bytearray) -> int:
-    """How many bytes of blank lines `data` begins with: some clients send one after a body.
+    """Return how many bytes of blank lines `data` begins with: some clients send one after a body.
 
     Raises:
         BadRequest: They are too many.
@@ -93,12 +93,12 @@ def skip_blank(data: bytes | bytearray) -> int:
 
 
 def is_interim(data: bytes) -> bool:
-    """Whether these are whole interim responses, such as ``100 Continue``, and nothing else."""
+    """Return whether these are whole interim responses, such as ``100 Continue``, and nothing else."""
     return data.startswith(b"HTTP/1.") and _INTERIM.fullmatch(data) is not None
 
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
-    """How many bytes the head takes up that `data` begins with; 0 if it is not all there.
+    """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there.
 
     Args:
         data: What came, from the first byte of the request line.
@@ -113,20 +113,20 @@ def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
 
 
 def is_simple(data: bytes | bytearray) -> bool:
-    """Whether `data` begins with a whole line that is no request line of HTTP/1 or later.
+    """Return whether `data` begins with a whole line that is no request line of HTTP/1 or later.
 
-    Such a request is that line: HTTP/0.9 has no more, and what is malformed has no end that anybody could know.
+    Such a request consists of that line: HTTP/0.9 has no more, and the end of a malformed request cannot be known.
     """
     end = data.find(b"\n")
     if end < 0:
         return False
-    # As text, for the sake of what is a blank there and not in bytes: `http.server` splits the line so.
+    # Split as text, as `http.server` does: some characters are blanks in text and not in bytes.
     words = str(data[:end], "latin-1").split()
     return len(words) != 3 or not words[2].startswith("HTTP/")
 
 
 def parse_head(head: bytes) -> Head:
-    """Reads a whole head.
+    """Read a whole head.
 
     Raises:
         BadRequest: It can be read in more than one way.
@@ -134,7 +134,7 @@ def parse_head(head: bytes) -> Head:
     size = len(head)
     line_end = head.index(b"\n")
     lower = head.lower()
-    # Twice as quick as "in", which tries its operand as a number first.
+    # Twice as quick as `in`, which first tries its operand as a number.
     coded = lower.find(b"transfer-encoding") >= 0
     framed = coded or lower.find(b"content-length") >= 0
     clean = _CLEAN.fullmatch(head, line_end + 1) is not None and head.find(b"\r", 0, max(0, line_end - 1)) < 0
@@ -153,10 +153,10 @@ def parse_head(head: bytes) -> Head:
     if coded and lower.find(b"\ntransfer-encoding:") >= 0:
         if lengths:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
-        # Who could tell when it ceases to be a body, and may take its time?
+        # Not `open_ended`, which lifts the time limit: the end of a coded body is not seen here.
         return Head(size, None, False, expects, last=True)
     if not lengths:
-        # The words stand in a value, or in the middle of another name.
+        # The words are in a value, or in the middle of another name.
         return Head(size, 0, open_ended, expects, last)
     length = lengths[0].strip(b" \t\r")
     if len(lengths) > 1 or _LENGTH.fullmatch(length) is None:
@@ -165,7 +165,7 @@ def parse_head(head: bytes) -> Head:
 
 
 def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
-    """Reads the head that `data` begins with, if it is all there.
+    """Read the head that `data` begins with, if it is all there.
 
     Args:
         data: What came, from the first byte of the request line.
@@ -188,11 +188,11 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
 
 
 def response(status: HTTPStatus, *, body: bool = True, retry_after: int | None = None) -> bytes:
-    """A whole response that ends the connection.
+    """Return a whole response that ends the connection.
 
     Args:
         status: The status.
-        body: Whether there is one: the answer to HEAD has none.
+        body: Whether to send a body: the answer to HEAD has none.
         retry_after: Seconds after which the client may try again; None to say nothing.
     """
     text = f"{status.value} {status.phrase}\n"

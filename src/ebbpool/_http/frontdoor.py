@@ -22,18 +22,18 @@ TICK: Final = 0.25
 LINGER: Final = 2.0
 """Seconds for which a connection that was answered early stays open, so that the client gets to read the answer."""
 LINGER_BYTES: Final = 4 << 20
-"""Most bytes thrown away meanwhile."""
+"""How many bytes are thrown away meanwhile at most."""
 GRACE: Final = 1.0
-"""Seconds after the accept in which a connection without a request is taken to have one on its way."""
+"""Seconds after the accept in which a connection without a request is assumed to have one on its way."""
 MOST_BUFFERED: Final = 64 << 20
-"""Bytes of requests whose bodies are waited for, of all connections together, to_come which none is waited for."""
+"""Once requests whose bodies are waited for have so many bytes together, no further body is waited for."""
 FIRST_READ: Final = 16384
 READS: Final = 16
-"""Most reads in a row from a connection that lingers."""
+"""How many reads in a row at most from a connection that lingers."""
 
 
 class Host(Protocol):
-    """What the door asks of its server; all of it is called in the door's thread."""
+    """The part of a server that the door calls, all of it in the door's thread."""
 
     def get_request(self) -> tuple[Any, Any]: ...
     def verify_request(self, request: Any, client_address: Any) -> bool: ...
@@ -44,23 +44,23 @@ class Host(Protocol):
 
 
 class FrontDoor:
-    """Accepts, reads requests without a worker, and hands them over; keeps connections between requests.
+    """The thread's side of a server: it accepts, reads requests without a worker, hands them over, keeps connections.
 
-    All of it belongs to the thread that runs the loop, but for `give_back` and what that touches: the queue of returned
+    Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
 
     Args:
         host: The server.
-        limits: What clients are granted.
-        accepts: Most connections accepted before the others get a look.
+        limits: The limits for clients.
+        accepts: How many connections are accepted before the others are looked at.
         clock: Monotonic seconds.
         poller: What to wait with.
 
     Attributes:
-        reading: Connections whose head is not there yet, new ones included.
-        filling: Connections whose head is there, and whose body is not.
+        reading: Connections whose head has not come in full, new ones included.
+        filling: Connections whose head has come, and whose body has not come in full.
         idle: Connections between requests.
-        lingering: Connections that were answered, and whose client is to close.
+        lingering: Connections that were answered, and that their clients are to close.
         buffered: Bytes that the connections in `filling` have.
     """
 
@@ -100,14 +100,14 @@ class FrontDoor:
     # The loop.
 
     def open(self, listener: int) -> None:
-        """Begins to take connections back, and to accept from `listener`."""
+        """Begin to take connections back, and to accept from `listener`."""
         self._listener = listener
         self._poller.watch(listener)
         with self._lock:
             self._open = True
 
     def shut(self) -> None:
-        """Ends `open`. Connections that wait stay as they are, those that workers have are closed after their turn."""
+        """End `open`: waiting connections stay as they are, those that workers have are closed after their turn."""
         with self._lock:
             self._open = False
         self._take_returned()
@@ -120,7 +120,7 @@ class FrontDoor:
         self._shortage.pause = 0.0
 
     def run(self, stopped: Callable[[], bool], ear: int, listener: int, poll_interval: float | None) -> None:
-        """Serves until `stopped`; `ear` is a descriptor that can be read once that is worth a look."""
+        """Serve until `stopped` returns true; `ear` is a descriptor that becomes readable when it may do so."""
         self.open(listener)
         self._poller.watch(ear)
         try:
@@ -133,7 +133,7 @@ class FrontDoor:
             self.shut()
 
     def turn(self, timeout: float | None = None) -> None:
-        """Waits up to `timeout` seconds, a second at most, and does what there is to do."""
+        """Wait up to `timeout` seconds, a second at most, and deal with what has happened."""
         now = self._clock()
         wait = TICK if self._held else LAST_BACK_OFF
         if timeout is not None and timeout < wait:
@@ -156,7 +156,7 @@ class FrontDoor:
             if descriptor == self._listener:
                 knock = True
                 continue
-            # What is not held was closed, or lent, since the event.
+            # A connection that is not held was closed, or lent, since the event.
             connection = self._held.get(descriptor)
             if connection is not None:
                 self._read(connection)
@@ -198,7 +198,7 @@ class FrontDoor:
                 self._admit(request, client_address)
 
     def _shed(self) -> bool:
-        """Closes the connection that is worth least, if there is one; of its kind it is the oldest."""
+        """Close the connection that matters least, the oldest of its kind; return whether there was one."""
         for room in (self.idle, self.lingering):
             for connection in room.held.values():
                 self._drop(connection)
@@ -282,7 +282,7 @@ class FrontDoor:
             return
         room = self.filling
         if connection.request.head is None:
-            # Half of a blank line behind a body begins no request.
+            # Half of a blank line after a body does not begin a request.
             room = self.idle if connection.room is self.idle and connection.request.data == b"\r" else self.reading
         if connection.request.data and connection.room is not room:
             self._leave(connection)
@@ -329,21 +329,21 @@ class FrontDoor:
             self._arm(connection)
 
     def refuse(self, connection: Connection) -> None:
-        """Answers a request that nobody has room for; in the loop's thread, from within `process_request`."""
+        """Answer a request for which there is no room; in the loop's thread, from within `process_request`."""
         self._answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after)
 
     # Keeping.
 
     def _enter(self, connection: Connection, room: Room) -> bool:
-        # Anybody may close a connection while it is here, and its number may be the next one's: it goes by the number
-        # that it came with.
+        # Other code may close a connection while it is in a room, and its descriptor may be given to the next one. So
+        # it is held under the descriptor that it came with.
         descriptor = connection.descriptor = connection.fileno()
         if descriptor < 0:
             self._close(connection)
             return False
         stale = self._held.get(descriptor)
         if stale is not None:
-            # If it still has the number, that is what `os.close` leaves.
+            # Closed by `os.close`, it still has the descriptor's number, which is another connection's now.
             socket.socket.detach(stale)
             self._drop(stale)
         connection.room = room
@@ -402,7 +402,7 @@ class FrontDoor:
                     self._drop(connection)
 
     def _keeps_up(self, connection: Connection) -> bool:
-        """Whether a client has sent its share of a body since the last look; then it gets as long again."""
+        """Return whether a client has sent its share of a body since the last look; if so, extend its time."""
         came = len(connection.request.data)
         if came - connection.request.came < LEAST_RATE * self.filling.seconds:
             return False
@@ -411,10 +411,10 @@ class FrontDoor:
         self._enter(connection, self.filling)
         return True
 
-    # What workers call.
+    # For workers.
 
     def give_back(self, connection: Connection) -> None:
-        """Takes a connection back from its handler, or closes it; in the worker."""
+        """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
             if connection.request.again:
                 if self._take_back(connection, self.idle if connection.request.data in (b"", b"\r") else self.reading):
@@ -433,15 +433,15 @@ class FrontDoor:
         self._host.shutdown_request(connection)
 
     def _sends_on(self, connection: Connection) -> bool:
-        """Whether there is something that nobody will read: a close would become a reset, and destroy the response."""
+        """Return whether unread bytes have come: with them a close becomes a reset, and destroys the response."""
         try:
             return bool(connection.receive(1))
         except OSError:
             return False
 
     def _take_back(self, connection: Connection, room: Room) -> bool:
-        # Queued before it is armed: the event can come at once, and the loop looks into the queue before it looks for
-        # the connection.
+        # Queued before it is armed: the event may come at once, and the loop empties the queue before it looks up the
+        # event's connection.
         with self._lock:
             if not self._open:
                 return False
@@ -460,10 +460,10 @@ class FrontDoor:
     # The end.
 
     def close(self, patience: float | None) -> None:
-        """Closes what waits, once requests that are under way have been read; while no loop runs.
+        """Close waiting connections, once requests that have begun to come have been read; while no loop runs.
 
         Args:
-            patience: Seconds for that; None for as long as clients are granted.
+            patience: Seconds for that; None for as long as the limits for clients allow.
         """
         if self._closed:
             return

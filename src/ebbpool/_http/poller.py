@@ -1,4 +1,4 @@
-"""Waits until connections can be read, each once: who wants to wait again says so."""
+"""Waiting until connections can be read. Each is reported once, and then has to be armed again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Poller(Protocol):
-    """What the front door waits with.
+    """The way in which the front door waits for descriptors.
 
     Attributes:
         shared: Whether any thread may call `arm`; if not, only the one that calls `wait`.
@@ -22,25 +22,25 @@ class Poller(Protocol):
     shared: bool
 
     def watch(self, descriptor: int) -> None:
-        """Reports a descriptor whenever it can be read; one that is watched already stays so."""
+        """Report a descriptor whenever it can be read; one that is watched already stays so."""
 
     def forget(self, descriptor: int) -> None:
-        """Ends `watch`."""
+        """End `watch`."""
 
     def arm(self, connection: Connection) -> None:
-        """Reports a connection once, when it can be read or is broken."""
+        """Report a connection once, when it can be read or is broken."""
 
     def drop(self, connection: Connection) -> None:
-        """Ends `arm`, before the connection is closed or lent; in the thread that waits."""
+        """End `arm`, before the connection is closed or lent; in the thread that waits."""
 
     def wait(self, timeout: float) -> list[int]:
-        """Waits up to `timeout` seconds for descriptors, and returns them."""
+        """Wait up to `timeout` seconds for descriptors, and return them."""
 
     def wake(self) -> None:
-        """Ends a `wait` that is under way, or the next one; any thread."""
+        """End a `wait` that is under way, or the next one; any thread."""
 
     def close(self) -> None:
-        """Closes what it uses, and no connection."""
+        """Close its own descriptors, and no connection."""
 
 
 class _Bell:
@@ -55,7 +55,7 @@ class _Bell:
         try:
             self._bell.send(b"\0")
         except OSError:
-            # It has been rung often enough, or is closed.
+            # The bell has been rung often enough, or is closed.
             pass
 
     def hear(self) -> None:
@@ -71,7 +71,7 @@ class _Bell:
 
 
 class SelectorPoller:
-    """Works everywhere: `selectors`, which wants one thread only."""
+    """The poller for all systems: `selectors`, which only one thread may use."""
 
     shared = False
 
@@ -85,7 +85,7 @@ class SelectorPoller:
         if descriptor not in self._lasting:
             self._lasting.add(descriptor)
             if descriptor in self._selector.get_map():
-                # It was the number of a connection that somebody else closed.
+                # It was the descriptor of a connection that other code closed.
                 self._selector.unregister(descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ)
 
@@ -102,7 +102,7 @@ class SelectorPoller:
     def drop(self, connection: Connection) -> None:
         if connection.polled:
             connection.polled = False
-            # Somebody else may have closed it, and its number may be another's by now.
+            # Other code may have closed the connection, and its descriptor may be another one's by now.
             key = self._selector.get_map().get(connection.descriptor)
             if key is not None and key.data is connection:
                 self._selector.unregister(connection.descriptor)
@@ -111,7 +111,7 @@ class SelectorPoller:
         try:
             events = self._selector.select(timeout)
         except (OSError, ValueError):
-            # Some systems cannot wait for a socket that somebody else closed.
+            # Some systems cannot wait for a socket that other code closed.
             broken = [key for key in self._selector.get_map().values() if key.data and key.data.fileno() < 0]
             if not broken:
                 raise
@@ -141,8 +141,8 @@ if sys.platform == "linux":
     class EpollPoller:
         """The kernel's list of descriptors: any thread may add to it while another waits, without waking that one.
 
-        A connection is armed for one event. What is reported, or lent to a worker, is off until it is armed again, so
-        that taking it off the list costs no system call.
+        A connection is armed for one event. Once reported it is disarmed, and need not be taken off the list when it is
+        lent to a worker, which saves a system call.
         """
 
         shared = True
@@ -173,7 +173,7 @@ if sys.platform == "linux":
                 self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
         def drop(self, connection: Connection) -> None:
-            # Closing takes it off the list. A child process may share it, and keep it there, but for one event only.
+            # Closing takes it off the list. A child process that shares it may keep it there, but for one event only.
             pass
 
         def wait(self, timeout: float) -> list[int]:
@@ -192,5 +192,5 @@ if sys.platform == "linux":
 
 
 def make_poller() -> Poller:
-    """Returns the best this system has."""
+    """Return the best poller that this system has."""
     return EpollPoller() if sys.platform == "linux" else SelectorPoller()

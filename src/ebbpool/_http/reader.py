@@ -1,4 +1,4 @@
-"""The file from which a handler reads one request, and not a byte of the next."""
+"""The file from which a handler reads one request, and no byte of the next."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from ebbpool._http.framing import REQUEST_LINE
 from ebbpool._http.request import ENDLESS, Request
 
 CHUNK: Final = 65536
-"""Most bytes taken from a socket at once."""
+"""How many bytes are taken from a socket at once."""
 
 
 class Source(Protocol):
-    """What of a connection is needed here."""
+    """The part of a connection that is needed here."""
 
     def fileno(self) -> int:
         """Return the descriptor."""
 
     def await_bytes(self, size: int) -> bytes:
-        """Wait for up to `size` further bytes of the request; none if there will be no more."""
+        """Wait for up to `size` further bytes of the request; return none if there will be no more."""
 
 
 class RequestReader(io.BufferedIOBase):
-    """The file that ends where the request does; what comes behind it is left for the next one.
+    """The file that ends where the request does; bytes that follow are left for the next request.
 
-    When `http.server` asks for the line of a next request, and that is here in full, the file goes on with it. If it
-    is not, the file ends, and so does the handler: the connection is parked. The sign is the number of bytes that
-    `http.server` asks for, after a response. Whoever overrides `handle_one_request` and asks for another number gets
-    the end of the file, too, but the connection is closed, for that may as well be the end of a body.
+    When `http.server` asks for the first line of a next request that has come in full, the file goes on with that
+    request. If it has not come, the file ends, and so does the handler: the connection goes back to the front door. The
+    reader recognises this by the number of bytes that `http.server` asks for after a response. A handler whose own
+    `handle_one_request` asks for another number gets the end of the file, too, but then the connection is closed,
+    because that may just as well be the end of a body.
 
     Args:
-        request: What came of the request, and what it lacks.
+        request: What came of the request, and what is to come.
         source: Where the rest comes from.
-        shared: Whether a child process that was forked may ask for `fileno`, as with http.server's CGI, which wants no
-            buffer. Its parent must know then what was read there.
+        shared: Whether a forked child process may ask for `fileno`, as http.server's CGI does, which wants no buffer.
+            The parent must know then what the child has read.
     """
 
     mode = "rb"
@@ -53,19 +54,19 @@ class RequestReader(io.BufferedIOBase):
             self._copy.close()
             self._copy = None
         if self._shared and self._request.to_come > 0:
-            # Empty until somebody asks for it. What a child takes from the socket its parent finds here.
+            # Empty until `fileno` is asked for. A child copies what it takes from the socket here, for its parent.
             self._copy = _temporary()
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         self._check()
         return True
 
     def fileno(self) -> int:
-        """A descriptor from which a child process can read what is left of the request.
+        """Return a descriptor from which a child process can read what is left of the request.
 
-        That of a temporary file, if the rest has a known length: some of it may have left the socket. A client that
-        waits for a word before it sends a body has nothing there to copy.
+        It is that of a temporary file if the rest has a known length, because some of the rest may have been taken from
+        the socket. If the client waits for an interim response before it sends the body, there is nothing to copy.
 
         Raises:
             TimeoutError: The rest did not come in time.
@@ -85,7 +86,7 @@ class RequestReader(io.BufferedIOBase):
             copy = self._copy = _temporary()
         found = os.fstat(copy.fileno()).st_size
         if found:
-            # A child has done it. Where it failed nobody knows what it took: no request follows.
+            # A child has made the copy. If it failed half way, what it took is unknown, so no request follows.
             whole = request.end - request.position + request.to_come
             request.last = request.last or found != whole
             request.to_come = max(0, whole - found)
@@ -97,7 +98,7 @@ class RequestReader(io.BufferedIOBase):
                     request.position += copy.write(part)
                 copy.seek(0)
             except BaseException:
-                # It is to be read by other means, from where it began.
+                # The rest may still be read by other means, so what was copied is put back.
                 self._copy = None
                 with copy:
                     copy.seek(0)
@@ -111,7 +112,7 @@ class RequestReader(io.BufferedIOBase):
         request.rest = copy
 
     def close(self) -> None:
-        """Closes the file, and not the connection."""
+        """Close the file, and not the connection."""
         if self._copy is not None:
             self._copy.close()
             self._request.rest = None
@@ -127,7 +128,7 @@ class RequestReader(io.BufferedIOBase):
             raise ValueError("I/O operation on closed file.")
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """As of any file.
+        """Read a line, as from any file.
 
         Raises:
             TimeoutError: Nothing came in time.
@@ -156,7 +157,7 @@ class RequestReader(io.BufferedIOBase):
                 return line
 
     def peek(self, size: int = 0, /) -> bytes:
-        """As of a buffered reader."""
+        """Return the buffered bytes, or wait for some, without taking them."""
         self._check()
         request = self._request
         if request.position == request.end:
@@ -164,7 +165,7 @@ class RequestReader(io.BufferedIOBase):
         return bytes(request.data[request.position : request.end])
 
     def read1(self, size: int = -1, /) -> bytes:
-        """As of a buffered reader."""
+        """Read up to `size` bytes with at most one wait."""
         found = self.peek()
         if size >= 0:
             found = found[:size]
@@ -172,7 +173,7 @@ class RequestReader(io.BufferedIOBase):
         return found
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As of a buffered reader.
+        """Read up to `size` bytes, or to the end of the request.
 
         Raises:
             TimeoutError: Nothing came in time.
@@ -195,7 +196,7 @@ class RequestReader(io.BufferedIOBase):
         return b"".join(parts)
 
     def _more(self) -> bool:
-        """Waits for more of the request, all of what came having been read; tells whether there is more."""
+        """Wait for more of the request, when all that came has been read; return whether more has come."""
         request = self._request
         if request.rest is not None:
             chunk = request.rest.read(CHUNK)
@@ -205,7 +206,7 @@ class RequestReader(io.BufferedIOBase):
                 request.end = len(chunk)
                 return True
         if not request.to_come and request.open_ended and not request.ended:
-            # From here on these are not requests.
+            # From here on the connection carries no requests.
             request.to_come = ENDLESS
             request.end = len(request.data)
             if request.position < request.end:
@@ -226,7 +227,7 @@ class RequestReader(io.BufferedIOBase):
         return True
 
     def write(self, *_: object) -> NoReturn:
-        """It cannot be written to.
+        """Raise an error: the file is for reading only.
 
         Raises:
             io.UnsupportedOperation: Always.

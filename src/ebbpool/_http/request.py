@@ -1,4 +1,4 @@
-"""What came on a connection, where in it each request ends, and how far it is read; no socket is touched."""
+"""The bytes that came on a connection, where in them each request ends, and how far they are read; no sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, Final
 from ebbpool._http.framing import BadRequest, Head, RequestLimits, measure, skip_blank
 
 ENDLESS: Final = -1
-"""In place of a number of bytes: only the end of the connection ends the request."""
+"""The value in place of a number of bytes when only the end of the connection ends the request."""
 
 
 class Request:
@@ -16,21 +16,21 @@ class Request:
     It belongs to the thread that owns the connection: the front door's, or the worker that runs the handler.
 
     Attributes:
-        limits: How large a request may be; None while this is a plain socket that knows of no requests.
-        data: What came and is not dropped yet, from the first byte of the request line on.
-        scanned: How many bytes of it have been looked at for the end of the head.
-        head: What the head says, once that is there.
+        limits: How large a request may be; None while this is a plain socket, whose bytes are not split into requests.
+        data: The bytes that came and have not been dropped, from the first byte of the request line on.
+        scanned: How many of them have been searched for the end of the head.
+        head: What the head says, once it has come.
         position: How far the handler has read in `data`.
         head_end: Where the head ends in `data`.
-        end: Where ends in `data` what came of the request.
+        end: Where the request, as far as it has come, ends in `data`.
         to_come: How many bytes of the request have not come yet, or `ENDLESS`.
-        open_ended: Whether the handler may read past the end: what is there need be no request.
+        open_ended: Whether the handler may read past the end: what follows need not be a request.
         last: Whether no request may follow this one.
         answered: Whether something was sent since the request was handed over, interim responses not counted.
-        expects: Whether the client waits for a word before it sends the body, and nothing was sent.
-        rest: The file that has what is left of the request, if that was laid out for a child process.
+        expects: Whether the client waits for an interim response before it sends the body, and nothing was sent.
+        rest: The file with what is left of the request, if that was copied for a child process.
         again: Whether the handler asked for the next request, and there was none.
-        ended: Whether the client has sent all it will.
+        ended: Whether the client has closed its side of the connection.
         came: How many bytes of the request came while a handler read it; before that, how many were there when it was
             last given more time.
         waited: Seconds for which that handler has waited for them.
@@ -76,14 +76,14 @@ class Request:
         self.waited = 0.0
 
     def ready(self, limits: RequestLimits, patient: bool = True) -> bool:
-        """Whether `data` begins with a request that can be handed over; if so, reading begins anew with it.
+        """Return whether `data` begins with a request that can be handed over; if so, prepare to read it.
 
         Args:
-            limits: What clients are granted.
-            patient: Whether a short body is waited for.
+            limits: The limits for clients.
+            patient: Whether to wait for a short body.
 
         Raises:
-            BadRequest: No handler may see it.
+            BadRequest: The request must not reach a handler.
         """
         head = self.head
         if head is None:
@@ -124,13 +124,13 @@ class Request:
         return True
 
     def unread(self) -> bool:
-        """Whether the client may be sending still, so that closing would destroy the response on its way."""
+        """Return whether the client may still be sending, so that a close would destroy the response on its way."""
         return (self.to_come != 0 or self.last) and not self.ended
 
     def advance(self) -> bool:
-        """Goes on to the next request, if it is here in full; called by the reader, in the worker.
+        """Go on to the next request if it has come in full; called by the reader, in the worker.
 
-        The body of this one is dropped if it has not been read.
+        An unread body of the current request is dropped.
         """
         if self.last or self.to_come or self.limits is None:
             return False
@@ -142,12 +142,12 @@ class Request:
         try:
             return self.ready(self.limits)
         except BadRequest:
-            # The door finds that out again, and answers it.
+            # The front door finds the same error when it gets the connection back, and answers it.
             self.scanned = 0
             return False
 
     def leave_frame(self) -> bool:
-        """Makes everything that is here readable as plain bytes, whatever follows; tells whether there is anything."""
+        """Make all bytes that came readable without regard to requests; return whether there are any."""
         if self.rest is not None:
             self.data = bytes(self.data[self.position : self.end]) + self.rest.read() + self.data[self.end :]
             self.position = 0

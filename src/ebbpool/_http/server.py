@@ -19,37 +19,38 @@ from ebbpool._servers.complaints import LOGGER
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 SHARED_ACCEPTS: Final = 8
-"""Most connections accepted at once where other processes accept from the same listener."""
+"""How many connections are accepted at once where other processes accept from the same listener."""
 
 
 class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     """`http.server.HTTPServer` on an adaptive pool; takes a worker only once a request is there.
 
-    `serve_forever` accepts, reads heads and short bodies, and keeps the connections between requests, all in its own
-    thread. A worker gets a whole request, and gives the connection back. Any handler class will do; its instance lives
-    as long as its worker's turn, which is one request, or several that came at once.
+    `serve_forever` accepts, reads heads and short bodies, and keeps connections between requests, all in its own
+    thread. A worker gets a whole request, and gives the connection back. Any handler class may be used; its instance
+    lives as long as its worker's turn, which is one request, or several that came at once.
 
     Some requests are read by their worker, with a time-out for each operation: those with a larger body, with one in
-    chunks, or with one that waits for ``100 Continue``, and those that become something else (``Upgrade``,
-    ``CONNECT``). A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
+    chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
+    A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
 
-    The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` count, too.
+    The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` apply, too.
 
     Attributes:
-        header_timeout: Seconds for a whole head, from its first byte, or from the accept. Then the answer is 408.
-        body_timeout: Seconds for a body that is waited for, and as long again for a client that has sent 500 bytes for
-            each of them. Then the answer is 408.
-        idle_timeout: Seconds between two requests. Then the connection is closed.
+        header_timeout: Seconds for a whole head, from its first byte, or from the accept. After that the answer is 408.
+        body_timeout: Seconds for a body that the server waits for, and as long again for a client that has sent 500
+            bytes for each of them. After that the answer is 408.
+        idle_timeout: Seconds between two requests. After that the connection is closed.
         request_timeout: Seconds for one operation of a handler on its connection; `math.inf` for no limit. For a body
             that the handler reads from the client it is seconds in all, and one more for each 500 bytes that came.
-        max_header_size: Most bytes of a head. For more the answer is 431, or 414 if it is the first line.
-        max_buffered_body: Most bytes of a body that is waited for before a worker is taken. Once the bodies that are
-            waited for have 64 MiB together, those that go on coming are handed to workers as larger ones are.
-        retry_after: Seconds that are named to clients that are refused: 503.
+        max_header_size: How many bytes a head may have. With more the answer is 431, or 414 for a long first line.
+        max_buffered_body: How many bytes a body may have for which the server waits before it takes a worker. Once the
+            bodies that it waits for have 64 MiB together, those that go on coming are handed to workers, as larger ones
+            are.
+        retry_after: Seconds that the answer 503 names to clients that are refused.
     """
 
     request_queue_size = 1024
-    # Elsewhere the option would let somebody else take the port.
+    # Only on POSIX: on Windows the option would let another process take the port.
     allow_reuse_address = os.name == "posix"
 
     header_timeout: float = 10.0
@@ -76,7 +77,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         )
 
     def server_activate(self) -> None:
-        """Checks the attributes, makes the pool, and listens.
+        """Check the attributes, make the pool, and listen.
 
         Raises:
             TypeError: An attribute is of the wrong type; the message names it.
@@ -85,13 +86,13 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
         if self.socket.family in (socket.AF_INET, socket.AF_INET6):
-            # Accepted sockets inherit it: a short body is not to wait until the client has confirmed the head.
+            # Accepted sockets inherit it, so that a short body is not held back until the client confirms the head.
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._adopted:
             self._take_names()
 
     def _take_names(self) -> None:
-        """What `server_bind` does beside binding, but for asking the name service: no child is to wait for that."""
+        """Do what `server_bind` does besides binding, without the name service, for which no child should wait."""
         if isinstance(self.server_address, tuple):
             host, port = self.server_address[:2]
             self.server_name = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
@@ -101,15 +102,15 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
                 setup_environ()
 
     def get_request(self) -> Any:
-        """Returns a connection and the client's address."""
+        """Return a connection and the client's address."""
         listener = self.socket
         if type(listener) is not socket.socket or not hasattr(listener, "_accept"):
             request, client_address = super().get_request()
         else:
-            # What `accept` does, less a second socket object.
+            # What `accept` does, without a second socket object.
             descriptor, client_address = listener._accept()
             request = Connection(self.address_family, self.socket_type, 0, descriptor)
-        # Of a Unix socket it is a string; `http.server` asks for a host, and logs that.
+        # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
     def _serve(self, poll_interval: float) -> None:
@@ -129,12 +130,12 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             try:
                 door.run(lambda: loop.stopping, ear.fileno(), listener.fileno(), poll_interval)
             finally:
-                # An adopted one is as other processes need it.
+                # An adopted listener stays non-blocking, as the other processes need it.
                 if not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(patience)
 
     def process_request(self, connection: Any, client_address: Any) -> None:
-        """Has a worker handle the request, or refuses it; called for each request of a connection."""
+        """Have a worker handle the request, or refuse it; called for each request of a connection."""
         if not _is_lent(connection) and isinstance(connection, socket.socket) and connection.gettimeout() is None:
             connection.settimeout(self._limits.request_timeout)
             if isinstance(connection, Connection):
@@ -142,9 +143,9 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         super().process_request(connection, client_address)
 
     def process_request_thread(self, connection: Any, client_address: Any) -> None:
-        """Handles one request, in a worker, and gives the connection back.
+        """Handle one request, in a worker, and give the connection back.
 
-        Whatever is raised goes to `handle_error`, and the connection is closed.
+        An error goes to `handle_error`, and the connection is closed.
         """
         door = self._door
         if door is None or not _is_lent(connection):
@@ -161,14 +162,14 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             return
         connection.request.again = False
         try:
-            # The loop's thread alone may have the door answer, and keep the answer of a slow client.
+            # Posted here, because only the loop's thread may call the front door's `refuse`.
             connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
         except OSError:
             pass
         _return_connection(door, connection, client_address)
 
     def refuse_request(self, connection: Any, client_address: Any) -> None:
-        """Answers 503 with Retry-After, without waiting; may be overridden, with that in mind."""
+        """Answer 503 with Retry-After. An override must not wait either."""
         door = self._door
         if door is not None and _is_lent(connection):
             door.refuse(connection)
@@ -182,15 +183,15 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         super().refuse_request(connection, client_address)
 
     def server_close(self) -> None:
-        """Closes the listener and the idle connections, then waits for the requests of the others.
+        """Close the listener and the idle connections, then wait for the requests of the others.
 
         A request that is being read is read to its end, and answered. A connection whose request is answered from now
-        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread. In the thread that
-        runs `serve_forever`, by a signal handler perhaps, this ends the loop, and `serve_forever` does the rest, but
-        for requests that are half read: those are dropped.
+        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread. If the thread that
+        runs `serve_forever` calls this, by a signal handler perhaps, it only ends the loop, and `serve_forever` does
+        the rest, except that it drops requests that are half read.
 
         Raises:
-            TimeoutError: `shutdown_timeout` is over; the message says which handlers still run, for how long, and
+            TimeoutError: `shutdown_timeout` ran out; the message says which handlers still run, for how long, and
                 where. The server is closed all the same.
         """
         super().server_close()
