@@ -992,7 +992,7 @@ class LaneCore:
         lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
         backlog: Held futures, oldest first.
         admitted: Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.
-        dead: Futures in the backlog that were cancelled while they waited.
+        dead: How many futures in the backlog are done already: cancelled, or failed by `reject`.
         taken: Tasks that have left the pool, run or refused.
     """
 
@@ -1137,7 +1137,7 @@ class Pool:
         at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
         clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
-        dead: Futures in the queue that were cancelled while they waited.
+        dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
         ahead: How many futures at the head of the queue have overtaken the others.
         passed: How many tasks that go first were taken since one that they overtook was last taken.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
