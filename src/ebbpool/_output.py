@@ -1,4 +1,4 @@
-"""Standard output and standard error that nobody reads: what is written to them must not hold up those who write it."""
+"""Standard output and standard error that are not read: writing to them must not hold up the threads that write."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 HELD: Final = 1 << 20
-"""Bytes that wait for a descriptor, beyond which lines are dropped."""
+"""How many bytes may wait for a descriptor; beyond that, lines are dropped."""
 LAST_WORDS: Final = 2.0
-"""Seconds for which the end of a process waits until what waits for a descriptor has been written."""
+"""Seconds for which the end of a process waits until the bytes that wait for a descriptor have been written."""
 
 
 class Overflow(io.RawIOBase):
-    """Bytes for a descriptor, which a thread of its own writes: that thread may wait, and nobody else does.
+    """Bytes for a descriptor, which a thread of its own writes, so that only that thread waits.
 
-    Lines for which there is no room are dropped, until all that waits has been written. Then their number is written
-    in their place. What cannot be written, because nobody has the other end any more, is dropped without a word.
+    Lines for which there is no room are dropped, until all waiting bytes have been written. Then the number of dropped
+    lines is written in their place. Bytes that cannot be written, because the other end is closed, are dropped without
+    a message.
 
-    A process that is forked from this one has no such thread, so it writes for itself.
+    A process that is forked from this one has no such thread, so it writes by itself.
 
     Args:
         number: The descriptor. It stays the caller's.
-        name: What a report of dropped lines calls it, and the thread is named after.
-        held: Bytes that may wait.
+        name: Its name in reports of dropped lines, and in the thread's name.
+        held: How many bytes may wait.
 
     Raises:
         RuntimeError: The system refuses another thread.
@@ -56,7 +57,7 @@ class Overflow(io.RawIOBase):
         self._thread.start()
 
     def writable(self) -> bool:
-        """Tell that it can be written to."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
@@ -64,7 +65,7 @@ class Overflow(io.RawIOBase):
         return self._number
 
     def isatty(self) -> bool:
-        """Tell whether the descriptor is a terminal's."""
+        """Return whether the descriptor is a terminal's."""
         return os.isatty(self._number)
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -82,7 +83,7 @@ class Overflow(io.RawIOBase):
         return len(piece)
 
     def drain(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds until all that was written before has gone; return whether it has."""
+        """Wait up to `timeout` seconds until all that was handed in before has been written; return whether it has."""
         if os.getpid() != self._process:
             return True
         gone = threading.Lock()
@@ -91,7 +92,7 @@ class Overflow(io.RawIOBase):
         return gone.acquire(timeout=max(0.0, timeout))
 
     def end(self) -> None:
-        """End the thread, after `drain`. From now on each thread writes for itself, and waits."""
+        """End the thread, after `drain`; from now on each thread writes by itself, and waits."""
         with self._lock:
             self._process = -1
             self._pieces.put(None)
@@ -99,7 +100,7 @@ class Overflow(io.RawIOBase):
 
     def _write_on(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
-            # A signal is to interrupt those that wait for it. Nor is this thread to be stopped by a terminal.
+            # Signals must go to other threads, which wait for them; and a terminal must not stop this thread.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while (item := self._pieces.get()) is not None:
             if isinstance(item, bytes):
@@ -133,10 +134,10 @@ class Overflow(io.RawIOBase):
 
 @contextlib.contextmanager
 def unhindered() -> Iterator[None]:
-    """Keep those who write to `sys.stdout` or `sys.stderr` from waiting, if it is a pipe, a socket or a terminal.
+    """Keep threads that write to `sys.stdout` or `sys.stderr` from waiting, if it is a pipe, a socket or a terminal.
 
-    Inside the block another stream stands in its place, also in the handlers of `logging` that write there. A file is
-    left alone, and so is a stream that somebody else has put there. At the end everything is as before, with one
+    Inside the block it is replaced by another stream, also in the handlers of `logging` that write there. A file is
+    left alone, and so is a stream that other code has put there. At the end everything is as before, with one
     exception: a stream that still cannot be written to stays replaced, since the next write would wait.
 
     On Windows the block changes nothing.
@@ -145,7 +146,7 @@ def unhindered() -> Iterator[None]:
     try:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            # Where there can be no further thread, things stay as they are.
+            # If no thread can be started, the stream stays as it is.
             with contextlib.suppress(OSError, RuntimeError):
                 if _may_wait(stream):
                     stream.flush()
@@ -161,9 +162,9 @@ def unhindered() -> Iterator[None]:
 
 
 def flush_or_discard(*streams: TextIO | None) -> None:
-    """Writes what `streams` hold back, and forgets what of it cannot be written.
+    """Write what `streams` have buffered, and discard what cannot be written.
 
-    Otherwise the interpreter tries once more at its end, fails, and makes the exit status 120; and multiprocessing
+    Otherwise the interpreter tries to write it at its end, fails, and makes the exit status 120; and multiprocessing
     tries before it starts a process, fails, and starts none.
     """
     for stream in streams:
@@ -176,7 +177,7 @@ def flush_or_discard(*streams: TextIO | None) -> None:
 
 
 def last_words() -> None:
-    """Write what can be written of `sys.stdout` and `sys.stderr`, before a process ends without further ado."""
+    """Write what can be written of `sys.stdout` and `sys.stderr`, before `os._exit` ends the process."""
     deadline = monotonic() + LAST_WORDS
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -195,7 +196,7 @@ def _may_wait(stream: Any) -> bool:
 
 def _overflowing(stream: TextIO, name: str) -> TextIO:
     overflow = Overflow(stream.fileno(), name)
-    # A raw stream will do: a text stream asks nothing more of what it writes to.
+    # A raw stream is enough: a text stream needs nothing more.
     return io.TextIOWrapper(
         overflow,
         encoding=stream.encoding,
@@ -220,7 +221,7 @@ def _replace(name: str, old: TextIO, new: TextIO) -> None:
         setattr(sys, name, new)
     loggers = [logging.getLogger(), *list(logging.root.manager.loggerDict.values())]
     handlers = {handler for logger in loggers for handler in getattr(logger, "handlers", ())}
-    # Those behind a `MemoryHandler`, or a `QueueListener`, belong to no logger.
+    # Handlers behind a `MemoryHandler`, or a `QueueListener`, belong to no logger.
     handlers |= {handler for reference in list(getattr(logging, "_handlerList", ())) if (handler := reference())}
     for handler in handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:

@@ -1,4 +1,4 @@
-"""How much of the processors the container leaves to this process: the CPU quota of its control groups, on Linux."""
+"""How many processors the container leaves to this process: the CPU quota of its control groups, on Linux."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Final
 
 INTERVAL: Final = 5.0
-"""Seconds for which what was read is taken to hold."""
+"""Seconds for which a quota that was read is used."""
 
 _SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors that say nothing about what could not be read."""
+"""Errors that say nothing about the file that could not be read."""
 
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
@@ -89,7 +89,7 @@ def _below(path: str, mounted: str) -> list[str]:
     above = [name for name in mounted.split("/") if name]
     names = [name for name in path.split("/") if name]
     below = names[len(above) :]
-    # In a namespace of its own a process may sit where the mount does not reach; what is mounted is its container's.
+    # In a control group namespace the path may lie outside the mount; then the mounted group is the container's.
     return [] if names[: len(above)] != above or ".." in below else below
 
 
@@ -125,13 +125,13 @@ def _no_quota() -> None:
 
 
 class Processors:
-    """How many processors the process may use: what is given to it, and no more than its container's quota.
+    """How many processors the process may use: those given to it, and no more than its container's quota.
 
     Any thread may use it.
 
     Args:
-        given: Tells how many are given to it; asked each time.
-        quota: Tells how many the quota comes to, or None; asked at most every `INTERVAL` seconds.
+        given: Returns how many are given to the process; called each time.
+        quota: Returns how many the quota amounts to, or None; called at most every `INTERVAL` seconds.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Processors:
             try:
                 quota = self._quota() or sys.maxsize
             except OSError:
-                # It is what it was, for all we know.
+                # Nothing new is known, so the last quota is used on.
                 quota = sys.maxsize if read is None else read[1]
             self._read = read = (now, quota)
         return max(1, min(self._given(), read[1]))

@@ -17,16 +17,16 @@ __all__ = ["EventLoop", "LoopFuture", "mailbox_of", "new_event_loop", "new_uvloo
 
 
 class _ShortWay:
-    """What is added to an event loop class: the short way to a pool, where there is one."""
+    """A mix-in for event loop classes: the short way to a pool, if the executor has one."""
 
     prefix = "asyncio"
-    """How the threads of a default executor are named that the loop makes for itself, as in the class added to."""
+    """The prefix of thread names of a default executor that the loop makes, as in the class that this is added to."""
 
     _default: Any = None
     _default_closed = False
 
     def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
-        """Has `func(*args)` run by an executor; the default one, an `AdaptiveExecutor`, is made on first use."""
+        """Have `func(*args)` run by an executor; the default one, an `AdaptiveExecutor`, is made on first use."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         given = self._default_pool() if executor is None else executor
@@ -34,7 +34,7 @@ class _ShortWay:
         if not isinstance(pool, AdaptiveExecutor) or type(pool).submit is not AdaptiveExecutor.submit:
             return self._long_way(executor, func, *args)
         if instrumented():
-            # It sees what is submitted there, as with any loop.
+            # A tracing tool sees what is submitted on the long way, as with any loop.
             return self._long_way(executor, func, *args)
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")
@@ -42,7 +42,7 @@ class _ShortWay:
 
     def _default_pool(self: Any) -> Any:
         if self._default_closed:
-            # The loop's own answer to that is an error.
+            # With None, the loop's own method raises the error for a loop whose executor is shut down.
             return None
         if self._default is None:
             self.set_default_executor(AdaptiveExecutor(thread_name_prefix=self.prefix))
@@ -52,12 +52,12 @@ class _ShortWay:
         return super().run_in_executor(*args)  # type: ignore[misc]  # of the class that this is added to
 
     def set_default_executor(self, executor: Any) -> None:
-        """Sets the executor for `run_in_executor(None, ...)`; see `asyncio.loop.set_default_executor`."""
+        """Set the executor for `run_in_executor(None, ...)`; see `asyncio.loop.set_default_executor`."""
         super().set_default_executor(executor)  # type: ignore[misc]  # of the class that this is added to
         self._default = executor
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        """Shuts the default executor down; see `asyncio.loop.shutdown_default_executor`."""
+        """Shut the default executor down; see `asyncio.loop.shutdown_default_executor`."""
         self._default_closed = True
         await super().shutdown_default_executor(*args, **kwargs)  # type: ignore[misc]  # of the class that this is added to
 
@@ -76,21 +76,21 @@ _uvloop_class: Any = None
 
 
 def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
-    """Returns an asyncio event loop with a fast `run_in_executor`, for `asyncio.run(..., loop_factory=new_event_loop)`.
+    """Return an asyncio event loop with a fast `run_in_executor`, for `asyncio.run(..., loop_factory=new_event_loop)`.
 
-    `run_in_executor`, `asyncio.to_thread` and whatever builds on them take the short way that `AdaptiveExecutor.run`
-    takes whenever the executor is an `AdaptiveExecutor`, and the ordinary way otherwise.
+    `run_in_executor`, `asyncio.to_thread` and everything built on them take the same short way as
+    `AdaptiveExecutor.run` if the executor is an `AdaptiveExecutor`, and the ordinary way otherwise.
 
     Args:
-        executor: The default executor; None for one that the loop makes on first use. The loop shuts it down when it
-            ends, as `asyncio.run` does with any.
+        executor: The default executor; None for one that the loop makes on first use. It is shut down when the loop
+            ends, as `asyncio.run` does with any default executor.
     """
     loop: asyncio.AbstractEventLoop = _with(executor, EventLoop())
     return loop
 
 
 def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
-    """Returns a uvloop event loop with a fast `run_in_executor`; see `new_event_loop`.
+    """Return a uvloop event loop with a fast `run_in_executor`; see `new_event_loop`.
 
     Raises:
         ImportError: uvloop is not installed.

@@ -7,9 +7,9 @@ never looks at the loop's executor. One line brings them all to a pool::
 
     ebbpool.anyio.install()
 
-From then on the pool's ceiling (`max_workers`, 256 unless told otherwise) is the limit wherever no limiter is given,
-in place of anyio's forty tokens. anyio's default limiter is not borrowed from any more, so that its `borrowed_tokens`
-stay at 0, and setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves it in force.
+From then on the pool's ceiling (`max_workers`, 256 by default) is the limit wherever no limiter is given, in place of
+anyio's forty tokens. Calls no longer borrow from anyio's default limiter, so its `borrowed_tokens` stay at 0, and
+setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves it in force.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TESTED: Final = {
     "anyio": ("4.10", "4.11", "4.12", "4.13", "4.14", "4.15", "4.16"),
     "trio": ("0.31", "0.32", "0.33", "0.34", "0.35"),
 }
-"""The releases this was tested on, each with its bug-fix releases."""
+"""The releases that this was tested on, each with its bug-fix releases."""
 
 METHOD: Final = "run_sync_in_worker_thread"
 PARAMETERS: Final = ["func", "args", "abandon_on_cancel", "limiter"]
@@ -49,11 +49,11 @@ ROOMS: Final = {"asyncio": "anyio._backends._asyncio", "trio": "anyio._backends.
 
 
 class UnsupportedVersion(RuntimeError):
-    """The installed anyio or trio is not one of those in `TESTED`, or lacks something they all have."""
+    """The installed anyio or trio is not one of those in `TESTED`, or lacks something that they all have."""
 
 
 class Installation:
-    """What `install` returns. As a context manager it uninstalls on the way out, unless that has been done by then.
+    """What `install` returns. As a context manager it uninstalls at the end, unless that has been done already.
 
     Attributes:
         keep_default_limiter: Whether calls without a limiter borrow from anyio's default one.
@@ -66,19 +66,19 @@ class Installation:
 
     @property
     def executor(self) -> AdaptiveExecutor:
-        """The pool the calls go to."""
+        """The executor that takes the calls."""
         return _shared_executor() if self._executor is None else self._executor
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Puts `new` in the place of an attribute, to be put back by `restore`."""
+        """Replace an attribute by `new`, until `restore` puts the old value back."""
         self.replaced.append((owner, name, vars(owner)[name], new))
         setattr(owner, name, new)
 
     def restore(self) -> None:
-        """Puts everything back.
+        """Put all replaced attributes back.
 
         Raises:
-            RuntimeError: Somebody else has replaced the same things since; nothing has changed.
+            RuntimeError: Other code has replaced the same attributes since; nothing has changed.
         """
         for owner, name, _, new in self.replaced:
             if vars(owner)[name] is not new:
@@ -105,7 +105,7 @@ _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
 _halves: dict[Any, Callable[..., Awaitable[Any]]] = {}
-"""For each of anyio's backend classes that has been checked, what runs calls for it."""
+"""The function that runs calls, for each of anyio's backend classes that has been checked."""
 
 
 async def run_sync(
@@ -115,7 +115,7 @@ async def run_sync(
     limiter: CapacityLimiter | None = None,
     executor: AdaptiveExecutor | None = None,
 ) -> T:
-    """Calls `func(*args)` in a worker and waits for what it returns, as `anyio.to_thread.run_sync` does.
+    """Call `func(*args)` in a worker and wait for what it returns, as `anyio.to_thread.run_sync` does.
 
     It can be used with asyncio, uvloop and trio, and needs neither `install` nor a loop of ebbpool's. The call sees a
     copy of the caller's context variables, and may use ``anyio.from_thread``.
@@ -125,13 +125,13 @@ async def run_sync(
     dropped. A native ``asyncio.Task.cancel`` leaves the call behind in any case.
 
     Args:
-        func: Called in a worker. With ``when_full="caller_runs"`` it may be called in the loop's own thread, from where
+        func: Called in a worker. With ``when_full="caller_runs"`` it may be called in the loop's own thread, in which
             ``anyio.from_thread`` does not work.
         args: Its arguments.
         abandon_on_cancel: Whether a cancelled task leaves a running call behind.
-        limiter: Borrowed from while the call is queued and runs. It is then the only limit: such a call goes ahead of
-            the queue, and beyond the executor's ceiling if need be, so that it never waits for calls without one. If
-            None, the executor's bounds are the limit.
+        limiter: The call borrows from it while it is queued and runs. It is then the only limit: such a call goes ahead
+            of the queue, and beyond the executor's ceiling if necessary, so that it never waits for calls without one.
+            If None, the executor's bounds are the limit.
         executor: The pool; if None the installed one, or one that is shared by the whole process.
 
     Raises:
@@ -153,7 +153,7 @@ async def run_sync(
 
 
 def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False) -> Installation:
-    """Makes `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
+    """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
     dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
@@ -168,9 +168,9 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
         A context manager that uninstalls.
 
     Raises:
-        RuntimeError: Something is installed already, be it the same executor; the message says what.
-        UnsupportedVersion: This anyio, or the trio that is in use, is not in `TESTED`. Nothing has changed. Where trio
-            comes into use later, the first call of anyio's there raises it.
+        RuntimeError: An executor is installed already, perhaps the same one; the message names it.
+        UnsupportedVersion: This anyio, or the trio that is in use, is not in `TESTED`. Nothing has changed. If trio
+            comes into use later, anyio's first call there raises it.
         TypeError: `executor` is no `AdaptiveExecutor`.
     """
     global _installed
@@ -195,10 +195,10 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
 
 
 def uninstall() -> None:
-    """Gives `anyio.to_thread.run_sync` back its own threads. Calls under way finish on the pool, which stays as it is.
+    """Give `anyio.to_thread.run_sync` back its own threads. Calls under way finish on the pool, which stays as it is.
 
     Raises:
-        RuntimeError: Nothing is installed, or somebody else has replaced the same functions since.
+        RuntimeError: Nothing is installed, or other code has replaced the same functions since.
     """
     global _installed
     with _lock:
@@ -228,7 +228,7 @@ def _redirect(installation: Installation, backend: Any) -> None:
 
 
 def _importer(installation: Installation) -> Callable[..., ModuleType]:
-    """What stands in for anyio's way to a backend, so that the trio half is there as soon as trio is."""
+    """Return a replacement for anyio's import of a backend, which redirects trio's as soon as it is imported."""
     load: Callable[..., ModuleType] = vars(_eventloop)["import_module"]
 
     def import_module(name: str, package: str | None = None) -> ModuleType:
@@ -261,10 +261,10 @@ def _check_executor(executor: Any) -> None:
 
 
 def _check(backend: Any) -> Callable[..., Awaitable[Any]]:
-    """Returns what runs calls for `backend`, after a look at whether this anyio is one that can be relied on.
+    """Return the function that runs calls for `backend`, after a check that this anyio is supported.
 
     Raises:
-        UnsupportedVersion: It is not.
+        UnsupportedVersion: It is not supported.
     """
     with _lock:
         if backend not in _halves:

@@ -1,7 +1,7 @@
 """How `ebbpool.anyio` runs calls for anyio's asyncio backend, on whatever loop asyncio runs on.
 
-What it does follows ``run_sync_in_worker_thread`` of ``anyio._backends._asyncio`` (MIT licence), of which it uses the
-cancel scope and the variables through which ``anyio.from_thread`` finds its way back.
+It follows ``run_sync_in_worker_thread`` of ``anyio._backends._asyncio`` (MIT licence), and uses its cancel scope and the
+variables through which ``anyio.from_thread`` finds its way back.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
-"""The attribute of an event loop that holds its `LoopState`: so they are garbage together."""
+"""The attribute of an event loop that holds its `LoopState`, so that both are collected together."""
 
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
-"""How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio tells it by that, too."""
+"""How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio itself recognises it by that."""
 
 task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
 
 
 class LoopState:
-    """What every call from one event loop needs."""
+    """The mailbox and the token that every call from one event loop needs."""
 
     __slots__ = ("mailbox", "token")
 
@@ -49,12 +49,12 @@ class LoopState:
 
 
 class CallFuture(asyncio.Future[Any]):
-    """Waits for the outcome of one call.
+    """The future on which a task waits for the outcome of one call.
 
     Attributes:
-        call: The call; None once nobody can cancel it any more.
+        call: The call; None once it can no longer be cancelled.
         shielded: Whether a cancellation by anyio has to wait until the call has ended, if it has begun.
-        relay: Where the outcome goes after such a cancellation.
+        relay: The future that gets the outcome after such a cancellation.
     """
 
     __slots__ = ("call", "relay", "shielded")
@@ -64,7 +64,7 @@ class CallFuture(asyncio.Future[Any]):
     relay: asyncio.Future[Any] | None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Gives up waiting for the call, and takes it off the queue; or says that the pool has cancelled it."""
+        """Give up waiting for the call, and take it off the queue; or set the error if the pool has cancelled it."""
         call, self.call = self.call, None
         if call is not None:
             if call.cancelled() and not self.done():
@@ -77,32 +77,32 @@ class CallFuture(asyncio.Future[Any]):
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:
-        """Drops what an abandoned call raised, as anyio does."""
+        """Drop the error of an abandoned call, as anyio does."""
 
 
 class Relay(CallFuture):
-    """A ticket that is cancelled already, and hands the outcome on to where the task waits now."""
+    """A ticket that is cancelled already, and hands the outcome on to the future for which the task waits now."""
 
     __slots__ = ()
 
     relay: asyncio.Future[Any]
 
     def done(self) -> bool:
-        """Whether the task has been cancelled natively meanwhile."""
+        """Return whether the future that the task waits for is done: a native cancellation has come meanwhile."""
         return self.relay.done()
 
     def set_result(self, result: Any, /) -> None:
-        """Hands it on."""
+        """Hand the result on."""
         self.relay.set_result(result)
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        """Hands it on."""
+        """Hand the error on."""
         self.relay.set_exception(exception)
 
 
 @coroutine
 def turn() -> Generator[None, None, None]:
-    """Gives other tasks a turn, as `asyncio.sleep(0)` does."""
+    """Give other tasks a turn, as `asyncio.sleep(0)` does."""
     yield
 
 
@@ -116,9 +116,9 @@ async def run_sync(
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
 
-    anyio has the task wait in a shield. Here the shield is raised by the first cancellation, for most calls never see
-    one: if the call still waits for capacity then, the cancellation goes through, as it does with anyio where a call
-    waits for a token.
+    anyio has the task wait in a shielded scope. Here the scope is made only at the first cancellation, because most
+    calls are never cancelled. If the call still waits for capacity then, the cancellation goes through, as it does with
+    anyio for a call that waits for a token.
     """
     if limiter is not None:
         async with limiter:
@@ -135,12 +135,12 @@ async def run_sync(
     try:
         return await ticket
     except CancelledError:
-        # If a native cancellation has come with it, which asyncio folds into one error, that one goes through.
+        # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
         if ticket.relay is None or task.cancelling() > requests + 1:
             raise
         relay = ticket.relay
     finally:
-        # The ticket holds the error, whose traceback holds this frame.
+        # Breaks a cycle: the ticket holds the error, whose traceback holds this frame.
         del ticket
     try:
         with CancelScope(shield=True):
@@ -174,7 +174,7 @@ def _start(
 
 
 def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Runs the call, in a worker; or in the loop's own thread, from where there is no way back to wait for."""
+    """Run the call, in a worker; or in the loop's own thread, from which it cannot wait for the loop."""
     if LIBRARY is not None and LIBRARY.get() is not None:
         LIBRARY.set(None)
     if running_loop() is not None:

@@ -1,7 +1,7 @@
 """How `ebbpool.anyio` runs calls for anyio's trio backend. Imported only where trio runs.
 
-What it does follows ``trio/_threads.py`` (MIT and Apache licences), of which it uses the variables through which
-``trio.from_thread`` finds its way back, and the messages it sends.
+It follows ``trio/_threads.py`` (MIT and Apache licences), and uses the variables through which ``trio.from_thread``
+finds its way back, and the messages that it sends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class RunState:
-    """What every call from one run of trio needs."""
+    """The mailbox, tokens and counter that every call from one run of trio needs."""
 
     __slots__ = ("active", "mailbox", "token", "trio_token")
 
@@ -49,7 +49,7 @@ class RunState:
         self.trio_token = current_trio_token()
         self.token = token_for(TrioBackend, self.trio_token)
         self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon)
-        # What ``trio.testing.wait_all_threads_completed`` counts.
+        # The counter of ``trio.testing.wait_all_threads_completed``.
         try:
             self.active = _active_threads_local.get()
         except LookupError:
@@ -61,15 +61,15 @@ _state: RunVar[RunState] = RunVar("ebbpool.anyio")
 
 
 class TrioCall:
-    """Waits for the outcome of one call, in trio's thread.
+    """The ticket of one call, whose outcome a task waits for in trio's thread.
 
     Attributes:
         state: The run it belongs to.
         abandon: Whether a cancelled task leaves a running call behind.
-        task: Whom to wake, in the list in which trio's messages from the worker look for it.
+        task: The task to wake, in the list in which trio's messages from the worker look for it.
         cancel_with: What raises `trio.Cancelled`, once the task is cancelled; in the list where trio looks for it.
         call: The call.
-        limiter: Where `self` has borrowed a token, to be given back when the call is over.
+        limiter: The limiter from which `self` has borrowed a token, to be given back when the call is over.
         value: What the call returned.
         error: What it raised.
     """
@@ -88,25 +88,25 @@ class TrioCall:
         self.error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether nothing depends on the call any more."""
+        """Return whether the task no longer waits and no token is borrowed."""
         return self.task[0] is None and self.limiter is None
 
     def set_result(self, value: Any) -> None:
-        """Wakes the task."""
+        """Wake the task."""
         self.value = value
         self._wake()
 
     def set_exception(self, error: BaseException) -> None:
-        """Wakes the task."""
+        """Wake the task."""
         self.error = error
         self._wake()
 
     def cancel(self) -> None:
-        """Wakes the task: the pool has cancelled the call."""
+        """Wake the task: the pool has cancelled the call."""
         self.set_exception(concurrent.futures.CancelledError(CANCELLED))
 
     def abandoned(self, error: BaseException) -> None:
-        """Drops what an abandoned call raised, as trio does."""
+        """Drop the error of an abandoned call, as trio does."""
 
     def _wake(self) -> None:
         self._give_back()
@@ -121,12 +121,12 @@ class TrioCall:
             try:
                 limiter.release_on_behalf_of(self)
             except BaseException as error:
-                # As in trio: a limiter may be anybody's, and its error takes the place of the outcome.
+                # As in trio: a limiter may be the user's own, and its error replaces the outcome.
                 error.__context__ = self.error
                 self.error = error
 
     def abort(self, raise_cancel: Any) -> Abort:
-        """Trio asks whether the task may be cancelled: yes, if the call waits for capacity, or may be abandoned."""
+        """Answer trio whether the task may be cancelled: if the call waits for capacity, or may be abandoned."""
         self.cancel_with[0] = raise_cancel
         withdrawn = self.call.withdraw(True)
         if withdrawn:
@@ -188,12 +188,12 @@ async def run_sync(
             return ticket.value
         raise error
     finally:
-        # The error's traceback holds this frame and that of `_perform`, and with them the ticket.
+        # Breaks a cycle: the error's traceback holds this frame and that of `_perform`, and with them the ticket.
         ticket.error = error = message = None
 
 
 def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Runs the call, in a worker; or in trio's own thread, from where there is no way back to wait for."""
+    """Run the call, in a worker; or in trio's own thread, from which it cannot wait for trio."""
     if LIBRARY is not None and LIBRARY.get() is not None:
         LIBRARY.set(None)
     if in_trio_run():

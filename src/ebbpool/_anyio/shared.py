@@ -1,4 +1,4 @@
-"""What the two halves of `ebbpool.anyio` share."""
+"""What the modules for the two backends of `ebbpool.anyio` share."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from contextvars import ContextVar
 
 LIBRARY: ContextVar[str | None] | None
-"""In which library an async caller is, where sniffio keeps track of it. Nobody is in a worker."""
+"""sniffio's variable for the async library of the caller, if sniffio is installed. In a worker there is none."""
 try:
     from sniffio import current_async_library_cvar as LIBRARY
 except ImportError:
     LIBRARY = None
 
 BACKEND_IS_APART: Final = not hasattr(anyio.lowlevel, "EventLoopToken")
-"""Whether a worker is told the backend in a variable of its own, as before anyio 4.11."""
+"""Whether a worker gets the backend in a variable of its own, as before anyio 4.11."""
 
 CANCELLED: Final = "the pool cancelled the call before it began"
 
 
 def token_for(backend: Any, native: Any) -> Any:
-    """Returns what ``anyio.from_thread`` takes for `native`, a loop or a trio token, of `backend`."""
+    """Return the token that ``anyio.from_thread`` uses for `native`, a loop or a trio token, of `backend`."""
     return native if BACKEND_IS_APART else anyio.lowlevel.EventLoopToken(backend, native)
 
 
 def call_in_line(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Calls `func` without the way back to the loop; what it raises can leave a coroutine."""
+    """Call `func` without a way back to the loop; turn StopIteration into an error that a coroutine can raise."""
     try:
         return func(*args)
     except StopIteration as error:
