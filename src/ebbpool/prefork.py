@@ -1,7 +1,7 @@
 """Several processes that serve one address, each with a pool of its own, under a watchdog.
 
-The parent binds once and keeps the socket open for ever, so that no connection is refused while children die. It needs
-a function that any process can import, and a guarded main module, as `multiprocessing` does:
+The parent binds once and keeps the socket open, so that no connection is refused while children die. It needs a
+function that any process can import, and a guarded main module, as `multiprocessing` does:
 
 ```python
 from http.server import SimpleHTTPRequestHandler
@@ -18,7 +18,7 @@ if __name__ == "__main__":
     raise SystemExit(prefork.run(serve, bind=("127.0.0.1", 8000)))
 ```
 
-Signals to the parent, after gunicorn's habits:
+Signals to the parent, as in gunicorn:
 
 | signal | what happens |
 |---|---|
@@ -30,12 +30,13 @@ Signals to the parent, after gunicorn's habits:
 Windows knows neither SIGQUIT, SIGHUP, SIGTTIN nor SIGTTOU, and its SIGTERM kills the parent before it can do anything:
 the children notice that, and stop gracefully by themselves. Ctrl-C and Ctrl-Break do what SIGINT does.
 
-Children are started by multiprocessing's fork server, or spawned, and never forked from this process. What is forked
-from a child, or from the parent, has the handlers of signals that were there before, and no part in any of this.
+Children are started by multiprocessing's fork server, or spawned, and never forked from this process. A process that
+is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
 
-What happens is logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
-Whatever is in order has the level INFO, which Python shows only if logging is set up to. While `run` runs, `sys.stdout`
-and `sys.stderr` hold nobody up, in the parent and in the children: if nobody reads them, lines are dropped and counted.
+Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
+Normal events have the level INFO, which Python shows only if logging is set up for that. While `run` runs, writing to
+`sys.stdout` and `sys.stderr` never waits, in the parent and in the children: if they are not read, lines are dropped
+and counted.
 """
 
 from __future__ import annotations
@@ -73,29 +74,30 @@ def run(
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
 ) -> int:
-    """Runs `serve` in several processes until a signal says stop. Main thread only.
+    """Run `serve` in several processes until a signal ends it. Main thread only.
 
     A child that dies is replaced: at once if it had served for a quarter of a second, otherwise after a delay that
-    doubles from 0.1 to 10 seconds. If no child of the first ones ever gets ready, that is the end: what fails at start
-    fails again, and whoever started this ought to know.
+    doubles from 0.1 to 10 seconds. If none of the first children ever gets ready, `run` gives up and returns
+    `NEVER_STARTED`.
 
     If the parent dies, the children stop by themselves, gracefully.
 
     Args:
-        serve: Called with a `Child` in each process; picklable. It is to call `Child.ready` once it serves, to return
-            once `Child.stopping` is set, and best leaves all of that to `Child.serve`.
+        serve: Called with a `Child` in each process; picklable. It has to call `Child.ready` once it serves, and to
+            return once `Child.stopping` is set. `Child.serve` does all of that.
         bind: ``(host, port)``, ``"host:port"``, ``"[host]:port"``, ``"unix:path"``, or a bound socket, which stays the
             caller's. The file that a dead server left at `path` is removed.
-        processes: How many; one per available processor if None.
+        processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
         reuse_port: Whether each child has a listening socket of its own (``SO_REUSEPORT``), among which the kernel
-            spreads connections evenly whoever is busy. Then a connection waits for the very child it was dealt to, and
-            for its replacement if it dies; those that wait for a child that SIGTTOU takes away are lost.
+            spreads connections evenly, without regard to which child is busy. A connection then waits for the child
+            that it was given to, or for its replacement if that dies; those that wait for a child that SIGTTOU ends are
+            lost.
         context: "forkserver" or "spawn"; None for the first of these that the system has.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
-        start_timeout: Seconds that a child may take to get ready before it is killed; as long, and three seconds at
-            least, may the fork server take to answer. One that does not is killed as well, and replaced.
+        start_timeout: Seconds that a child may take to get ready before it is killed. The fork server may take as long
+            to answer, and at least three seconds; otherwise it is killed, and replaced.
 
     Returns:
         The exit status: `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
@@ -103,9 +105,8 @@ def run(
 
     Raises:
         TypeError: An argument is of the wrong type, or `serve` cannot be pickled; no process was started.
-        ValueError: An argument is out of range, `bind` cannot be encoded, or `serve` is where no other process can
-            import it.
-        OSError: The address is taken, or cannot be had; no process was started.
+        ValueError: An argument is out of range, `bind` cannot be encoded, or no other process can import `serve`.
+        OSError: The address is taken, or cannot be bound; no process was started.
         RuntimeError: This is not the main thread, or the main module is being imported by a child.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -147,7 +148,7 @@ def _check_importable(serve: Any) -> None:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     name = "" if spec is None else spec.name
-    # multiprocessing imports the main module in a child, but neither a package's nor one that came from no file.
+    # multiprocessing imports the main module in a child, except that of a package, or one that has no file.
     lacking = name.endswith("__main__") or (not name and getattr(main, "__file__", None) is None)
     if lacking and b"__main__" in pickled:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""What `ebbpool.prefork` is made of; it knows no pool."""
+"""The parts of `ebbpool.prefork`; they know nothing of pools."""

@@ -1,4 +1,4 @@
-"""Where the children of `ebbpool.prefork` listen: addresses, checked, and the sockets that the parent keeps open."""
+"""Where the children of `ebbpool.prefork` listen: checks of addresses, and the sockets that the parent keeps open."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ UNIX: Final = "unix:"
 
 
 def address_of(bind: Any) -> str | tuple[str, int] | socket.socket:
-    """Returns `bind` as the path of a Unix socket, a host and a port, or the socket it is.
+    """Return `bind` as the path of a Unix socket, as a host and a port, or as the socket that it is.
 
     Raises:
-        TypeError: It is of the wrong type.
-        ValueError: It names no address, or is a socket that nobody can connect to.
+        TypeError: `bind` is of the wrong type.
+        ValueError: `bind` names no address, or is a socket to which no client can connect.
     """
     if isinstance(bind, socket.socket):
         return _bound(bind)
@@ -75,8 +75,8 @@ def _bound(listener: socket.socket) -> socket.socket:
 class Handed:
     """A listening socket on its way to a child; it is non-blocking when the child makes a socket of it.
 
-    PyPy makes every descriptor blocking of which it makes a socket, for all processes that share it: one that was about
-    to accept what another one took would hang.
+    When PyPy makes a socket of a descriptor, it makes the descriptor blocking for all processes that share it. A
+    process that is about to accept a connection that another one takes would hang.
     """
 
     def __init__(self, listener: Any) -> None:
@@ -87,7 +87,7 @@ class Handed:
 
 
 def received(pickled: bytes) -> Any:
-    """Returns the socket of a `Handed`. The child has no other thread yet, which might make sockets meanwhile."""
+    """Return the socket of a `Handed`, in a child that has no other thread yet: one might make sockets meanwhile."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(0)
     try:
@@ -97,7 +97,7 @@ def received(pickled: bytes) -> Any:
 
 
 def shown(listener: socket.socket) -> str:
-    """Returns the address of `listener` as one would write it."""
+    """Return the address of `listener` as one would write it."""
     name = listener.getsockname()
     if not isinstance(name, tuple):
         return UNIX + os.fsdecode(name)
@@ -117,7 +117,7 @@ class Listeners:
     Raises:
         TypeError: `bind` is of the wrong type.
         ValueError: `bind` names no address, one that cannot be encoded, or one that does not go with `reuse_port`.
-        OSError: The address is taken, or cannot be had.
+        OSError: The address is taken, or cannot be bound.
     """
 
     def __init__(self, bind: Bind, backlog: int, reuse_port: bool) -> None:
@@ -140,7 +140,8 @@ class Listeners:
             else:
                 self._family, self._address = _resolve(*address)
                 if reuse_port:
-                    # With SO_REUSEPORT one joins whoever listens there so: a stranger has to be noticed first.
+                    # A socket with SO_REUSEPORT joins others that listen at the address with it. Bind once without it,
+                    # to notice if another program listens there.
                     with self._inet(False) as probe:
                         self._address = probe.getsockname()
                 self._first = self._own[0] = self._listening(self._inet(reuse_port))
@@ -151,10 +152,10 @@ class Listeners:
         return shown(self._first)
 
     def of(self, number: int) -> socket.socket:
-        """Returns the socket that child `number` listens on.
+        """Return the socket that child `number` listens on.
 
         Raises:
-            OSError: It had to be opened, and could not.
+            OSError: The socket had to be opened, and could not be.
         """
         if not self._reuse_port:
             return self._first
@@ -163,13 +164,13 @@ class Listeners:
         return self._own[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Closes the sockets of numbers that nobody serves any more."""
+        """Close the sockets of all numbers but these."""
         if self._reuse_port:
             for number in [number for number in self._own if number and number not in numbers]:
                 self._own.pop(number).close()
 
     def close(self) -> None:
-        """Closes the sockets that were opened here, and removes the file of a Unix socket."""
+        """Close the sockets that were opened here, and remove the file of a Unix socket."""
         for listener in self._own.values():
             listener.close()
         if self._file is not None:
@@ -228,10 +229,10 @@ def _resolve(host: str, port: int) -> tuple[int, Any]:
 
 
 def _remove_stale(path: str) -> None:
-    """Removes the socket file that a dead server left behind.
+    """Remove the socket file that a dead server left behind.
 
     Raises:
-        OSError: Somebody listens there, or it is no socket.
+        OSError: Another process listens there, or the file is no socket.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -255,13 +256,13 @@ def _remove_stale(path: str) -> None:
 
 @contextlib.contextmanager
 def _explained(bind: Bind) -> Iterator[None]:
-    """Makes an error say which address could not be had, or cannot be one."""
+    """Make errors name the address that could not be bound, or that cannot be one."""
     try:
         yield
     except socket.gaierror as error:
         raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
     except OSError as error:
-        # Of a path that is too long only the text tells.
+        # The error for a path that is too long has no number.
         number = error.errno or errno.ENAMETOOLONG
         raise OSError(number, f"cannot listen on {bind!r}: {error.strerror or error}") from None
     except UnicodeError as error:

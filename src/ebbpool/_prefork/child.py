@@ -1,6 +1,6 @@
-"""What a child process of `ebbpool.prefork` is and does.
+"""A child process of `ebbpool.prefork`.
 
-It is imported before the child accepts anything, so it imports little.
+This module is imported before the child accepts connections, so it imports little.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ FROM_THE_PARENT: Final = tuple(
 IGNORED: Final = tuple(number for number in FROM_THE_PARENT if number.name not in ("SIGQUIT", "SIGTERM"))
 
 LAST_WORD: Final = 1.0
-"""Seconds for which a child outlives its deadline, so that its parent, if it has one, is first to end it."""
+"""Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
-"""Share of the time left that a server gets to finish, so that it can still say what it could not finish."""
+"""Share of the time left that a server gets to finish, so that it can still report what it could not finish."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class Terms:
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two signs of life; None if nobody wants any."""
+        """Seconds between two signs of life; None if none are needed."""
         interval = self.heartbeat_timeout / 4
         return interval if interval <= threading.TIMEOUT_MAX else None
 
 
 class Server(Protocol):
-    """What `Child.serve` asks of a server: socketserver's servers, and those of ebbpool, have it."""
+    """The part of a server that `Child.serve` needs: socketserver's servers, and those of ebbpool, have it."""
 
     def serve_forever(self, poll_interval: float = ...) -> None:
-        """Serves until `shutdown` is called."""
+        """Serve until `shutdown` is called."""
 
     def shutdown(self) -> None:
-        """Makes `serve_forever` return."""
+        """Make `serve_forever` return."""
 
     def server_close(self) -> None:
-        """Finishes."""
+        """Close the server, and wait for what it has begun."""
 
     def service_actions(self) -> None:
-        """Is called once in each turn of the loop."""
+        """Do what there is to do once in each turn of the loop, which calls this."""
 
 
 class Child:
@@ -104,19 +104,19 @@ class Child:
         self._signals: OwnSignals | None = None
 
     def ready(self) -> None:
-        """Tells the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
+        """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
         self._tell(READY)
 
     def beat(self) -> None:
-        """Tells that the serving loop turns. It costs next to nothing: call it in each turn.
+        """Tell that the serving loop turns. It costs next to nothing: call it in each turn.
 
-        A process that never calls it is held to its interpreter being alive only. One that has called it is killed
-        and replaced if it does not do so for `heartbeat_timeout` seconds.
+        Of a process that never calls it, only the interpreter has to be alive. One that has called it is killed and
+        replaced if it does not call it again for `heartbeat_timeout` seconds.
         """
         self._turns += 1
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` without arguments, once, when this process is to stop; at once if that has been said.
+        """Have `callback()` called, once, when this process is to stop; at once if it is to stop already.
 
         It runs in a thread of its own, never in the main thread, one callback after another. What it raises is logged.
         """
@@ -127,14 +127,14 @@ class Child:
         threading.Thread(target=_call, args=(callback,), name="ebbpool-prefork-stop", daemon=True).start()
 
     def serve(self, server: Server) -> None:
-        """Runs `server` until this process is to stop, then closes it, within the deadline.
+        """Run `server` until this process is to stop, then close it, within the deadline.
 
-        The server is one of `socketserver`'s kind. Its loop is what the heartbeat is about: it has to call
+        The server is one of `socketserver`'s kind. The heartbeat comes from its loop, which has to call
         `service_actions` in each turn, as the standard library's does. If it has a `shutdown_timeout`, in seconds,
         that is lowered to what is left of the deadline.
 
         Raises:
-            TimeoutError: From the server: handlers were still running when the time was over.
+            TimeoutError: From the server: handlers were still running at its time-out.
         """
         actions = server.service_actions
 
@@ -159,8 +159,8 @@ class Child:
             server.server_close()
 
     def _begin(self) -> None:
-        """Begins to listen to the parent and to signals. In the main thread."""
-        # No SIG_IGN: programs that this process starts would inherit it.
+        """Begin to listen to the parent and to signals. Main thread only."""
+        # Not SIG_IGN, which programs that this process starts would inherit.
         if os.name == "posix":
             self._bell = os.pipe()
             for end in self._bell:
@@ -176,25 +176,25 @@ class Child:
         self._thread.start()
 
     def _forsake(self) -> None:
-        """In a process that was forked from this one, which has nothing to tell, and nobody to obey."""
+        """In a process that was forked from this one: drop the pipes to the parent, which is not its parent."""
         bell, self._bell = self._bell, None
         for end in bell or ():
             os.close(end)
         self._signals = None
         self._line.close()
-        # A thread that does not exist there may have held a lock of these.
+        # A thread that does not exist in the forked process may have held one of these locks.
         self._lock = threading.Lock()
         self.stopping, self._called_back = threading.Event(), threading.Event()
         self._called_back.set()
 
     def _ring(self, number: int, frame: object) -> None:
-        # In the main thread, in the midst of anything, perhaps of `stopping.wait`: an Event must not be set here.
+        # A signal handler may interrupt the main thread in `stopping.wait`, so it must not set an Event.
         if self._bell is not None:
             with contextlib.suppress(OSError):
                 os.write(self._bell[1], bytes([number]))
 
     def _attend(self) -> None:
-        """The thread that listens, and gives the signs of life."""
+        """Listen to the parent, and send the signs of life; in a thread of its own."""
         told = -1
         warned = False
         interval = self._terms.interval
@@ -222,7 +222,7 @@ class Child:
         try:
             return self._line.recv_bytes() == STOP
         except (EOFError, OSError):
-            # The parent is gone. Code that has a handler of its own for SIGTERM has to hear of it, too.
+            # The parent is gone. SIGTERM tells code that has a handler of its own for that.
             if os.name == "posix":
                 ident = threading.main_thread().ident
                 assert ident is not None
@@ -232,9 +232,9 @@ class Child:
 
     def _stop(self) -> None:
         self._leave()
-        # A callback may block: the deadline does not wait for it.
+        # In a thread of its own: a callback may block, and the deadline must be kept.
         threading.Thread(target=self._call_back, name="ebbpool-prefork-stop", daemon=True).start()
-        # Nobody else ends a process whose parent is gone.
+        # This process ends itself at the deadline: if the parent is gone, no other process would.
         pause = threading.Event()
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             pause.wait(min(left, threading.TIMEOUT_MAX))
@@ -261,7 +261,7 @@ class Child:
         self._ring(signal.SIGTERM, None)
 
     def _tell(self, message: bytes) -> None:
-        # A parent that is gone is noticed by the thread that listens.
+        # Errors are ignored: the thread that listens notices if the parent is gone.
         with self._lock, contextlib.suppress(OSError):
             self._line.send_bytes(message)
 
@@ -276,7 +276,7 @@ class Child:
 
 
 def log(level: int, fields: dict[str, object], detail: str = "") -> None:
-    """Writes ``key=value`` pairs as one line; `fields` are the attributes of the record as well."""
+    """Log ``key=value`` pairs as one line; `fields` are also attributes of the record."""
     LOGGER.log(level, "%s%s", " ".join(f"{key}={_value(value)}" for key, value in fields.items()), detail, extra=fields)
 
 
@@ -286,7 +286,7 @@ def _value(value: object) -> str:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Handles a signal that is the parent's to decide about."""
+    """Do nothing: the parent decides about this signal."""
 
 
 def _call(callback: Callable[[], object]) -> None:
@@ -303,7 +303,7 @@ def main(
     line: Connection,
     terms: Terms,
 ) -> None:
-    """Runs one child, in its main thread, from its start to its end."""
+    """Run one child, in its main thread, from its start to its end."""
     with unhindered():
         child = Child(listener, number, line, terms)
         child._begin()
@@ -316,7 +316,6 @@ def main(
             # The thread that listens ends this process if a callback takes too long.
             child._called_back.wait()
         if child._signals is not None:
-            # A spawned process gives the handlers up long before its end, and would be killed by a signal that comes
-            # late.
+            # A spawned process drops its handlers well before its end, and a late signal would kill it.
             child._signals.ignore()
     flush_or_discard(sys.stdout, sys.stderr)

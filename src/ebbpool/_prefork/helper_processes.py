@@ -1,4 +1,4 @@
-"""multiprocessing's helper processes, on which the parent of `ebbpool.prefork` depends: started, and put right."""
+"""multiprocessing's helper processes, on which the parent of `ebbpool.prefork` depends: their start, and repairs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 PRELOADED: Final = ["ebbpool._prefork.child", "ebbpool.socketserver"]
-"""What the fork server imports, once, for all children. None of it starts a thread, and none of it is the user's."""
+"""What the fork server imports, once, for all children. None of it starts a thread, and none of it is user code."""
 PROMPT: Final = 1.0
-"""Seconds within which the fork server answers. After that it is continued, lest somebody has stopped it."""
+"""Seconds within which the fork server should answer. After that it is continued, because it may have been stopped."""
 PATIENCE: Final = 3.0
-"""Seconds after which a fork server that does not answer is killed, if somebody is in a hurry."""
+"""Seconds after which a fork server that does not answer is killed, if the parent has been told to stop."""
 GLANCE: Final = 0.25
-"""Seconds between two looks at a start that takes its time."""
+"""Seconds between two looks at a start that is under way."""
 
 
 def start_helpers(context: SpawnContext | ForkServerContext) -> None:
-    """Starts what multiprocessing starts by itself otherwise, so that signals to the process group do not end it."""
+    """Start the helpers with signals blocked, so that signals to the process group do not end them."""
     if os.name != "posix":
         return
     from multiprocessing import forkserver, resource_tracker
 
-    # The tracker's start unblocks two of these signals, so it has a turn of its own.
+    # The tracker's start unblocks two of these signals, so it has a block of its own.
     with blocked():
         resource_tracker.ensure_running()
     if context.get_start_method() == "forkserver":
@@ -44,7 +44,7 @@ def start_helpers(context: SpawnContext | ForkServerContext) -> None:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Keeps the parent's signals from a new process until it can handle them: it inherits the mask."""
+    """Block the parent's signals, so that a new process, which inherits the mask, gets none before it handles them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -56,28 +56,28 @@ def blocked() -> Iterator[None]:
 
 
 def continue_server() -> None:
-    """Continues the fork server, if it was stopped. That it runs does not matter."""
+    """Continue the fork server, if it was stopped; no harm is done if it runs."""
     _signal_server(signal.SIGCONT, "fork_server_silent")
 
 
 def kill_server() -> None:
-    """Kills the fork server; the next start makes another one. What it has started lives on.
+    """Kill the fork server; the next start makes another one. Processes that it has started live on.
 
-    Whoever waits for an answer of it gets an `EOFError` or an `OSError`, and 255 for the exit code of a child.
+    A thread that waits for its answer gets an `EOFError` or an `OSError`, and 255 as the exit code of a child.
     """
     _signal_server(signal.SIGKILL, "fork_server_killed")
 
 
 @contextlib.contextmanager
 def answered(limit: float, hurried: Callable[[], bool]) -> Iterator[None]:
-    """Bounds the wait for the fork server in a block: it is continued after a second, and killed if that was in vain.
+    """Bound the wait for the fork server in a block: continue it after a second, and kill it if that does not help.
 
     Args:
         limit: Seconds until it is killed, `PATIENCE` at least.
-        hurried: Tells, in a thread of its own, that `PATIENCE` is all there is.
+        hurried: Called in a thread of its own; returns whether to kill it after `PATIENCE` already.
     """
     over = threading.Event()
-    # It is here that signals are noticed which the block keeps from the main thread.
+    # Started before `blocked` is entered: this thread receives the signals that are blocked in the main thread.
     watch = threading.Thread(target=_watch, args=(over, limit, hurried), name="ebbpool-prefork-watch", daemon=True)
     watch.start()
     try:
@@ -88,7 +88,7 @@ def answered(limit: float, hurried: Callable[[], bool]) -> Iterator[None]:
 
 
 def _watch(over: threading.Event, limit: float, hurried: Callable[[], bool]) -> None:
-    # Looks are counted and not seconds: while all of this program is stopped nobody can answer.
+    # Looks are counted, and not seconds, because time in which the whole program was stopped must not count.
     looks = 0
     while not over.wait(GLANCE):
         looks += 1

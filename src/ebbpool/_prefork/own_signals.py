@@ -1,7 +1,6 @@
-"""Signals that one process handles, and the processes that are forked from it do not.
+"""Signals that one process handles, and processes forked from it do not.
 
-A fork inherits the handlers and the wakeup descriptor of the process it comes from: a signal for the one would be heard
-by the other.
+A forked process inherits the handlers and the wakeup descriptor, so a signal for it would be reported to its parent.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ Handler: TypeAlias = Callable[[int, Any], object]
 class OwnSignals:
     """Handlers of signals, and a wakeup descriptor, of this process alone.
 
-    A process that is forked from this one (`os.fork`, `pty.fork`, multiprocessing's "fork") has the handlers that were
-    there before, except where somebody has put others in the place of these; no signal reaches it until then.
+    In a process that is forked from this one (`os.fork`, `pty.fork`, multiprocessing's "fork") the handlers from before
+    are put back, except where other code has replaced these; the signals are blocked there until that is done.
 
     Args:
-        handlers: What handles which number.
+        handlers: The handler of each number.
         wakeup: A descriptor that does not block; the numbers of signals are written to it.
-        forsake: Called in a forked process, with every signal of `handlers` blocked, by its only thread; it is to close
-            what belongs to the process it comes from.
+        forsake: Called in a forked process, with every signal of `handlers` blocked, by its only thread; it has to
+            close the descriptors that belong to the parent.
     """
 
     def __init__(self, handlers: Mapping[int, Handler], wakeup: int, forsake: Callable[[], object]) -> None:
@@ -38,7 +37,7 @@ class OwnSignals:
         self._wakeup_before = -1
 
     def install(self) -> None:
-        """Begins to handle signals. Main thread only."""
+        """Begin to handle signals. Main thread only."""
         _watch_forks()
         _owners.append(self)
         self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
@@ -46,24 +45,24 @@ class OwnSignals:
             self._before[number] = signal.signal(number, handler)
 
     def release(self) -> None:
-        """Makes every handler what it was. Main thread only."""
+        """Put back the handlers from before. Main thread only."""
         for number in self._before:
             self._restore(number)
         signal.set_wakeup_fd(self._wakeup_before)
         _owners.remove(self)
 
     def ignore(self) -> None:
-        """Ignores the signals to the end of this process, which the interpreter cannot handle any more. Main thread."""
+        """Ignore the signals until this process ends, when the interpreter can no longer handle them. Main thread."""
         for number in self._mine():
             signal.signal(number, signal.SIG_IGN)
 
     def forsake(self) -> None:
-        """In a forked process: leaves the signals to what they did before."""
+        """In a forked process: put back the handlers from before."""
         for number in self._mine():
             self._restore(number)
         wakeup = signal.set_wakeup_fd(-1)
         if wakeup not in (-1, self._wakeup):
-            # Somebody else's, of a loop perhaps that took the signals over.
+            # The descriptor of other code, perhaps of an event loop that took the signals over.
             with contextlib.suppress(OSError, ValueError):
                 signal.set_wakeup_fd(wakeup)
         self._forsake()
@@ -89,7 +88,7 @@ def _watch_forks() -> None:
 
 
 def _before_fork() -> None:
-    # A signal that came between the fork and the change of handlers would go to the wrong process.
+    # Blocked, because a signal between the fork and the change of handlers would be reported to the wrong process.
     if _owners:
         numbers = frozenset[int]().union(*(owner.numbers for owner in _owners))
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)

@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 OURS: Final = FROM_THE_PARENT + ((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD") else ())
 TO_STOP: Final = tuple(number for number in OURS if number.name in ("SIGBREAK", "SIGINT", "SIGQUIT", "SIGTERM"))
-"""Those after which nobody waits for long."""
+"""Signals after which a fork server that does not answer is killed early."""
 LONGEST_WAIT: Final = 3600.0
 SERVER_DIED: Final = 255
-"""What multiprocessing gives as the exit code of every process whose fork server has died."""
+"""The exit code that multiprocessing reports for every process whose fork server has died."""
 
 
 def context_of(name: str | None) -> SpawnContext | ForkServerContext:
-    """Returns multiprocessing's context of that name; for None the one in which a child is replaced soonest.
+    """Return multiprocessing's context of that name; for None the one in which a child is replaced soonest.
 
     Raises:
-        TypeError: It is no name.
-        ValueError: It is one that this system does not have, or "fork".
+        TypeError: `name` is no string.
+        ValueError: `name` is "fork", or that of a context which this system does not have.
     """
     known = [method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods()]
     if name is None:
@@ -74,20 +74,20 @@ class _Process:
     watched: bool = True
     """Whether multiprocessing's sentinel still means something."""
     due: float = math.inf
-    """When to ask why its end is not reported: it was killed, or its end of the pipe was closed."""
+    """When to find out why its end is not reported: it was killed, or its end of the pipe was closed."""
     asked: bool = False
-    """Whether that has been asked before."""
+    """Whether that has been tried before."""
 
 
 class Parent:
-    """Runs children under a watchdog until it says that everything is over. For one use, in the main thread.
+    """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread.
 
     Args:
-        serve: What each child calls; picklable.
-        listeners: What they listen on. It is left open.
-        watchdog: Decides.
+        serve: Called in each child; picklable.
+        listeners: The sockets on which children listen; they are left open.
+        watchdog: Decides what to start, stop and kill.
         context: Makes the processes.
-        clock: Seconds, never going back.
+        clock: Seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Parent:
         self._bell: socket.socket
 
     def run(self) -> int:
-        """Returns the exit status, once every child is gone.
+        """Run until every child is gone; return the exit status.
 
         Raises:
-            BaseException: Something went wrong in here; no child is left then either.
+            BaseException: An error in the parent itself; no child is left then either.
         """
         with self._signals():
             try:
@@ -126,14 +126,14 @@ class Parent:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Has the numbers of signals arrive in the bell; afterwards every handler is what it was."""
+        """Have the numbers of signals arrive in the bell; put back the handlers from before at the end."""
         self._bell, rope = socket.socketpair()
         with self._bell, rope:
             self._bell.setblocking(False)
             rope.setblocking(False)
 
             def forsake() -> None:
-                # With an end of these pipes somewhere else, the children would not notice the death of this process.
+                # While another process has an end of these pipes, the children would not notice this process's death.
                 self._bell.close()
                 rope.close()
                 for child in self._processes.values():
@@ -158,7 +158,7 @@ class Parent:
             if child.watched:
                 sources.append(child.process.sentinel)
         wait(sources, timeout)
-        # What the children said meanwhile comes before any judgement about their silence.
+        # Messages that have come are read before `tick` decides which children have been silent for too long.
         for serial in list(self._processes):
             self._hear(serial)
         for number in _received(self._bell):
@@ -190,7 +190,7 @@ class Parent:
             return
         self._hear(serial)
         if self._forked and exitcode == SERVER_DIED and child.talks:
-            # The fork server is dead and not this child: from now on the end of its pipe tells.
+            # The fork server is dead, and not this child: from now on the end of its pipe shows when it ends.
             child.watched = False
             return
         self._do(self._watchdog.gone(serial, exitcode, self._clock()))
@@ -200,13 +200,13 @@ class Parent:
         child.process.close()
 
     def _ask_after(self, child: _Process) -> None:
-        """Sees to a child that is gone, as far as one can tell, and whose end nobody reports."""
+        """Deal with a child that seems to be gone, and whose end is not reported."""
         if child.talks:
-            # It was killed. That takes a while if it is large, so nobody is to blame yet.
+            # It was killed, which takes a while if it is large. So it is not yet taken for a fault.
             child.due = math.inf
         elif not child.asked:
             log(logging.WARNING, {"event": "child_cut_off", "pid": child.pid, "number": child.number})
-            # If it lives after all, it cannot be told anything any more.
+            # If it lives after all, its pipe is closed, so that it cannot be told to stop.
             self._end(child, True)
             child.due = self._clock() + PATIENCE
             child.asked = True
@@ -220,7 +220,7 @@ class Parent:
 
     def _obey(self, number: int) -> None:
         if number not in OURS:
-            # The wakeup descriptor gets whatever has a handler in Python, somebody else's too.
+            # The wakeup descriptor gets every signal that has a handler in Python, also those of other code.
             return
         now = self._clock()
         event = {
@@ -276,7 +276,7 @@ class Parent:
                 theirs.close()
 
     def _hurried(self) -> bool:
-        """Tells, in any thread, whether a signal to stop has come that nobody has looked at."""
+        """Return, in any thread, whether a signal to stop has come that has not been handled yet."""
         with contextlib.suppress(BlockingIOError):
             return any(number in TO_STOP for number in self._bell.recv(4096, socket.MSG_PEEK))
         return False
@@ -288,7 +288,7 @@ class Parent:
             with contextlib.suppress(OSError):
                 child.line.send_bytes(STOP)
         if os.name == "posix":
-            # Not Process.kill: that does nothing once the fork server has died.
+            # Not Process.kill, which does nothing once the fork server has died.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL if kill else signal.SIGTERM)
         elif kill:
@@ -321,7 +321,7 @@ class Parent:
 
 
 def _noted(number: int, frame: object) -> None:
-    """Handles a signal; its number is on the way to the loop already."""
+    """Do nothing: the signal's number is on its way to the loop already."""
 
 
 def _received(bell: socket.socket) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""Who is to be started, stopped and killed: the watchdog of `ebbpool.prefork`, without processes and without a clock.
+"""Which children to start, stop and kill: the watchdog of `ebbpool.prefork`, without processes and without a clock.
 
-Whoever owns the processes tells it what happened, and when (seconds on any clock that never goes back), and does what
-it answers. The habits are gunicorn's arbiter's.
+The owner of the processes tells it what happened, and when (seconds on any clock that never goes back), and does what
+it answers. It behaves as gunicorn's arbiter does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 SETTLE: Final = 0.25
-"""Seconds a child has to serve before its death counts as bad luck, and not as a crash at start."""
+"""Seconds for which a child has to serve before its death no longer counts as a crash at start."""
 FIRST_DELAY: Final = 0.1
-"""Seconds before a number is started again whose child crashed at start. It doubles with every further crash."""
+"""Seconds before a number is started again whose child crashed at start; doubled with every further crash."""
 LONGEST_DELAY: Final = 10.0
 LATE: Final = 1.0
-"""Seconds after what was due that a tick may come. A later one says that the teller of time did not run meanwhile."""
+"""Seconds by which a tick may be late. A later one shows that the watchdog's own process did not run meanwhile."""
 RELOAD_TRIES: Final = 3
 """Failed starts in a row, while children are replaced, after which the old ones stay."""
 
@@ -65,7 +65,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Report:
-    """Write a line to the log; `serial` is that of the child it is about."""
+    """Write a line to the log; `serial` is that of the child that it is about."""
 
     event: str
     serial: int | None = None
@@ -90,31 +90,31 @@ class Life:
 
     @property
     def live(self) -> bool:
-        """Whether it serves, or will."""
+        """Whether the child serves, or will."""
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
     def has_proved_itself(self, now: float) -> bool:
-        """Whether it has served for long enough to be trusted."""
+        """Return whether the child has served for `SETTLE` seconds."""
         return self.ready_at is not None and now >= self.ready_at + SETTLE
 
 
 @dataclass
 class _Post:
-    """What is remembered of a number between its children."""
+    """What is kept about a number from one of its children to the next."""
 
     failures: int = 0
     not_before: float = -math.inf
 
 
 def back_off(failures: int) -> float:
-    """Returns the seconds to wait after so many crashes at start in a row."""
+    """Return the seconds to wait after so many crashes at start in a row."""
     return float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30)))
 
 
 class Watchdog:
-    """Keeps `processes` children alive: numbers 0, 1, ... up to one less.
+    """The decisions that keep `processes` children alive: numbers 0, 1, ... up to one less.
 
-    Every method but `due` tells of something that happened at `now` and returns what is to be done about it, in order.
+    Every public method but `due` takes an event that happened at `now`, and returns what to do about it, in order.
 
     Args:
         processes: How many children to keep.
@@ -145,7 +145,7 @@ class Watchdog:
         self._actions: list[Action] = []
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed. Also what begins it all."""
+        """Note that time has passed; the first call starts the children."""
         due = self.due()
         if due is not None and LATE < now - due < math.inf:
             self._overslept(now - due, now)
@@ -167,7 +167,7 @@ class Watchdog:
         return self._decide(now)
 
     def ready(self, serial: int, now: float) -> list[Action]:
-        """A child serves now."""
+        """Note that a child serves now."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.STARTING:
             life.phase = Phase.SERVING
@@ -178,14 +178,14 @@ class Watchdog:
         return self._decide(now)
 
     def beat(self, serial: int, now: float) -> list[Action]:
-        """A child gave a sign of life."""
+        """Note a sign of life of a child."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
             life.deadline = now + self.heartbeat_timeout
         return self._decide(now)
 
     def leaving(self, serial: int, now: float) -> list[Action]:
-        """A child that serves stops, although nobody here asked it to. Of one that never served, its end will tell."""
+        """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
             self._report("child_leaving", life)
@@ -195,7 +195,7 @@ class Watchdog:
         return self._decide(now)
 
     def gone(self, serial: int, exitcode: int, now: float) -> list[Action]:
-        """A child has ended."""
+        """Note that a child has ended."""
         life = self.lives.pop(serial, None)
         if life is not None:
             clean = exitcode in (0, TERMINATED)
@@ -209,7 +209,7 @@ class Watchdog:
         return self._decide(now)
 
     def not_started(self, serial: int, error: BaseException, now: float) -> list[Action]:
-        """The system refused the process."""
+        """Note that the system refused the process of a child."""
         life = self.lives.pop(serial, None)
         if life is not None:
             self._report("start_failed", life, "error", error=f"{type(error).__name__}: {error}")
@@ -229,15 +229,15 @@ class Watchdog:
         return self._decide(now)
 
     def more(self, now: float) -> list[Action]:
-        """Keep one child more."""
+        """Keep one child more from now on."""
         return self._keep(self.processes + 1, now)
 
     def fewer(self, now: float) -> list[Action]:
-        """Keep one child less, but one at least."""
+        """Keep one child less from now on, but at least one."""
         return self._keep(max(1, self.processes - 1), now)
 
     def stop(self, now: float) -> list[Action]:
-        """Stop everything gracefully; at once if it is being stopped already."""
+        """Stop all children gracefully; at once if they are being stopped already."""
         if self._stopping:
             return self.abort(now)
         self._stopping = True
@@ -245,13 +245,13 @@ class Watchdog:
         return self._decide(now)
 
     def abort(self, now: float) -> list[Action]:
-        """Stop everything at once."""
+        """Kill all children."""
         self._report("stopping_at_once", level="warning")
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
         return self._decide(now)
 
     def due(self) -> float | None:
-        """Returns when `tick` is to be called next, or None for never."""
+        """Return when `tick` is to be called next, or None for never."""
         moments = [life.deadline for life in self.lives.values() if life.phase is not Phase.KILLED]
         if not self._stopping:
             for number in range(self.processes):
@@ -267,7 +267,7 @@ class Watchdog:
         return None if moment == math.inf else moment
 
     def _decide(self, now: float) -> list[Action]:
-        """Compares what is with what ought to be; whatever happened, this decides what follows."""
+        """Compare the children that there are with those that there should be; return what to do."""
         if self._stopping:
             for life in self.lives.values():
                 self._stop(life, now)
@@ -300,7 +300,7 @@ class Watchdog:
             self._report("reload_done")
 
     def _next_stale(self) -> int | None:
-        """Returns the number whose child is to be replaced next; None while another's replacement is not done."""
+        """Return the number whose child to replace next, or None; also None while another replacement is not done."""
         pairs = [self._live(number) for number in range(self.processes)]
         if any(older for _, older in pairs):
             return None
@@ -310,7 +310,7 @@ class Watchdog:
         return None
 
     def _live(self, number: int) -> tuple[Life | None, list[Life]]:
-        """Returns the newest child of `number` that serves or will, and the older ones."""
+        """Return the newest child of `number` that serves or will, and the older ones."""
         lives = self._of(number)
         return (lives[-1], lives[:-1]) if lives else (None, [])
 
@@ -341,14 +341,14 @@ class Watchdog:
             self._actions.append(Kill(life.serial))
 
     def _end(self, outcome: int) -> None:
-        """Kills whoever there is; the exit status will be `outcome`."""
+        """Kill all children; the exit status will be `outcome`."""
         self._stopping = True
         self._outcome = outcome
         for life in self.lives.values():
             self._kill(life)
 
     def _overslept(self, seconds: float, now: float) -> None:
-        """Starts every wait anew: whoever tells the time was stopped, or starved, and no child is to blame for that."""
+        """Start every wait anew: the watchdog's own process was stopped, or starved, which is no child's fault."""
         for life in self.lives.values():
             if life.phase is Phase.STARTING:
                 life.deadline = now + self.start_timeout
@@ -363,7 +363,7 @@ class Watchdog:
             self._outcome = UNFINISHED
 
     def _lost(self, life: Life, now: float) -> None:
-        """Decides when the number of a child that was lost, and ought not to have been, is started again."""
+        """Decide when to start the number of a child again that was lost unexpectedly."""
         if self._stopping:
             return
         post = self._post(life.number)
