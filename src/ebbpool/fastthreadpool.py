@@ -1,6 +1,6 @@
-"""The names of the fastthreadpool package, on an `AdaptiveExecutor`: change one import, and go on from there.
+"""The names of the fastthreadpool package, on an `AdaptiveExecutor`: to migrate, change one import first.
 
-What differs from the package, and what its calls are called here, is in the migration page of the documentation.
+The migration page of the documentation says what differs from the package, and what to use in place of its calls.
 """
 
 from __future__ import annotations
@@ -37,32 +37,33 @@ _pools_lock = threading.Lock()
 
 
 class PoolCallback(Exception):
-    """Results or failures go to the pool's callback (failures perhaps to the log), so there is none to iterate over."""
+    """Results or failures go to the pool's callback (failures perhaps to the log), and cannot be iterated over."""
 
 
 class Pool(Jobs):
     """A pool of threads that leaves results in one queue, `done`, and failures in another, `failed`.
 
-    Threads start on demand and leave when they have been idle for a while. A generator function as a job leaves every
-    value it yields as a result. When the interpreter exits, queued jobs are dropped and running ones finish.
+    Threads start on demand and leave when they have been idle for a while. A job that is a generator function has every
+    value that it yields as a result. When the interpreter exits, queued jobs are dropped and running ones finish.
 
     Args:
-        max_children: Most threads. 0 or less: that many less than there are processors; by default as many.
+        max_children: How many threads there may be. 0 or less: as many less than there are processors; by default as
+            many as there are.
         child_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
         init_callback: Called in each new thread, with the thread and `init_args`, before its first job. If it raises,
-            the pool takes no more jobs, and those it has fail.
+            the pool takes no more jobs, and those that it has fail.
         init_args: Further arguments for `init_callback`.
         finish_callback: Called in each thread before it ends.
-        done_callback: Called with each result in place of keeping it, in one thread that is there for that, one result
-            after the other; what it raises is logged. False: results are dropped.
+        done_callback: Called with each result in place of keeping it, in one thread of its own, one result after the
+            other; what it raises is logged. False: results are dropped.
         failed_callback: The same for failures: called with what would be the entry of `failed`, as arguments.
         log_level: If not 0 or None, and not above `logging.ERROR`, failures are logged to the logger
             ``fastthreadpool``, at level ERROR, in place of keeping them.
         result_id: Whether results become ``(job id, result)`` and failures begin with the job's id.
         exc_stack: Whether failures are formatted tracebacks and not exceptions.
         exc_args: Whether failures become ``(exception, args, kwargs)``.
-        done_max: If above 0, the most results that `done` holds: jobs wait with theirs until one is taken away, or the
-            pool is shut down. With a `done_callback`, as many results wait for that.
+        done_max: If above 0, how many results `done` holds at most: jobs wait with theirs until one is taken away, or
+            the pool is shut down. With a `done_callback`, as many results may wait for it.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -123,18 +124,18 @@ class Pool(Jobs):
         if isinstance(self._outlet.done, Bounded):
             self._outlet.done.lift(False)
         if self._has_callback:
-            # A thread of its own, and always the same: what the callback keeps in thread-local storage stays.
+            # Always the same thread, so that values which the callback keeps in thread-local storage stay.
             self._outlet.caller = AdaptiveExecutor(
                 1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
             )
 
     def as_completed(self, wait: float | bool | None = None, cnt_max: int = 0) -> Iterator[Any]:
-        """Takes results, and failures, from their queues as they come.
+        """Take results, and failures, from their queues as they come.
 
         Args:
-            wait: None or True until all jobs are done, those for later left out; False not at all; a number: until so
-                many seconds from this call are over.
-            cnt_max: Most entries to take; 0 for any number.
+            wait: None or True: until all jobs are done, except those for later; False: not at all; a number: for so
+                many seconds from this call.
+            cnt_max: How many entries to take at most; 0 for any number.
 
         Raises:
             PoolCallback: The pool was made with `done_callback`, `failed_callback` or `log_level`.
@@ -155,7 +156,7 @@ class Pool(Jobs):
 
     @property
     def done_cnt(self) -> Semaphore:
-        """Counts the results in `done`: acquire it, then take one."""
+        """A semaphore that counts the results in `done`: acquire it, then take one."""
         return self._outlet.done_cnt
 
     @property
@@ -165,14 +166,14 @@ class Pool(Jobs):
 
     @property
     def failed_cnt(self) -> Semaphore:
-        """Counts the failures in `failed`: acquire it, then take one."""
+        """A semaphore that counts the failures in `failed`: acquire it, then take one."""
         return self._outlet.failed_cnt
 
     # What it is doing.
 
     @property
     def children(self) -> tuple[threading.Thread, ...]:
-        """The threads there are."""
+        """The threads of the pool."""
         return tuple(self._executor._threads)
 
     @property
@@ -198,25 +199,25 @@ class Pool(Jobs):
 
     @property
     def jobs(self) -> deque[Future[Any]]:
-        """The jobs that are queued, as it stands now."""
+        """The jobs that are queued right now."""
         waiting: list[Any] = self._executor._pool.waiting()
         return deque(waiting)
 
     @property
     def delayed(self) -> deque[Future[Any]]:
-        """The jobs of `submit_later` that have not begun, as it stands now."""
+        """The jobs of `submit_later` that have not begun right now."""
         return deque(future for future in list(self._delayed) if waits(future))
 
     @property
     def scheduled(self) -> deque[TimerObj]:
-        """The jobs of `schedule` and `submit_at` that have runs to come, as it stands now."""
+        """The jobs of `schedule` and `submit_at` that have runs to come right now."""
         return deque(timer for timer in list(self._scheduled) if timer.active)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Waits up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
+        """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
 
         Returns:
-            False if the time is over.
+            False if `timeout` ran out.
 
         Raises:
             TypeError: `timeout` is no number.
@@ -229,7 +230,7 @@ class Pool(Jobs):
                 return True
             if not caller.wait_idle(_left(limit)):
                 return False
-            # A callback may have had another job for the pool.
+            # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
         return False
@@ -237,18 +238,18 @@ class Pool(Jobs):
     # The end.
 
     def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
-        """Takes jobs that have not begun off the queue, and stops timers.
+        """Take jobs that have not begun off the queue, and stop timers.
 
         Args:
-            job_id: The job, by its id or its future; None for all that are queued, False for none. A slice of a map
-                goes with None only.
-            timer: What `submit_later`, `submit_at` or `schedule` returned; True for all there are; None for none.
+            job_id: The job, by its id or its future; None for all that are queued, False for none. Slices of a map can
+                be cancelled only with None.
+            timer: What `submit_later`, `submit_at` or `schedule` returned; True for all timers; None for none.
 
         Returns:
             Whether the job was there to be cancelled; True for None and False.
 
         Raises:
-            TypeError: One of them is nothing of the kind.
+            TypeError: One of them is of the wrong type.
         """
         if job_id is True or not (job_id is None or isinstance(job_id, (int, Future))):
             raise TypeError(f"job_id must be a job's id or future, None or False, not {job_id!r}")
@@ -271,8 +272,8 @@ class Pool(Jobs):
 
     def _drop_jobs(self) -> None:
         queued = self._executor._pool.waiting()
-        # To cancel the run of a schedule is to end the schedule. Asked for after the queue: a run in there that is not
-        # the next one any more has begun.
+        # Cancelling the run of a schedule would end the schedule, so these runs are left out. They are collected after
+        # the queue: a run in the queue that is no longer the next one of its schedule has begun meanwhile.
         runs = {timer._next_run for timer in self.scheduled}
         for future in queued:
             if future not in runs:
@@ -280,7 +281,7 @@ class Pool(Jobs):
         self._outlet.prune()
 
     def clear(self) -> None:
-        """Drops all queued jobs, results and failures; a pool that was shut down takes jobs again."""
+        """Drop all queued jobs, results and failures; a pool that was shut down takes jobs again."""
         with self._lock:
             self._drop_jobs()
             self._outlet.clear()
@@ -288,17 +289,17 @@ class Pool(Jobs):
                 self._open()
 
     def cleanup_children(self) -> None:
-        """Does nothing: threads that have ended are not counted."""
+        """Do nothing: threads that have ended are not counted."""
 
     def shutdown_children(self) -> None:
-        """Drops all queued jobs and takes no more; does not wait for those that run. A map ends after its next item."""
+        """Drop all queued jobs and take no more; do not wait for running ones. A map ends after its next item."""
         self._outlet.generation += 1
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._lift()
         self._outlet.prune()
 
     def shutdown(self, timeout: float | None = None, soon: bool = False) -> bool:
-        """Takes no more jobs, and waits until those it has are done, and all callbacks have been called.
+        """Take no more jobs, and wait until those it has are done and all callbacks have been called.
 
         Jobs whose time has not come are dropped, and `done_max` no longer counts. A job, or a callback, of this same
         pool does not wait.
@@ -332,7 +333,7 @@ class Pool(Jobs):
         return True
 
     def join(self, timeout: float | None = None) -> bool:
-        """Does what `shutdown(timeout)` does."""
+        """Do what `shutdown(timeout)` does."""
         return self.shutdown(timeout)
 
     def _lift(self) -> None:
@@ -353,7 +354,7 @@ class Pool(Jobs):
 
 
 def Shutdown(now: bool = True) -> None:
-    """Shuts down every pool there is, and waits for them; at the interpreter's exit, too.
+    """Shut down all pools, and wait for them; also called at the interpreter's exit.
 
     Args:
         now: Whether to drop the queued jobs.

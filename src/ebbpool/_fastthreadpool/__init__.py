@@ -1,1 +1,1 @@
-"""What `ebbpool.fastthreadpool` is made of."""
+"""The parts of `ebbpool.fastthreadpool`."""

@@ -1,4 +1,4 @@
-"""How jobs come into `ebbpool.fastthreadpool`: now, first, later, again and again, and by the slice."""
+"""The ways in which jobs come into `ebbpool.fastthreadpool`: now, first, later, repeatedly, and in slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 PIECES_PER_CHILD: Final = 4
-"""Into how many slices a map's items are cut, for each thread there may be."""
+"""Into how many slices a map's items are cut for each thread that there may be."""
 
 
 class PoolStopped(RuntimeError):
@@ -39,7 +39,7 @@ class TimerObj:
 
     @property
     def active(self) -> bool:
-        """Whether a run is to come."""
+        """Whether a run will come."""
         return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else waits(self.timer_id)
 
     @property
@@ -47,7 +47,7 @@ class TimerObj:
         return self.timer_id._armed[1] if isinstance(self.timer_id, ScheduledTask) else None
 
     def cancel(self) -> None:
-        """Sees to it that no further run begins."""
+        """Cancel all further runs."""
         self.timer_id.cancel()
         self._book.pop(self, None)
 
@@ -59,7 +59,7 @@ class Jobs:
     """The half of a pool that takes jobs.
 
     Attributes:
-        max_children: Most threads.
+        max_children: How many threads there may be.
     """
 
     max_children: int
@@ -77,7 +77,7 @@ class Jobs:
         return bool(self._executor._shutdown)
 
     def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Queues the job `fn(*args, **kwargs)`.
+        """Queue the job `fn(*args, **kwargs)`.
 
         Returns:
             The job's id if the pool was made with `result_id`, else its `Future`. `cancel` takes both.
@@ -98,7 +98,7 @@ class Jobs:
     def submit_done(
         self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
     ) -> Any:
-        """Does what `submit` does, but with the job's result as `done_callback` says.
+        """Do what `submit` does, but treat the job's result as `done_callback` says.
 
         Args:
             fn: The job.
@@ -110,17 +110,17 @@ class Jobs:
         return self._queue(self._enter, _sink(done_callback), fn, args, kwargs)
 
     def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Does what `submit` does, at the head of the queue."""
+        """Do what `submit` does, at the head of the queue."""
         return self._queue(self._executor.submit_first, self._default, fn, args, kwargs)
 
     def submit_done_first(
         self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
     ) -> Any:
-        """Does what `submit_done` does, at the head of the queue."""
+        """Do what `submit_done` does, at the head of the queue."""
         return self._queue(self._executor.submit_first, _sink(done_callback), fn, args, kwargs)
 
     def submit_later(self, delay: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queues a job `delay` seconds from now; returns its `Future`, which `cancel` takes as `timer`.
+        """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`.
 
         Raises:
             TypeError: `fn` is not callable, or `delay` is no number.
@@ -136,17 +136,17 @@ class Jobs:
         *args: Any,
         **kwargs: Any,
     ) -> Future[Any]:
-        """Does what `submit_later` does, with `done_callback` as in `submit_done`."""
+        """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
         return self._later(delay, _sink(done_callback), fn, args, kwargs)
 
     def submit_at(
         self, _runat: float | time.struct_time, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> TimerObj:
-        """Queues a job at a time of the wall clock and, with `interval`, again and again from then on.
+        """Queue a job at a time of the wall clock and, with `interval`, repeatedly from then on.
 
         Args:
-            _runat: When: seconds as of `time.time`, or a local `time.struct_time`. What is set on the wall clock after
-                this call does not matter.
+            _runat: When: seconds as of `time.time`, or a local `time.struct_time`. Setting the wall clock after this
+                call changes nothing.
             interval: Seconds from run to run; 0 for a single one.
             fn: The job.
             args: Arguments for `fn`.
@@ -154,7 +154,7 @@ class Jobs:
 
         Raises:
             TypeError: `fn` is not callable, or one of the times is no number.
-            ValueError: `_runat` is over.
+            ValueError: `_runat` is in the past.
             PoolStopped: As for `submit`.
         """
         return self._at(_runat, interval, self._default, fn, args, kwargs)
@@ -168,13 +168,13 @@ class Jobs:
         *args: Any,
         **kwargs: Any,
     ) -> TimerObj:
-        """Does what `submit_at` does, with `done_callback` as in `submit_done`."""
+        """Do what `submit_at` does, with `done_callback` as in `submit_done`."""
         return self._at(_runat, interval, _sink(done_callback), fn, args, kwargs)
 
     def schedule(self, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TimerObj:
-        """Queues a job every `interval` seconds, first after that time; once if `interval` is 0.
+        """Queue a job every `interval` seconds, first after that time; once if `interval` is 0.
 
-        The beat does not drift, and a job never overlaps itself: see `ebbpool.ScheduledTask`.
+        The times do not drift, and a job never overlaps itself: see `ebbpool.ScheduledTask`.
 
         Raises:
             TypeError: `fn` is not callable, or `interval` is no number.
@@ -190,7 +190,7 @@ class Jobs:
         *args: Any,
         **kwargs: Any,
     ) -> TimerObj:
-        """Does what `schedule` does, with `done_callback` as in `submit_done`."""
+        """Do what `schedule` does, with `done_callback` as in `submit_done`."""
         return self._repeat(interval, interval, _sink(done_callback), fn, args, kwargs)
 
     def map(
@@ -202,7 +202,7 @@ class Jobs:
         unpack_args: bool | None = None,
         chunksize: int | None = None,
     ) -> range | None:
-        """Queues a job for each item, in slices, and returns at once.
+        """Queue a job for each item, in slices, and return at once.
 
         Args:
             fn: Called with each item; may be a generator function.
@@ -258,7 +258,7 @@ class Jobs:
         if job_id is None:
             return future
         outlet.waiting[job_id] = future
-        # The job strikes itself off when it begins: it did so before the line above, or sees what that wrote.
+        # A job removes itself from `waiting` when it begins. If that was before the line above, remove it here.
         if not waits(future):
             outlet.waiting.pop(job_id, None)
         return job_id
@@ -325,7 +325,7 @@ def _sink(done_callback: Any) -> Sink:
 
 
 def waits(future: Future[Any]) -> bool:
-    """Whether a job has not begun, and may still do so."""
+    """Return whether a job has not begun, and may still do so."""
     return not (future.running() or future.done())
 
 

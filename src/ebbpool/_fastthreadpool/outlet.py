@@ -1,4 +1,4 @@
-"""Where the results and failures of `ebbpool.fastthreadpool` go, and how its jobs run in the workers."""
+"""The queues and callbacks for results and failures of `ebbpool.fastthreadpool`, and how its jobs run in workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("fastthreadpool")
 
 PORTION: Final = 64
-"""Most items of a map whose results are handed over together."""
+"""How many items of a map have their results handed over together at most."""
 LONGEST_LOOK: Final = 0.02
-"""Most seconds between two looks for a result."""
+"""Seconds between two looks for a result at most."""
 BRISK: Final = 500e-6
 """Seconds: a portion that took less is followed by one twice as large."""
 
 Sink = bool | Callable[[Any], object]
-"""What becomes of a result: kept (True), dropped (False), or given to a function in the worker."""
+"""What to do with a result: keep it (True), drop it (False), or give it to a function in the worker."""
 
 
 class Semaphore(sync.Semaphore):
@@ -43,11 +43,11 @@ class Semaphore(sync.Semaphore):
 class Bounded(deque[Any]):
     """A queue of results that has workers wait while it is full.
 
-    Whoever takes a result away, by whatever method, lets the next one in.
+    Every method that takes a result away makes room for the next one.
 
     Attributes:
-        most: Results that fit; 0 for any number.
-        lifted: Whether the bound counts for nothing, because the pool shuts down.
+        most: How many results fit; 0 for any number.
+        lifted: Whether the bound is out of force, because the pool shuts down.
     """
 
     def __init__(self, items: Iterable[Any] = (), most: int = 0) -> None:
@@ -57,14 +57,14 @@ class Bounded(deque[Any]):
         self._room = threading.Condition()
 
     def put(self, value: Any) -> None:
-        """Appends `value`, in a worker, once there is room."""
+        """Append `value`, in a worker, once there is room."""
         with self._room:
             while len(self) >= self.most > 0 and not self.lifted:
                 self._room.wait()
             self.append(value)
 
     def lift(self, lifted: bool) -> None:
-        """Puts the bound out of force, or in force again."""
+        """Put the bound out of force, or in force again."""
         with self._room:
             self.lifted = lifted
             self._room.notify_all()
@@ -74,24 +74,24 @@ class Bounded(deque[Any]):
             self._room.notify_all()
 
     def popleft(self) -> Any:
-        """Takes the first result away."""
+        """Take the first result away."""
         value = super().popleft()
         self._taken()
         return value
 
     def pop(self) -> Any:  # type: ignore[override]  # a deque takes no index
-        """Takes the last result away."""
+        """Take the last result away."""
         value = super().pop()
         self._taken()
         return value
 
     def remove(self, value: Any) -> None:
-        """Takes the first result that equals `value` away."""
+        """Take the first result that equals `value` away."""
         super().remove(value)
         self._taken()
 
     def clear(self) -> None:
-        """Takes all results away."""
+        """Take all results away."""
         super().clear()
         self._taken()
 
@@ -101,18 +101,18 @@ class Bounded(deque[Any]):
 
 
 class Outlet:
-    """Where the results and the failures of a pool's jobs go. Jobs hold it, and it does not hold the pool.
+    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
 
     Attributes:
         done: Results, in the order in which they came.
-        failed: Failures; an entry is what `entry` makes of one.
-        done_cnt: Counts the results in `done`, as far as they are taken by way of it.
+        failed: Failures, in the form that the pool's arguments ask for; see `fail`.
+        done_cnt: Counts the results in `done`, if each is taken after acquiring it.
         failed_cnt: The same for `failed`.
-        caller: One thread, in which the pool's own callbacks are called; None if it has none.
+        caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
         waiting: The jobs that can be cancelled by their id.
         result_id: Whether jobs have ids, and results carry them.
         straight: Whether results go to `done` as they are.
-        generation: Another number after each order to the workers to drop what they are at.
+        generation: A number that changes when workers are to drop the slices that they run.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class Outlet:
         self._next_id = 1
 
     def ids(self, count: int) -> range:
-        """Returns `count` ids in a row that nobody else has had."""
+        """Return `count` consecutive ids that have not been used."""
         with self._lock:
             first = self._next_id
             self._next_id += count
         return range(first, first + count)
 
     def new_id(self) -> int | None:
-        """Returns an id for a job, or None if the pool gives its results none."""
+        """Return an id for a job, or None if jobs have no ids."""
         return self.ids(1)[0] if self.result_id else None
 
     def put(self, value: Any) -> None:
-        """Gives a result to the pool's callback or, if it has none, to `done`."""
+        """Give a result to the pool's callback or, if it has none, to `done`."""
         if self._done_callback is not None:
             self._call(self._done_callback, (value,))
         else:
@@ -163,7 +163,7 @@ class Outlet:
             self.done_cnt.release()
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
-        """Gives a failure to the log, to the pool's callback, or to `failed`, as the pool wants it."""
+        """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
         if self._logs and self._logs <= logging.ERROR:
             LOGGER.error("Exception in a job:", exc_info=error)
         entry: list[Any] = [] if job_id is None else [job_id]
@@ -177,7 +177,7 @@ class Outlet:
             self.failed_cnt.release()
 
     def drain(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
-        """Takes results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
+        """Take results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
         queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
         owed = {self.done_cnt: 0, self.failed_cnt: 0}
         taken = 0
@@ -187,7 +187,8 @@ class Outlet:
             before = taken
             for queue, count in queues:
                 while True:
-                    # A worker counts an entry after it has put it there: what was taken in between is paid for later.
+                    # A worker appends an entry and counts it after that. An entry that was taken in between is owed:
+                    # its count is acquired later.
                     while owed[count] and count.acquire(False):
                         owed[count] -= 1
                     try:
@@ -201,20 +202,20 @@ class Outlet:
                     if taken == most:
                         return
             left = patience if limit is None else min(patience, limit - monotonic())
-            # A result is in its queue before its job is over: nothing can come any more once the pool was idle.
+            # A result is in its queue before its job is over, so nothing more comes once the pool was idle.
             if taken == before and (idle or left <= 0):
                 return
             patience = min(2 * patience, LONGEST_LOOK) if taken == before else 0.001
             idle = left > 0 and wait_idle(left)
 
     def prune(self) -> None:
-        """Forgets the ids of jobs that were cancelled."""
+        """Forget the ids of jobs that were cancelled."""
         for job_id, future in list(self.waiting.items()):
             if future.done():
                 self.waiting.pop(job_id, None)
 
     def clear(self) -> None:
-        """Drops all results and failures."""
+        """Drop all results and failures."""
         for queue, count in ((self.done, self.done_cnt), (self.failed, self.failed_cnt)):
             queue.clear()
             while count.acquire(False):
@@ -225,11 +226,11 @@ class Outlet:
             assert self.caller is not None
             self.caller.submit(_report, callback, args)
         except RuntimeError:
-            # It takes nothing any more, for the interpreter exits; or its thread cannot be started.
+            # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
             _report(callback, args)
 
     def keeper(self) -> Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]:
-        """Returns a function that runs a job and keeps its result: `work` in its commonest case, at half the cost."""
+        """Return a function that runs a job and keeps its result: the most common case of `work`, at half the cost."""
         append, arrived, fail = self.done.append, self.done_cnt.release, self.fail
 
         def keep(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,7 +253,7 @@ class Outlet:
     def work(
         self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs a job in a worker; returns and raises what `fn` does, for the future's sake."""
+        """Run a job in a worker; return or raise what `fn` does, for the future."""
         if job_id is not None:
             self.waiting.pop(job_id, None)
         try:
@@ -270,14 +271,14 @@ class Outlet:
     def work_quietly(
         self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Runs a job whose failure nobody but `failed` is to hear of."""
+        """Run a job whose failure is handed to `fail`, and not raised."""
         try:
             self.work(sink, job_id, fn, args, kwargs)
         except BaseException:
             return
 
     def work_again(self, sink: Sink, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Runs a repeated job once; each run has an id of its own."""
+        """Run a repeated job once; each run has an id of its own."""
         self.work_quietly(sink, self.new_id(), fn, args, kwargs)
 
     def _hand(self, sink: Sink, job_id: int | None, value: Any) -> None:
@@ -295,15 +296,15 @@ class Outlet:
         items: Sequence[Any],
         unpack: bool | None,
     ) -> None:
-        """Runs the items of a map that one worker has been given.
+        """Run a slice of a map's items, in one worker.
 
         Args:
             generation: What `generation` was when the map was called; the slice ends when that has changed.
-            sink: What becomes of the results.
+            sink: What to do with the results.
             first_id: The id of the first item, or None.
             fn: Called with each item.
             items: The slice.
-            unpack: Whether an item is a sequence of arguments; None if that goes for tuples only.
+            unpack: Whether an item is a sequence of arguments; None if only tuples are.
         """
         if first_id is None and (sink is False or (sink is True and self.straight)) and not isgeneratorfunction(fn):
             self._run_portions(generation, sink, fn, items, unpack)
@@ -322,7 +323,7 @@ class Outlet:
     def _run_portions(
         self, generation: int, sink: Sink, fn: Callable[..., Any], items: Sequence[Any], unpack: bool | None
     ) -> None:
-        """Runs items in portions, of one item at first, and of more as long as they are quick."""
+        """Run items in portions, of one item at first, and of more while they are quick."""
         source = iter(items)
         size = 1
         while self.generation == generation and (portion := list(islice(source, size))):
@@ -354,7 +355,7 @@ class Outlet:
                 out.extend(each(fn, source))
                 if len(out) + failures == len(portion):
                     break
-                # Raised by a call, it ends a map without a word.
+                # A call has raised StopIteration, which ends the built-in `map` silently.
                 raise StopIteration
             except BaseException as error:
                 item = portion[len(out) + failures]
@@ -375,7 +376,7 @@ def _as_args(item: Any, spread: bool) -> tuple[Any, ...]:
 
 
 def _report(callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-    """Calls a pool's callback; what it raises is logged."""
+    """Call a pool's callback; log what it raises."""
     try:
         callback(*args)
     except BaseException:
