@@ -10,7 +10,7 @@ from typing import Any
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """Returns `value` as an int of at least `least`.
+    """Return `value` as an int of at least `least`.
 
     Raises:
         TypeError: It is no integer, or a bool.
@@ -46,7 +46,7 @@ def whole_or_none(name: str, value: Any) -> int | None:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Returns `value` as a float of at least 0; infinity is allowed.
+    """Return `value` as a float of at least 0; infinity is allowed.
 
     Raises:
         TypeError: It is no number, or a bool.
@@ -59,13 +59,13 @@ def seconds(name: str, value: Any) -> float:
 
 
 def waiting_limit(name: str, value: Any) -> float | None:
-    """Returns `value` as `seconds` does, or None for None and for what is longer than anybody can wait."""
+    """Return `value` as `seconds` does, or None for None and for more than `threading.TIMEOUT_MAX`."""
     number = None if value is None else seconds(name, value)
     return None if number is None or number > threading.TIMEOUT_MAX else number
 
 
 def time_limit(name: str, value: Any) -> float:
-    """Returns `value` as a float; what is below 0 becomes 0, as waiting for locks and futures has it.
+    """Return `value` as a float; a negative value becomes 0, as in waiting for futures.
 
     Raises:
         TypeError: It is no number, or a bool.
@@ -87,7 +87,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def optional_callable(name: str, value: Any) -> Any:
-    """Returns `value` if it is callable or None.
+    """Return `value` if it is callable or None.
 
     Raises:
         TypeError: It is neither.

@@ -56,8 +56,8 @@ def daemon_threads() -> bool:
 def available_cpus() -> int:
     """Return how many processors this process may use, at least 1.
 
-    The affinity of the process counts where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on Linux
-    the CPU quota of its container, which is read anew every few seconds.
+    It respects the affinity of the process where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on
+    Linux the CPU quota of the container, which is read anew every few seconds.
     """
     return processors.count(monotonic())
 

@@ -21,7 +21,7 @@ Put the mix-in in front of any server class, or take a ready-made one::
     with Server(("127.0.0.1", 7000), Echo) as server:
         server.serve_forever()
 
-The knobs are class attributes; see `AdaptivePoolMixIn`.
+The settings are class attributes; see `AdaptivePoolMixIn`.
 """
 
 from __future__ import annotations

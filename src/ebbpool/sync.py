@@ -1,4 +1,4 @@
-"""Semaphores that behave as threading's do, cost less, and serve those who wait in order of arrival."""
+"""Semaphores that behave as threading's do, cost less, and serve waiters in order of arrival."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
 def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iterator[None]:
     """Fail if threads that were started inside the block outlive it.
 
-    ebbpool's timekeeper, one thread for all pools of the process that ends with the last, is not counted, and neither
+    ebbpool's timekeeper, the one thread for all pools, which ends with the last of them, is not counted, and neither
     are threads that Python did not start. Nothing is checked if the block itself raises.
 
     Args:
-        grace: Seconds that threads may take to end after the block. Nothing is waited for if none is left.
+        grace: Seconds that threads may take to end after the block. There is no wait if none is left.
         ignore: Names of threads that may stay.
 
     Yields:
@@ -59,12 +59,12 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
     yield
     if not _new_threads(before, allowed):
         return
-    # A forgotten pool that sits in a reference cycle lets its workers go once the cycle is found.
+    # The workers of an unreferenced pool in a reference cycle end once the cycle is collected.
     gc.collect()
     deadline = time.monotonic() + grace
     for thread in _new_threads(before, allowed):
         thread.join(max(0.0, deadline - time.monotonic()))
-    # Asked anew: a thread that has ended by now may have started another.
+    # Collected anew: a thread that has ended by now may have started another.
     leaked = _new_threads(before, allowed)
     if leaked:
         raise AssertionError(_report(leaked, grace))

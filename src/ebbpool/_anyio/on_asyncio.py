@@ -1,7 +1,7 @@
 """How `ebbpool.anyio` runs calls for anyio's asyncio backend, on whatever loop asyncio runs on.
 
-It follows ``run_sync_in_worker_thread`` of ``anyio._backends._asyncio`` (MIT licence), and uses its cancel scope and the
-variables through which ``anyio.from_thread`` finds its way back.
+It follows ``run_sync_in_worker_thread`` of ``anyio._backends._asyncio`` (MIT licence), and uses its cancel scope and
+the variables through which ``anyio.from_thread`` finds its way back.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
         return value
 
-    # What argparse calls a text that is none.
+    # The name that argparse gives the type in its error messages.
     number.__name__ = "whole number"
     return number
 
@@ -164,7 +164,7 @@ def _serve(*, command: str, refuse: Callable[[str], NoReturn], **options: Any) -
         if options[name] > options["max_workers"]:
             flag = name.replace("_", "-")
             refuse(f"argument --{flag}: {options[name]} is more than --max-workers, {options['max_workers']}")
-    # Here, for it imports http.server and what that needs.
+    # Imported here, because it imports http.server and all that this needs.
     from ebbpool._cli.serve import Options, serve
 
     return serve(Options(**options))

@@ -27,7 +27,7 @@ BACKLOG = 1024
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read. Times are in seconds; `processes` None is this process alone."""
+    """The options of the command line. Times are in seconds; with `processes` None only this process serves."""
 
     port: int
     bind: str | None
@@ -47,20 +47,20 @@ class Options:
 
 
 class FileHandler(http.server.SimpleHTTPRequestHandler):
-    """`SimpleHTTPRequestHandler`, which can be quiet, and which clients of HTTP/1.0 can keep their connections to."""
+    """`SimpleHTTPRequestHandler` that can be quiet, and lets clients of HTTP/1.0 keep their connections."""
 
     server: FileServer
 
     def end_headers(self) -> None:
-        """Ends the head; a client of HTTP/1.0 that keeps its connection is told so, and would wait for its end else."""
+        """End the head; tell a client of HTTP/1.0 that its connection is kept, else it would wait for the end."""
         if self.request_version == "HTTP/1.0" and not self.close_connection:
             self.send_header("Connection", "keep-alive")
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Writes a line to standard error, unless the server is to be quiet; in a worker.
+        """Write a line to standard error, unless the server is to be quiet; in a worker.
 
-        A reply does not depend on whether somebody reads that.
+        The reply is sent even if the line cannot be written.
         """
         if not self.server.options.quiet and sys.stderr is not None:
             with suppress(OSError, ValueError):
@@ -68,9 +68,9 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
 
 
 class FileServer(AdaptivePoolHTTPServer):
-    """Serves the files that `options` name."""
+    """A server of the files that `options` name."""
 
-    # What still runs once `server_close` has given up is not to keep the process.
+    # Handlers that still run when `server_close` has given up must not keep the process alive.
     daemon_threads = True
 
     def __init__(self, *args: Any, options: Options, **kwargs: Any) -> None:
@@ -87,7 +87,7 @@ class FileServer(AdaptivePoolHTTPServer):
         super().__init__(*args, **kwargs)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Reports an exception of a handler, in a worker; that a client left, in one line."""
+        """Report an exception of a handler, in one line if the client has left; in a worker."""
         error = sys.exception()
         if sys.stderr is None:
             return
@@ -99,16 +99,16 @@ class FileServer(AdaptivePoolHTTPServer):
 
 
 def server_on(listener: socket.socket, options: Options) -> FileServer:
-    """Returns a server on `listener`, which is bound and listens."""
+    """Return a server on `listener`, which is bound and listens."""
     handler = type("FileHandler", (FileHandler,), {"protocol_version": options.protocol})
     return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
 
 
 def listen(options: Options) -> socket.socket:
-    """Returns a socket that listens where `options` say: on IPv4 and IPv6 if the address allows, as `http.server` does.
+    """Return a socket that listens where `options` say: on IPv4 and IPv6 if the address allows, as `http.server` does.
 
     Raises:
-        OSError: The address is taken, or cannot be had.
+        OSError: The address is taken, or cannot be bound.
     """
     found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
@@ -117,10 +117,10 @@ def listen(options: Options) -> socket.socket:
 
 
 def serve(options: Options) -> int:
-    """Serves until a signal ends it; main thread only.
+    """Serve until a signal ends it; main thread only.
 
     Returns:
-        The exit status: 0 if all that ran was done, 1 if it could not begin or could not end.
+        The exit status: 0 if all requests were finished, 1 if the server could not start or could not finish in time.
     """
     try:
         with unhindered():
@@ -160,7 +160,7 @@ def _serve_in_children(listener: socket.socket, options: Options) -> int:
 
 
 def serve_in_child(options: Options, child: Child) -> None:
-    """What each process of several runs."""
+    """Serve in one of several processes; called in each of them."""
     child.serve(server_on(child.listener, options))
 
 
@@ -180,9 +180,9 @@ def _serve_here(listener: socket.socket, options: Options) -> int:
 
 @contextmanager
 def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
-    """Has the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
+    """Have the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
     received: list[int] = []
-    # Nothing else that wakes a thread can be used by a handler that interrupts it.
+    # A SimpleQueue, because its `put` is safe in a signal handler that interrupts a thread which uses the queue.
     bell: queue.SimpleQueue[None] = queue.SimpleQueue()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
@@ -218,7 +218,7 @@ def _failed(reason: str) -> int:
 
 
 def _say(stream: TextIO | None, line: str) -> None:
-    """Prints a line, if there is somebody to read it."""
+    """Print a line; ignore errors if the stream is closed or not there."""
     if stream is not None:
         with suppress(OSError, ValueError):
             print(line, file=stream, flush=True)

@@ -1,1 +1,1 @@
-"""What is compiled, its plain source, and the pick between the two."""
+"""The parts that are compiled, their plain source, and the choice between the two."""
