@@ -15,7 +15,7 @@ cdef extern from *:
     #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #endif
 
-    /* Frees a mutex and returns whether it was taken; only where there is one thread. Cython's own mutex is one of these two. */
+    /* Frees a mutex and returns whether it was taken; only where there is one thread. Cython's mutex has either type. */
     #if PY_VERSION_HEX > 0x030d0000
     #include <string.h>
     static int ebbpool_free_mutex(PyMutex *mutex)
@@ -50,7 +50,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* The version changes as soon as ThreadPoolExecutor.submit is replaced, the code as soon as it gets another one. */
+    /* The type's version changes when ThreadPoolExecutor.submit is replaced, the code when that function gets another. */
     static volatile unsigned int *ebbpool_tag;
     static unsigned int ebbpool_known_tag;
     static PyObject *volatile *ebbpool_code;

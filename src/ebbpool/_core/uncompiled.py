@@ -1,4 +1,4 @@
-"""Stands in for the `cython` module where Cython is not installed: the engine runs as plain Python there."""
+"""A stand-in for the `cython` module where Cython is not installed: the engine runs as plain Python there."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Host(Protocol):
 
 
 class FrontDoor:
-    """The thread's side of a server: it accepts, reads requests without a worker, hands them over, keeps connections.
+    """The part of a server that accepts, reads requests without a worker, hands them over, and keeps connections.
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
