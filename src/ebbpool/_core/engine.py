@@ -2445,7 +2445,7 @@ _LoopFuture: Any = None
 def connect(
     get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
 ) -> None:
-    """Set what the engine needs from asyncio; `ebbpool._loops.delivery` knows it."""
+    """Set what the engine needs from asyncio; called by `ebbpool._loops.delivery`."""
     global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
     _get_loop = get_loop
     _mailbox_name = mailbox_name

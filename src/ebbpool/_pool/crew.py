@@ -308,7 +308,7 @@ class Crew:
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it any more, and wait up to `timeout` seconds for that.
 
-        It waits at most `PATIENCE` seconds, and with None as long as that.
+        It waits for at most `PATIENCE` seconds, which None stands for.
         """
         if current_worker() is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.

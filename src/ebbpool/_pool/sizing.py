@@ -230,7 +230,7 @@ class Sizing:
         self.asks = in_use or present >= limit
         if sample.asleep is not None:
             counted, outside, in_locks, in_doubt = sample.asleep
-            # Idle workers, and those that wait for this pool, are among `in_locks`, and are subtracted elsewhere.
+            # Idle workers, and those that wait for this pool, wait for locks too, and do not count as asleep here.
             running = present - outside - max(0, in_locks - sample.idle - sample.blocked)
             came = max(0, sample.workers - counted)
             if not in_use:
