@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from _thread import allocate_lock
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
@@ -59,7 +59,7 @@ class _BeforeInit(ExecutorCore):
         return self
 
 
-class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
+class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
 
     It starts without threads. The first four parameters are the standard library's.
@@ -212,56 +212,6 @@ class AdaptiveExecutor(_BeforeInit, ThreadPoolExecutor):
         def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
             """See `ExecutorCore.run`; this declares its type."""
             ...
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Call `fn` with the items of the iterables, in workers; return an iterator over the results, in order.
-
-        Args:
-            fn: Called once per item, with one argument per iterable.
-            iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
-            timeout: Seconds, counted from this call, after which waiting for a result raises.
-            chunksize: Items per task; None sizes the chunks by the time that items take: one at a time while they
-                block, many while they are tiny.
-            buffersize: How many items may be taken and not yet handed out; None for all at once.
-
-        Raises:
-            TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
-            TypeError: `fn` is not callable, or a size is no integer.
-            ValueError: `chunksize` or `buffersize` is below 1.
-
-        What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
-        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
-        and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
-        cancelled.
-
-        Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
-        are more items, `RuntimeError` is raised.
-
-        `stats` counts tasks, each of which may run many items.
-        """
-        return maps.ordered(self, fn, iterables, timeout, chunksize, buffersize)
-
-    def map_unordered(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Do what `map` does, but hand out results as they come.
-
-        An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
-        so does a pool that breaks or cancels.
-        """
-        return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stream(
         self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lane(ThreadPoolExecutor):
+class Lane(maps.Maps, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` on a pool's threads with a limit on tasks that run at once; see `AdaptiveExecutor.lane`.
 
     A task that waits for its turn in the lane takes no thread, and no place in a bounded queue. A task must not wait
@@ -59,28 +59,6 @@ class Lane(ThreadPoolExecutor):
         """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
         return future
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Call `fn` with the items of the iterables, in the lane; see `AdaptiveExecutor.map`."""
-        return maps.ordered(self, fn, iterables, timeout, chunksize, buffersize)
-
-    def map_unordered(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Do what `map` does, but hand out results as they come; see `AdaptiveExecutor.map_unordered`."""
-        return maps.unordered(self, fn, iterables, timeout, chunksize, buffersize)
 
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""

@@ -36,6 +36,7 @@ _live: dict[int, weakref.ref[Registered]] = {}
 _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
+_in_child: list[Callable[[], None]] = []
 
 
 def register(crew: Registered) -> None:
@@ -69,6 +70,11 @@ def outlast(call: Callable[[], None]) -> None:
 def before_exit(call: Callable[[], None]) -> None:
     """Have `call()` called when the interpreter begins to shut down, before any pool is closed."""
     _before_exit.append(call)
+
+
+def after_fork(call: Callable[[], None]) -> None:
+    """Have `call()` made in each forked child, once the pools there are renewed; in the order of these requests."""
+    _in_child.append(call)
 
 
 def exiting() -> bool:
@@ -139,6 +145,8 @@ def _after_fork_in_child() -> None:
     if not _herald.told:
         _renew()
     _herald.told = False
+    for call in _in_child:
+        call()
 
 
 def _install(at_exit: Callable[[], None]) -> None:

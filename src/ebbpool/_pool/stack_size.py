@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextvars import Context
 from typing import Any
 
 from ebbpool._checks import whole
+from ebbpool._pool import lifecycle
 
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
@@ -92,5 +92,4 @@ def _after_fork_in_child() -> None:
     threading.stack_size(_usual)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+lifecycle.after_fork(_after_fork_in_child)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
+from ebbpool._pool import lifecycle
 from ebbpool._servers.accepting import ACCEPTS, CROWD, EXHAUSTED, NAP, Shortage
 from ebbpool._servers.complaints import LOGGER
 from ebbpool._servers.handlers import Handlers
@@ -46,8 +47,7 @@ def _forked() -> None:
     _forks += 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+lifecycle.after_fork(_forked)
 
 
 class AdaptivePoolMixIn(_Base):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import sys
 import threading
@@ -187,5 +186,4 @@ def _forked() -> None:
 
 
 lifecycle.outlast(_outlast)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+lifecycle.after_fork(_forked)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, 
 from concurrent.futures import Executor
 from itertools import chain, repeat, starmap
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ebbpool._checks import whole_or_none
 from ebbpool._work.map_ledger import ANY
 from ebbpool._work.map_turns import MapRun
+
+T = TypeVar("T")
 
 AT_HAND: Final = (
     list,
@@ -210,3 +212,57 @@ def _raising(error: BaseException) -> Generator[Any]:
     finally:
         del error
     yield
+
+
+class Maps(Executor):
+    """The maps of an executor and of a lane."""
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Call `fn` with the items of the iterables, in workers; return an iterator over the results, in order.
+
+        Args:
+            fn: Called once per item, with one argument per iterable.
+            iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
+            timeout: Seconds, counted from this call, after which waiting for a result raises.
+            chunksize: Items per task; None sizes the chunks by the time that items take: one at a time while they
+                block, many while they are tiny.
+            buffersize: How many items may be taken and not yet handed out; None for all at once.
+
+        Raises:
+            TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
+            TypeError: `fn` is not callable, or a size is no integer.
+            ValueError: `chunksize` or `buffersize` is below 1.
+
+        What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
+        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
+        and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
+        cancelled.
+
+        Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
+        are more items, `RuntimeError` is raised.
+
+        A lane's map runs in the lane. `stats` counts tasks, each of which may run many items.
+        """
+        return ordered(self, fn, iterables, timeout, chunksize, buffersize)
+
+    def map_unordered(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Do what `map` does, but hand out results as they come.
+
+        An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
+        so does a pool that breaks or cancels.
+        """
+        return unordered(self, fn, iterables, timeout, chunksize, buffersize)
