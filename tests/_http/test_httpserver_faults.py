@@ -1,42 +1,18 @@
-"""What goes wrong beside and below the HTTP server: hooks, pollers, systems without poll."""
+"""What goes wrong beside and below the HTTP server: hooks, sockets, and connections of another kind."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import math
-import select
+import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom
-from support.httpserver import Client, Echo, porter, serving
+from support.common import TIMEOUT, Boom, Gate, eventually
+from support.httpserver import Client, Echo, Quiet, porter, serving
 
-from ebbpool._http import poller
-from ebbpool._http.connection import Connection, wait_for
-from ebbpool._http.reader import RequestReader
+from ebbpool import AdaptiveExecutor
 from ebbpool._http.server import AdaptivePoolHTTPServer
-
-
-def failing(*_: object) -> Any:
-    raise OSError(errno.ENOMEM, "no room")
-
-
-def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = poller.make_poller()
-    with porter(Echo, made) as keeper:
-        monkeypatch.setattr(made, "arm", failing)
-        with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
-            assert keeper.end(waiting)
-        assert "cannot wait for the connection of" in caplog.text
-        with Client(keeper.server) as client:
-            # Its request is there when it is accepted; only then its connection cannot be kept.
-            assert keeper.answer(client.get()).body == b"/"
-            assert keeper.end(client)
-        monkeypatch.undo()
-        with Client(keeper.server) as client:
-            assert keeper.answer(client.get()).body == b"/"
 
 
 def test_hooks_that_fail_twice(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,55 +92,64 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
         assert client.ended()
 
 
-def test_a_bell_that_was_rung_often() -> None:
-    made = poller.SelectorPoller()
-    for _ in range(100_000):
-        made.wake()
-    assert made.wait(0) == []
-    made.wake()
-    assert made.wait(TIMEOUT) == []
-    made.close()
-    made.wake()
+def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
+    class Waiting(Quiet):
+        def do_GET(self) -> None:
+            self.reply(gate(b"served"))
+
+    with (
+        AdaptiveExecutor(1) as pool,
+        Gate() as gate,
+        serving(Waiting, executor=pool) as server,
+        Client(server) as busy,
+        Client(server) as queued,
+    ):
+        busy.get()
+        gate.await_begun()
+        queued.get()
+        eventually(lambda: len(server.pool_handlers) == 2)
+        pool.shutdown(wait=False, cancel_futures=True)
+        answer = queued.response()
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert queued.ended() and len(server.pool_handlers) == 1
+        gate.open()
+        assert busy.body() == b"served"
 
 
-def test_watching_twice_and_forgetting_twice() -> None:
-    for made in (poller.make_poller(), poller.SelectorPoller()):
-        one, other = socket.socketpair()
-        with one, other:
-            one.send(b"x")
-            for _ in range(2):
-                made.watch(other.fileno())
-            assert made.wait(0) == made.wait(0) == [other.fileno()]
-            for _ in range(2):
-                made.forget(other.fileno())
-            assert made.wait(0) == []
-        made.close()
+@pytest.fixture
+def default_timeout() -> Iterator[float]:
+    socket.setdefaulttimeout(TIMEOUT)
+    yield TIMEOUT
+    socket.setdefaulttimeout(None)
 
 
-def test_a_system_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        monkeypatch.delattr(select, "poll", raising=False)
-        assert not wait_for(one, False, 0)
-        assert wait_for(one, True, math.inf)
-        waiting = Background(lambda: wait_for(one, False, None))
-        other.send(b"x")
-        assert waiting.join()
+def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) -> None:
+    with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as client:
+        keeper.hold(keeper.door.reading, 2)
+        for connection in keeper.door.reading.held.values():
+            assert socket.socket.gettimeout(connection) is None
+            assert connection.gettimeout() == default_timeout
+            assert os.get_blocking(connection.fileno())
+        with pytest.raises(BlockingIOError):
+            connection.receive()
+        assert keeper.answer(client.get()).body == b"/"
+        assert keeper.answer(silent.get()).body == b"/"
 
 
-def test_a_wait_that_is_longer_than_the_system_can() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        other.send(b"x")
-        assert wait_for(one, False, 1e300)
+@pytest.mark.parametrize("limit", [None, 5.0])
+def test_a_connection_that_was_taken_blocks_unless_the_handler_wanted_otherwise(limit: float | None) -> None:
+    taken: list[int] = []
 
+    class Taking(Quiet):
+        timeout = limit
 
-def test_the_end_of_the_connection_ends_the_body() -> None:
-    lent, other = socket.socketpair()
-    with Connection.adopt(lent) as connection, RequestReader(connection.request, connection) as file:
-        other.sendall(b"one\ntwo")
-        other.close()
-        assert file.readline(None) == b"one\n"
-        assert file.readline() == b"two"
-        assert file.readline() == file.read() == b""
-        assert connection.request.ended
+        def do_GET(self) -> None:
+            taken.append(self.connection.detach())
+            self.close_connection = True
+
+    with serving(Taking) as server, Client(server) as client:
+        client.get()
+        eventually(lambda: taken)
+        blocks = os.get_blocking(taken[0])
+        socket.close(taken[0])
+    assert blocks == (limit is None)

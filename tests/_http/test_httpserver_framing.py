@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 from support.common import Background, Gate, eventually
 from support.httpserver import Client, Echo, Quiet, porter, serving
+
+from ebbpool._http.connection import Connection
+from ebbpool._http.reader import RequestReader
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n\r\n"
 
@@ -234,24 +238,6 @@ def test_a_tunnel() -> None:
         assert client.half_close().ended()
 
 
-def test_a_child_process_can_read_the_body_from_a_descriptor() -> None:
-    class Child(Quiet):
-        def do_POST(self) -> None:
-            with open(self.rfile.fileno(), "rb", closefd=False) as file:
-                body = file.read()
-            assert self.rfile.read(1) == b""
-            self.reply(body)
-
-        def do_GET(self) -> None:
-            assert self.rfile.fileno() == self.rfile.name == self.request.fileno()
-            self.reply(b"none")
-
-    with serving(Child, max_buffered_body=10) as server, Client(server) as client:
-        for body in (b"short", b"long" * 100_000):
-            assert client.post(body).body() == body
-            assert client.get().body() == b"none"
-
-
 def test_a_handler_that_asks_for_lines_of_its_own_length_is_not_kept() -> None:
     class Other(Quiet):
         def handle_one_request(self) -> None:
@@ -266,43 +252,39 @@ def test_a_handler_that_asks_for_lines_of_its_own_length_is_not_kept() -> None:
         assert client.ended()
 
 
-def test_a_body_is_laid_out_for_handlers_that_want_no_buffer() -> None:
-    class Unbuffered(Quiet):
-        rbufsize = 0
-
-        def do_POST(self) -> None:
-            if self.path == "/child":
-                with open(self.rfile.fileno(), "rb", closefd=False) as file:
-                    body = file.read()
-                # As http.server's CGI sees to it that nothing is left.
-                assert self.rfile.read(1) == b""
-            else:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.reply(body)
-
-        def do_GET(self) -> None:
-            self.reply(b"none")
-
-    with serving(Unbuffered, max_buffered_body=10) as server, Client(server) as client:
-        for path in (b"/child", b"/self"):
-            for body in (b"short", b"long" * 100_000):
-                client.send(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body))
-                client.get()
-                assert client.body() == body
-                assert client.body() == b"none"
-        client.send(b"POST /child HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" * 2)
-        client.send(b"POST /self HTTP/1.1\r\nContent-Length: 40\r\n\r\n" + b"x" * 40)
-        assert [client.body() for _ in range(3)] == [b"abc", b"abc", b"x" * 40]
+def test_an_upgrade_does_not_stop_the_clock_of_a_body() -> None:
+    ours, theirs = socket.socketpair()
+    with porter() as keeper, ours, theirs, Connection.adopt(ours) as connection:
+        connection.request.data = b"POST / HTTP/1.1\r\nUpgrade: a\r\nContent-Length: 9\r\n\r\n"
+        connection.request.limits = keeper.server._limits
+        assert connection.request.ready(connection.request.limits, patient=False)
+        connection.limit = 10.0
+        connection.request.waited = 11.0
+        reader = RequestReader(connection.request, connection)
+        with pytest.raises(TimeoutError):
+            reader.read()
+        theirs.send(b"body here")
+        assert reader.read(9) == b"body here"
+        # What follows may take its time.
+        more = Background(lambda: reader.read(4))
+        theirs.send(b"more")
+        assert more.join() == b"more"
 
 
-def test_a_body_that_comes_short_is_no_whole_body() -> None:
-    class Unbuffered(Quiet):
-        rbufsize = 0
-        timeout = 0.01
+def test_a_client_that_sends_on_can_read_its_answer() -> None:
+    class Old(Echo):
+        protocol_version = "HTTP/1.0"
 
-        def do_POST(self) -> None:
-            self.reply(self.rfile.read())
+    with porter(Old) as keeper, Client(keeper.server) as client:
+        client.send(b"GET /a HTTP/1.0\r\n\r\n" + b"x" * 60_000)
+        assert keeper.answer(client).body == b"/a"
+        keeper.hold(keeper.door.lingering, 1)
+        client.close()
+        keeper.hold(keeper.door.lingering, 0)
 
-    with serving(Unbuffered) as server, Client(server) as client:
-        client.send(b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\nab")
-        assert client.ended()
+
+def test_blank_lines_without_end_are_refused() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        assert client.send(b"\r\n" * 10).get("/a").body() == b"/a"
+        assert client.get("/b").body() == b"/b"
+        assert client.send(b"\n" * 5000).response().status == 400

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -17,7 +15,6 @@ from support.common import TIMEOUT, Background, Gate, eventually
 from support.server import (
     LOOPBACK,
     Echo,
-    Held,
     Server,
     ask,
     closing_server,
@@ -271,17 +268,6 @@ def test_handle_request_gives_up_after_its_timeout() -> None:
     assert timeouts == ["over"]
 
 
-def test_service_actions_are_called_while_nothing_happens() -> None:
-    called = threading.Semaphore(0)
-    with serving(made(service_actions=lambda _: called.release()), poll_interval=0.001):
-        assert all(called.acquire(timeout=TIMEOUT) for _ in range(3))
-
-
-def test_shutdown_does_not_wait_for_the_poll_interval() -> None:
-    with serving(made(), poll_interval=3600) as server:
-        assert ask(server, b"hello") == b"hello"
-
-
 def test_join_takes_any_number_of_seconds_and_names_a_bad_one() -> None:
     with closing_server(made()) as server:
         assert server.join(-1) and server.join(float("inf")) and server.join(None)
@@ -289,65 +275,6 @@ def test_join_takes_any_number_of_seconds_and_names_a_bad_one() -> None:
             server.join("soon")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="timeout must be a number of seconds, not nan"):
             server.join(float("nan"))
-
-
-@pytest.mark.parametrize("runs", [1, 2])
-def test_shutdown_waits_for_the_end_of_the_loop(runs: int) -> None:
-    with closing_server(made()) as server:
-        for _ in range(runs):
-            with Held(server) as held:
-                loop = Background(lambda: server.serve_forever(0.001))
-                held.await_held()
-                stopping = Background(server.shutdown)
-                assert stopping.still_waits()
-                held.let_go()
-                stopping.join()
-                loop.join()
-
-
-def test_a_loop_that_was_shut_down_may_be_run_again() -> None:
-    with closing_server(made()) as server:
-        for message in (b"once", b"twice"):
-            with looping(server):
-                assert ask(server, message) == message
-            assert server.socket.getblocking()
-
-
-def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
-    with closing_server(made()) as server:
-        stopping = Background(server.shutdown)
-        assert stopping.still_waits()
-        server.serve_forever(3600)
-        stopping.join()
-
-
-def test_the_loop_may_shut_itself_down() -> None:
-    with closing_server(made(service_actions=lambda self: self.shutdown())) as server:
-        server.serve_forever(0.001)
-
-
-def test_a_loop_whose_listener_is_closed_ends() -> None:
-    server = made()
-    loop = Background(lambda: server.serve_forever(0.001))
-    assert ask(server, b"hello") == b"hello"
-    server.server_close()
-    loop.join()
-
-
-def test_a_server_does_not_keep_the_interpreter_from_its_end() -> None:
-    script = (
-        "import socketserver, threading, time; from ebbpool.socketserver import AdaptivePoolTCPServer as Server\n"
-        "class Hanging(socketserver.BaseRequestHandler):\n"
-        "    def handle(self): begun.set(); time.sleep(600)\n"
-        "class Daemonic(Server): daemon_threads = True\n"
-        "begun = threading.Event(); server = Daemonic(('127.0.0.1', 0), Hanging)\n"
-        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
-        "import socket; client = socket.create_connection(server.server_address); begun.wait(); print('ends')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
 
 
 def test_the_log_of_a_server_is_quiet_when_all_is_well(caplog: pytest.LogCaptureFixture) -> None:

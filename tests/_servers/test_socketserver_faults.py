@@ -1,19 +1,16 @@
-"""What a server refuses, what goes wrong in its handlers and hooks, and what it runs out of."""
+"""What a server refuses, and what goes wrong in its handlers, its hooks and its executor."""
 
 from __future__ import annotations
 
-import errno
-import logging
 import socket
 import socketserver
-import sys
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, TIMEOUT, Boom, Gate, eventually, output_of
+from support.common import TIMEOUT, Boom, Gate, eventually
 from support.server import (
     LOOPBACK,
     Echo,
@@ -23,7 +20,6 @@ from support.server import (
     closing_server,
     connect,
     handler,
-    looping,
     made,
     read_all,
     reset,
@@ -31,7 +27,7 @@ from support.server import (
 )
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._servers.accepting import Shortage
+from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 LOGGER = "ebbpool.socketserver"
 
@@ -252,105 +248,65 @@ def test_a_client_that_resets_costs_its_connection_alone() -> None:
             assert ask(server, b"x") == b""
 
 
-def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
-    with closing_server(made()) as server:
-        reset(connect(server))
-        with looping(server):
-            assert ask(server, b"hello") == b"hello"
+@pytest.mark.parametrize("policy", ["block", "caller_runs"])
+@pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolHTTPServer])
+def test_an_executor_that_makes_the_loop_wait_is_named(policy: Any, base: Any) -> None:
+    with AdaptiveExecutor(1, max_queue=1, when_full=policy) as pool:
+        for executor in (pool, pool.lane("web", limit=1)):
+            with pytest.raises(ValueError, match=f'executor must have when_full="reject".*{policy!r} and max_queue=1'):
+                type("Bad", (base,), {"executor": executor})(LOOPBACK, Echo)
 
 
-class Exhausted(Server):
-    """Fails to accept with the given error, as often as told."""
-
-    error = errno.EMFILE
-    failures = 0
-    attempts = 0
-
-    def get_request(self) -> Any:
-        self.attempts += 1
-        if self.failures:
-            self.failures -= 1
-            raise OSError(self.error, "out of something")
-        return super().get_request()
+@pytest.mark.parametrize("settings", [{"max_queue": 1, "when_full": "reject"}, {"when_full": "caller_runs"}])
+def test_an_executor_that_makes_nobody_wait_will_do(settings: dict[str, Any]) -> None:
+    with AdaptiveExecutor(1, **settings) as pool, serving(made(executor=pool)) as server:
+        assert ask(server, b"hello") == b"hello"
 
 
-@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_a_system_that_has_run_out_is_left_alone_for_a_while(
-    error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 0.0001)
-    now = [1000.0]
-    with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
-        server._shortage = Shortage(lambda: now[0])
-        for _ in range(4):
-            server.error, server.failures = error, 5
-            assert ask(server, b"hello") == b"hello"
-            assert server.failures == 0
-            eventually(lambda: not server._shortage.pause)
-            now[0] += 0.4
-    # Once per spell, and once a second at most.
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first == f"cannot accept connections for now, those that come wait: [Errno {error}] out of something"
-    assert second == first + " (3 times since this was last logged)"
+@pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
+def test_connections_whose_handlers_are_cancelled_are_shut_down(executor_type: Any) -> None:
+    ended: list[Any] = []
+
+    class Noting(Server):
+        executor = executor_type(1)
+
+        def shutdown_request(self, request: Any) -> None:
+            ended.append(request)
+            super().shutdown_request(request)
+
+    with Gate() as gate, serving(Noting(LOOPBACK, handler(lambda _: gate()))) as server, ExitStack() as stack:
+        busy = stack.enter_context(closing(connect(server)))
+        gate.await_begun()
+        queued = [stack.enter_context(closing(connect(server))) for _ in range(3)]
+        for client in queued:
+            client.sendall(b"a request")
+        eventually(lambda: len(server.pool_handlers) == 4)
+        server.executor.shutdown(wait=False, cancel_futures=True)
+        assert [read_all(client) for client in queued] == [b""] * 3
+        # A client that the loop itself refuses sees the end of its connection before that is shut down.
+        eventually(lambda: len(ended) == 3)
+        assert len(server.pool_handlers) == 1
+        gate.open()
+        assert read_all(busy) == b""
     assert not server.errors
 
 
-def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 3600.0)
-    with closing_server(Exhausted(LOOPBACK, Echo)) as server:
-        server.failures = 1
-        with looping(server, poll_interval=0.001), closing(connect(server)):
-            eventually(lambda: server.attempts)
-            threading.Event().wait(A_MOMENT)
-            assert server.attempts == 1
+def test_what_refuse_request_raises_for_a_cancelled_connection_goes_to_handle_error() -> None:
+    def fail(self: Server, request: Any, client_address: Any) -> None:
+        self.shutdown_request(request)
+        raise Boom
 
-
-def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Exhausted(LOOPBACK, Echo), poll_interval=3600) as server:
-        server.error, server.failures = errno.ECONNABORTED, 2
-        assert ask(server, b"hello") == b"hello"
-    assert not caplog.records
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no limit on descriptors there")
-def test_a_server_without_descriptors_recovers() -> None:
-    script = """
-        import logging, os, resource, socket, socketserver, threading
-        from ebbpool.socketserver import AdaptivePoolTCPServer
-
-        class Told(logging.Handler):
-            def emit(self, record):
-                print(record.levelname, "Too many open files" in record.getMessage(), flush=True)
-                told.set()
-
-        class Echo(socketserver.BaseRequestHandler):
-            def handle(self):
-                self.request.sendall(self.request.recv(100))
-
-        told = threading.Event()
-        logging.getLogger("ebbpool.socketserver").addHandler(Told())
-        with AdaptivePoolTCPServer(("127.0.0.1", 0), Echo) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            client, warm = socket.socket(), socket.create_connection(server.server_address)
-            warm.sendall(b"warm")
-            assert warm.recv(100) == b"warm"
-            # Its own descriptor is not to come free later.
-            assert server.join(10)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            taken = []
-            try:
-                while True:
-                    taken.append(os.dup(0))
-            except OSError:
-                pass
-            client.connect(server.server_address)
-            client.sendall(b"hello")
-            assert told.wait(10)
-            for descriptor in taken:
-                os.close(descriptor)
-            print(client.recv(100).decode())
-            server.shutdown()
-            thread.join()
-        """
-    assert output_of(script) == ["WARNING True", "hello"]
+    with (
+        AdaptiveExecutor(1) as pool,
+        Gate() as gate,
+        serving(made(handler(lambda _: gate()), executor=pool, refuse_request=fail)) as server,
+    ):
+        with closing(connect(server)):
+            gate.await_begun()
+            with closing(connect(server)) as queued:
+                eventually(lambda: len(server.pool_handlers) == 2)
+                pool.shutdown(wait=False, cancel_futures=True)
+                assert read_all(queued) == b""
+            gate.open()
+        eventually(lambda: server.errors)
+        assert [type(error) for error in server.errors] == [Boom]

@@ -29,7 +29,7 @@ from support.server import (
 )
 
 import ebbpool.socketserver
-from ebbpool.socketserver import AdaptivePoolMixIn, AdaptivePoolUDPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
 CERTIFICATE = Path(support.__file__).with_name("localhost.pem")
@@ -276,3 +276,24 @@ def test_a_full_queue_refuses_a_tls_client_before_its_handshake() -> None:
                 tls_client(server)
             gate.open()
         assert server.join(TIMEOUT)
+
+
+def test_the_mode_of_a_listener_that_is_shared_is_left_alone() -> None:
+    class Listener(socket.socket):
+        def setblocking(self, flag: bool) -> None:
+            modes.append(flag)
+            super().setblocking(flag)
+
+        def settimeout(self, value: float | None) -> None:
+            modes.append(value)
+            super().settimeout(value)
+
+    for base in (AdaptivePoolTCPServer, AdaptivePoolHTTPServer):
+        listener = Listener()
+        listener.bind(LOOPBACK)
+        listener.listen()
+        modes: list[Any] = []
+        answering = handler(lambda asked: asked.request.sendall(asked.request.recv(1000)[:3]))
+        with base.from_socket(listener, answering) as server, looping(server):
+            assert ask(server, b"GET / HTTP/1.0\r\n\r\n") == b"GET"
+        assert modes == [False]

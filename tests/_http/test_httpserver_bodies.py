@@ -1,148 +1,20 @@
-"""What handlers and others may do to a connection behind the HTTP server's back."""
+"""Bodies that handlers read from the socket or its descriptor, and the word that a client waits for."""
 
 from __future__ import annotations
 
 import os
 import select
-import selectors
 import socket
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import support
-from support.common import TIMEOUT, Background, eventually, output_of
-from support.httpserver import Client, Echo, Quiet, porter, serving
+from support.common import TIMEOUT, output_of
+from support.httpserver import Client, Quiet, porter, serving
 
 from ebbpool._http import frontdoor
-from ebbpool._http import poller as pollers
 from ebbpool._http.connection import Connection
 from ebbpool._http.reader import RequestReader
-
-
-@pytest.fixture(params=["best", "portable", "select"])
-def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    if request.param == "select":
-        monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
-    made = pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
-    yield made
-    made.close()
-
-
-def other_is_idle(room: Any) -> bool:
-    return any(held.fileno() >= 0 for held in room.held.values())
-
-
-def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None:
-    with porter(Echo, poller, idle_timeout=60) as keeper:
-        with Client(keeper.server) as client, Client(keeper.server) as other:
-            for count, each in enumerate((client, other), 1):
-                assert keeper.answer(each.get()).body == b"/"
-                keeper.hold(keeper.door.idle, count)
-            keeper.oldest(keeper.door.idle).close()
-            assert keeper.end(client)
-            assert keeper.answer(other.get("/b")).body == b"/b"
-            keeper.until(lambda: other_is_idle(keeper.door.idle))
-            keeper.pass_time(61)
-            assert keeper.end(other)
-        assert not keeper.door._held and not keeper.door.idle.held
-
-
-@pytest.mark.parametrize("thoroughly", [True, False])
-def test_a_descriptor_that_was_closed_and_is_used_again(poller: Any, thoroughly: bool) -> None:
-    if not thoroughly and isinstance(getattr(poller, "_selector", None), selectors.SelectSelector):
-        pytest.skip("where only `select` is, a socket is no file descriptor")
-    with porter(Echo, poller, idle_timeout=60) as keeper, Client(keeper.server) as old:
-        door = keeper.door
-        assert keeper.answer(old.get()).body == b"/"
-        keeper.hold(door.idle, 1)
-        lost = keeper.oldest(door.idle)
-        descriptor = lost.fileno()
-        with Client(keeper.server) as new:
-            # As a stray timer does it, or somebody who has made a second socket of the number.
-            if thoroughly:
-                lost.close()
-            else:
-                os.close(descriptor)
-            keeper.hold(door.reading, 1)
-            assert keeper.oldest(door.reading).fileno() == descriptor
-            assert not door.idle.held
-            for _ in range(3):
-                assert keeper.answer(new.get("/new")).body == b"/new"
-            keeper.hold(door.idle, 1)
-            keeper.pass_time(61)
-            assert keeper.end(new)
-        assert not door._held
-
-
-def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
-    with porter(Echo, poller) as keeper, Client(keeper.server) as client:
-        door = keeper.door
-        keeper.hold(door.reading, 1)
-        connection = keeper.oldest(door.reading)
-        door._leave(connection)
-        door._poller.drop(connection)
-        connection.request.again = True
-        door.give_back(connection)
-        connection.close()
-        door.turn(0)
-        assert not door._held and not door.idle.held
-        assert keeper.end(client)
-        connection.request.again = True
-        # Nor is it armed if that has happened already.
-        door._arm(connection)
-        assert not door._take_back(connection, door.idle) or not poller.shared
-        door._returned.clear()
-
-
-def test_a_poller_watches_what_has_the_number_of_a_connection() -> None:
-    made = pollers.SelectorPoller()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        connection = Connection.adopt(ours)
-        connection.descriptor = connection.fileno()
-        made.arm(connection)
-        bare = socket.socket(fileno=connection.detach())
-        with bare:
-            made.watch(bare.fileno())
-            made.drop(connection)
-            theirs.send(b"x")
-            assert made.wait(TIMEOUT) == [bare.fileno()]
-            made.forget(bare.fileno())
-    made.close()
-
-
-def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pollers.SelectorPoller()
-
-    def failing(_: float) -> Any:
-        raise OSError("broken")
-
-    monkeypatch.setattr(made._selector, "select", failing)
-    with pytest.raises(OSError, match="broken"):
-        made.wait(0)
-    made.close()
-
-
-@pytest.fixture
-def default_timeout() -> Iterator[float]:
-    socket.setdefaulttimeout(TIMEOUT)
-    yield TIMEOUT
-    socket.setdefaulttimeout(None)
-
-
-def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) -> None:
-    with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as client:
-        keeper.hold(keeper.door.reading, 2)
-        for connection in keeper.door.reading.held.values():
-            assert socket.socket.gettimeout(connection) is None
-            assert connection.gettimeout() == default_timeout
-            assert os.get_blocking(connection.fileno())
-        with pytest.raises(BlockingIOError):
-            connection.receive()
-        assert keeper.answer(client.get()).body == b"/"
-        assert keeper.answer(silent.get()).body == b"/"
 
 
 class Unbuffered(Quiet):
@@ -343,44 +215,6 @@ def test_a_word_to_go_on_is_no_response() -> None:
             assert client.send(b"a\nb\n").send(b"cde\n").body() == b"a\nb\ncde\n"
 
 
-@pytest.mark.parametrize("limit", [None, 5.0])
-def test_a_connection_that_was_taken_blocks_unless_the_handler_wanted_otherwise(limit: float | None) -> None:
-    taken: list[int] = []
-
-    class Taking(Quiet):
-        timeout = limit
-
-        def do_GET(self) -> None:
-            taken.append(self.connection.detach())
-            self.close_connection = True
-
-    with serving(Taking) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: taken)
-        blocks = os.get_blocking(taken[0])
-        socket.close(taken[0])
-    assert blocks == (limit is None)
-
-
-def test_an_upgrade_does_not_stop_the_clock_of_a_body() -> None:
-    ours, theirs = socket.socketpair()
-    with porter() as keeper, ours, theirs, Connection.adopt(ours) as connection:
-        connection.request.data = b"POST / HTTP/1.1\r\nUpgrade: a\r\nContent-Length: 9\r\n\r\n"
-        connection.request.limits = keeper.server._limits
-        assert connection.request.ready(connection.request.limits, patient=False)
-        connection.limit = 10.0
-        connection.request.waited = 11.0
-        reader = RequestReader(connection.request, connection)
-        with pytest.raises(TimeoutError):
-            reader.read()
-        theirs.send(b"body here")
-        assert reader.read(9) == b"body here"
-        # What follows may take its time.
-        more = Background(lambda: reader.read(4))
-        theirs.send(b"more")
-        assert more.join() == b"more"
-
-
 def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1000)
     with porter() as keeper, Client(keeper.server) as first, Client(keeper.server) as second:
@@ -402,38 +236,72 @@ def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPat
         assert not door.buffered
 
 
-def test_a_client_that_sends_on_can_read_its_answer() -> None:
-    class Old(Echo):
-        protocol_version = "HTTP/1.0"
+def test_a_child_process_can_read_the_body_from_a_descriptor() -> None:
+    class Child(Quiet):
+        def do_POST(self) -> None:
+            with open(self.rfile.fileno(), "rb", closefd=False) as file:
+                body = file.read()
+            assert self.rfile.read(1) == b""
+            self.reply(body)
 
-    with porter(Old) as keeper, Client(keeper.server) as client:
-        client.send(b"GET /a HTTP/1.0\r\n\r\n" + b"x" * 60_000)
-        assert keeper.answer(client).body == b"/a"
-        keeper.hold(keeper.door.lingering, 1)
-        client.close()
-        keeper.hold(keeper.door.lingering, 0)
+        def do_GET(self) -> None:
+            assert self.rfile.fileno() == self.rfile.name == self.request.fileno()
+            self.reply(b"none")
 
-
-def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
-    with porter(Echo, poller, idle_timeout=60, header_timeout=10) as keeper, Client(keeper.server) as client:
-        door = keeper.door
-        assert keeper.answer(client.post(b"abc")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
-            client.send(part)
-            keeper.until(lambda left=left: keeper.oldest(door.idle).request.data == left)
-        assert not door.reading.held
-        keeper.pass_time(11)
-        assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"
-        # And so does half of one that came with the body.
-        assert keeper.answer(client.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc\r")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        keeper.pass_time(61)
-        assert keeper.end(client)
+    with serving(Child, max_buffered_body=10) as server, Client(server) as client:
+        for body in (b"short", b"long" * 100_000):
+            assert client.post(body).body() == body
+            assert client.get().body() == b"none"
 
 
-def test_blank_lines_without_end_are_refused() -> None:
-    with serving(Echo) as server, Client(server) as client:
-        assert client.send(b"\r\n" * 10).get("/a").body() == b"/a"
-        assert client.get("/b").body() == b"/b"
-        assert client.send(b"\n" * 5000).response().status == 400
+def test_a_body_is_laid_out_for_handlers_that_want_no_buffer() -> None:
+    class Unbuffered(Quiet):
+        rbufsize = 0
+
+        def do_POST(self) -> None:
+            if self.path == "/child":
+                with open(self.rfile.fileno(), "rb", closefd=False) as file:
+                    body = file.read()
+                # As http.server's CGI sees to it that nothing is left.
+                assert self.rfile.read(1) == b""
+            else:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(body)
+
+        def do_GET(self) -> None:
+            self.reply(b"none")
+
+    with serving(Unbuffered, max_buffered_body=10) as server, Client(server) as client:
+        for path in (b"/child", b"/self"):
+            for body in (b"short", b"long" * 100_000):
+                client.send(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body))
+                client.get()
+                assert client.body() == body
+                assert client.body() == b"none"
+        client.send(b"POST /child HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" * 2)
+        client.send(b"POST /self HTTP/1.1\r\nContent-Length: 40\r\n\r\n" + b"x" * 40)
+        assert [client.body() for _ in range(3)] == [b"abc", b"abc", b"x" * 40]
+
+
+def test_a_body_that_comes_short_is_no_whole_body() -> None:
+    class Unbuffered(Quiet):
+        rbufsize = 0
+        timeout = 0.01
+
+        def do_POST(self) -> None:
+            self.reply(self.rfile.read())
+
+    with serving(Unbuffered) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\nab")
+        assert client.ended()
+
+
+def test_the_end_of_the_connection_ends_the_body() -> None:
+    lent, other = socket.socketpair()
+    with Connection.adopt(lent) as connection, RequestReader(connection.request, connection) as file:
+        other.sendall(b"one\ntwo")
+        other.close()
+        assert file.readline(None) == b"one\n"
+        assert file.readline() == b"two"
+        assert file.readline() == file.read() == b""
+        assert connection.request.ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -216,3 +217,19 @@ def test_a_forked_child_has_no_loop_whose_thread_stayed_with_the_parent() -> Non
         EXIT,
     )
     assert lines == ["40 True"]
+
+
+def test_a_server_does_not_keep_the_interpreter_from_its_end() -> None:
+    script = (
+        "import socketserver, threading, time; from ebbpool.socketserver import AdaptivePoolTCPServer as Server\n"
+        "class Hanging(socketserver.BaseRequestHandler):\n"
+        "    def handle(self): begun.set(); time.sleep(600)\n"
+        "class Daemonic(Server): daemon_threads = True\n"
+        "begun = threading.Event(); server = Daemonic(('127.0.0.1', 0), Hanging)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "import socket; client = socket.create_connection(server.server_address); begun.wait(); print('ends')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr

@@ -1,0 +1,233 @@
+"""What a server accepts: how it is handed over, what a failure costs, and what the system runs out of."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from support.common import A_MOMENT, eventually, output_of
+from support.server import (
+    LOOPBACK,
+    Echo,
+    Server,
+    ask,
+    closing_server,
+    connect,
+    looping,
+    made,
+    read_all,
+    reset,
+    serving,
+)
+
+from ebbpool._servers.accepting import Shortage
+from ebbpool._servers.mixin import AdaptivePoolMixIn
+
+LOGGER = "ebbpool.socketserver"
+
+
+def test_each_connection_is_handed_over_before_a_get_request_of_the_users_own_is_called_again() -> None:
+    seen: list[str] = []
+
+    class Noting(Server):
+        def get_request(self) -> Any:
+            seen.append("get")
+            return super().get_request()
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            seen.append("process")
+            super().process_request(request, client_address)
+
+    with closing_server(Noting(LOOPBACK, Echo)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
+        for client in clients:
+            client.shutdown(socket.SHUT_WR)
+        with looping(server):
+            assert [read_all(client) for client in clients] == [b""] * 3
+    assert seen[:6] == ["get", "process"] * 3
+
+
+@pytest.mark.parametrize("where", [Server, AdaptivePoolMixIn])
+def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    accepts = AdaptivePoolMixIn.get_request
+    taken: list[Any] = []
+
+    def get_request(self: Any) -> Any:
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        taken.append(accepts(self))
+        return taken[-1]
+
+    monkeypatch.setattr(where, "get_request", get_request, raising=False)
+    with closing_server(made()) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
+        for client in clients:
+            client.sendall(b"hello")
+            client.shutdown(socket.SHUT_WR)
+        with pytest.raises(KeyboardInterrupt):
+            server.serve_forever()
+        assert [read_all(client) for client in clients[:2]] == [b"hello"] * 2
+
+
+def test_what_handing_over_raises_costs_one_connection() -> None:
+    seen: list[Any] = []
+
+    def verify(self: Server, request: Any, client_address: Any) -> bool:
+        seen.append(client_address)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return True
+
+    with closing_server(made(verify_request=verify)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(4)]
+        for client in clients:
+            client.sendall(b"hello")
+            client.shutdown(socket.SHUT_WR)
+        with pytest.raises(KeyboardInterrupt):
+            server.serve_forever()
+        assert [read_all(client) for client in clients if client is not clients[1]] == [b"hello"] * 3
+        assert seen == [client.getsockname() for client in clients]
+
+
+def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
+    class Base(socketserver.TCPServer):
+        def get_request(self) -> Any:
+            calls.append("accepted")
+            return super().get_request()
+
+    class Mixed(AdaptivePoolMixIn, Base):
+        pass
+
+    calls: list[str] = []
+    with serving(Mixed(LOOPBACK, Echo)) as server:
+        assert ask(server, b"hello") == b"hello"
+    assert "accepted" in calls
+
+
+def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
+    with closing_server(made()) as server:
+        reset(connect(server))
+        with looping(server):
+            assert ask(server, b"hello") == b"hello"
+
+
+class Exhausted(Server):
+    """Fails to accept with the given error, as often as told."""
+
+    error = errno.EMFILE
+    failures = 0
+    attempts = 0
+
+    def get_request(self) -> Any:
+        self.attempts += 1
+        if self.failures:
+            self.failures -= 1
+            raise OSError(self.error, "out of something")
+        return super().get_request()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_a_system_that_has_run_out_is_left_alone_for_a_while(
+    error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 0.0001)
+    now = [1000.0]
+    with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
+        server._shortage = Shortage(lambda: now[0])
+        for _ in range(4):
+            server.error, server.failures = error, 5
+            assert ask(server, b"hello") == b"hello"
+            assert server.failures == 0
+            eventually(lambda: not server._shortage.pause)
+            now[0] += 0.4
+    # Once per spell, and once a second at most.
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == f"cannot accept connections for now, those that come wait: [Errno {error}] out of something"
+    assert second == first + " (3 times since this was last logged)"
+    assert not server.errors
+
+
+def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 3600.0)
+    with closing_server(Exhausted(LOOPBACK, Echo)) as server:
+        server.failures = 1
+        with looping(server, poll_interval=0.001), closing(connect(server)):
+            eventually(lambda: server.attempts)
+            threading.Event().wait(A_MOMENT)
+            assert server.attempts == 1
+
+
+def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(Exhausted(LOOPBACK, Echo), poll_interval=3600) as server:
+        server.error, server.failures = errno.ECONNABORTED, 2
+        assert ask(server, b"hello") == b"hello"
+    assert not caplog.records
+
+
+def test_an_accept_that_fails_after_others_begins_a_new_spell() -> None:
+    class Failing(Server):
+        count = 0
+
+        def get_request(self) -> Any:
+            self.count += 1
+            if self.count == 2:
+                raise OSError(errno.EMFILE, "too many")
+            return super().get_request()
+
+    with serving(Failing(LOOPBACK, Echo)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
+        for client in clients:
+            client.shutdown(socket.SHUT_WR)
+            assert read_all(client) == b""
+        eventually(lambda: server._shortage.pause == 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on descriptors there")
+def test_a_server_without_descriptors_recovers() -> None:
+    script = """
+        import logging, os, resource, socket, socketserver, threading
+        from ebbpool.socketserver import AdaptivePoolTCPServer
+
+        class Told(logging.Handler):
+            def emit(self, record):
+                print(record.levelname, "Too many open files" in record.getMessage(), flush=True)
+                told.set()
+
+        class Echo(socketserver.BaseRequestHandler):
+            def handle(self):
+                self.request.sendall(self.request.recv(100))
+
+        told = threading.Event()
+        logging.getLogger("ebbpool.socketserver").addHandler(Told())
+        with AdaptivePoolTCPServer(("127.0.0.1", 0), Echo) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            client, warm = socket.socket(), socket.create_connection(server.server_address)
+            warm.sendall(b"warm")
+            assert warm.recv(100) == b"warm"
+            # Its own descriptor is not to come free later.
+            assert server.join(10)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            taken = []
+            try:
+                while True:
+                    taken.append(os.dup(0))
+            except OSError:
+                pass
+            client.connect(server.server_address)
+            client.sendall(b"hello")
+            assert told.wait(10)
+            for descriptor in taken:
+                os.close(descriptor)
+            print(client.recv(100).decode())
+            server.shutdown()
+            thread.join()
+        """
+    assert output_of(script) == ["WARNING True", "hello"]
