@@ -178,7 +178,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[io.Tex
 
 
 def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger("test_streams.handlers")
+    logger = logging.getLogger("test_output.handlers")
     logger.propagate = False
     reader, writer = os.pipe()
     with standing_in(monkeypatch, writer) as stream:

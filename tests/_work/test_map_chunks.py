@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import itertools
-import os
 import sys
 import threading
 import time
-import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
@@ -20,37 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.common import (
-    A_MOMENT,
     FREE_THREADED,
     TIMEOUT,
     Background,
     Boom,
     Gate,
-    Thing,
     eventually,
-    gone,
-    no_collector,
     wait_for_idle,
 )
+from support.maps import FAR, iterators  # noqa: F401  (a fixture)
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
+from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._work import map_ledger, map_turns, maps
-from ebbpool._work.map_ledger import ANY, STALE, Batch
-from ebbpool._work.map_turns import MapRun
-from ebbpool._work.maps import PORTION
-
-FAR = 2_000
-"""Trivial items after which claims are large."""
-
-
-@pytest.fixture(params=[True, False], ids=["iterators", "deques"])
-def iterators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both ways to hold the items of a claim, where the interpreter allows both."""
-    if request.param and not map_ledger.ITERATORS:
-        pytest.skip("list iterators do not exclude each other here")
-    monkeypatch.setattr(map_ledger, "ITERATORS", request.param)
-    return bool(request.param)
-
 
 pytestmark = pytest.mark.usefixtures("iterators")
 
@@ -319,61 +297,6 @@ def test_a_given_chunksize_is_the_items_of_a_task(count: int, chunksize: int, ta
     assert chunks == [list(range(first, min(first + chunksize, count))) for first in range(0, count, chunksize)]
 
 
-@pytest.mark.parametrize("chunksize", [None, 3])
-def test_closing_keeps_what_has_not_begun_from_running(chunksize: int | None) -> None:
-    ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-
-        def work(number: int) -> int:
-            ran.append(number)
-            if number == FAR:
-                gate()
-            return number
-
-        results = pool.map(work, range(2 * FAR), chunksize=chunksize)
-        assert next(results) == 0
-        gate.await_begun()
-        results.close()  # type: ignore[attr-defined]
-        assert list(results) == []
-        assert pool._work_queue.qsize() == 0
-        gate.open()
-        wait_for_idle(pool)
-    assert ran == list(range(FAR + 1))
-
-
-@pytest.mark.counts_references
-def test_a_forgotten_map_stops_and_one_that_was_never_read_does_not() -> None:
-    ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-
-        def work(number: int) -> int:
-            ran.append(number)
-            if number == 1:
-                gate()
-            return number
-
-        results = pool.map(work, range(100))
-        assert next(results) == 0
-        gate.await_begun()
-        del results
-        gate.open()
-        wait_for_idle(pool)
-        assert ran == [0, 1]
-        ran.clear()
-        pool.map(work, range(100))
-        wait_for_idle(pool)
-        assert ran == list(range(100))
-
-
-def test_closing_drops_what_was_there_to_take() -> None:
-    with AdaptiveExecutor(1) as pool:
-        results = pool.map(str, range(FAR))
-        assert [next(results) for _ in range(FAR // 2)] == [str(number) for number in range(FAR // 2)]
-        results.close()  # type: ignore[attr-defined]
-        results.close()  # type: ignore[attr-defined]
-        assert list(results) == []
-
-
 @pytest.mark.parametrize("max_workers", [1, 2, 5])
 @pytest.mark.parametrize("count", [3, FAR])
 def test_maps_in_maps(max_workers: int, count: int) -> None:
@@ -478,91 +401,6 @@ def test_a_queue_that_rejects_is_enough_for_a_map_of_any_length() -> None:
         assert pool.stats().rejected == 0
 
 
-@pytest.mark.parametrize("max_queue", [None, 100])
-@pytest.mark.parametrize("chunksize", [None, 1, 3])
-def test_shutdown_that_cancels_cancels_the_rest(max_queue: int | None, chunksize: int | None) -> None:
-    ran: list[int] = []
-    with Gate() as gate:
-        pool = AdaptiveExecutor(1, max_queue=max_queue)
-
-        def work(number: int) -> int:
-            ran.append(number)
-            return int(gate(number))
-
-        results = pool.map(work, range(20), chunksize=chunksize)
-        gate.await_begun()
-        pool.shutdown(wait=False, cancel_futures=True)
-        gate.open()
-        assert next(results) == 0
-        pool.shutdown()
-        size = chunksize or 1
-        assert ran == list(range(size))
-        assert [next(results) for _ in range(size - 1)] == list(range(1, size))
-        with pytest.raises(concurrent.futures.CancelledError):
-            next(results)
-
-
-@pytest.mark.parametrize("where", ["pool", "lane", "pool of a lane"])
-def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(where: str) -> None:
-    with AdaptiveExecutor(1, max_queue=100) as pool, Gate() as gate:
-        lane = pool.lane("lane", limit=1)
-        results = (pool if where == "pool" else lane).map(gate, range(20))
-        gate.await_begun()
-        executor = lane if where == "lane" else pool
-        executor.shutdown(wait=False, cancel_futures=True)
-        closer = Background(executor.shutdown)
-        assert closer.still_waits()
-        gate.open()
-        closer.join()
-        assert next(results) == 0
-        with pytest.raises(concurrent.futures.CancelledError):
-            next(results)
-        assert gate.nobody_begins()
-
-
-def test_a_pool_that_breaks_breaks_its_maps() -> None:
-    def fail() -> None:
-        raise Boom
-
-    with AdaptiveExecutor(1, initializer=fail) as pool:
-        for call in (pool.map, pool.map_unordered):
-            with pytest.raises(BrokenThreadPool):
-                list(call(str, range(10)))
-        assert pool.stats().queued == 0
-
-
-def test_a_broken_pool_is_heard_of_while_waiting() -> None:
-    with Gate() as gate:
-
-        def fail() -> None:
-            gate()
-            raise Boom
-
-        with AdaptiveExecutor(1, initializer=fail) as pool:
-            results = pool.map(str, range(10))
-            waiting = Background(lambda: next(results))
-            gate.await_begun()
-            gate.open()
-            with pytest.raises(BrokenThreadPool):
-                waiting.join()
-
-
-def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
-    with Gate() as gate:
-        pool: Any = AdaptiveExecutor(2)
-        results = pool.map(gate, range(10))
-        gate.await_begun(2)
-        threads = list(pool._threads)
-        reference = weakref.ref(pool)
-        del pool
-        gc.collect()
-        eventually(lambda: reference() is None)
-        gate.open()
-        assert list(results) == list(range(10))
-        for thread in threads:
-            thread.join(TIMEOUT)
-
-
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
 
@@ -585,32 +423,6 @@ def test_every_claim_runs_in_a_copy_of_the_callers_context(chunksize: int | None
     assert results.count("mine") >= (20 if chunksize == 10 else 2)
 
 
-def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
-    with AdaptiveExecutor(2) as pool:
-        results = pool.map(str, range(1000), timeout=0.05)
-        wait_for_idle(pool)
-        assert next(results) == "0"
-        tick = threading.Event()
-        tick.wait(0.06)
-        assert list(results) == [str(number) for number in range(1, 1000)]
-
-
-def test_a_map_times_out_in_the_middle_of_a_claim() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        results = pool.map(lambda number: gate() if number == FAR else number, range(2 * FAR), timeout=0.2)
-        out: list[int] = []
-        with pytest.raises(TimeoutError):
-            out.extend(results)
-        assert len(out) <= FAR
-        assert list(results) == []
-        gate.open()
-
-
-def test_a_timeout_beyond_what_locks_can_wait() -> None:
-    with AdaptiveExecutor(1) as pool:
-        assert list(pool.map(str, range(3), timeout=1e30)) == ["0", "1", "2"]
-
-
 @pytest.mark.parametrize("buffersize", [1, 3, 16, 100])
 @pytest.mark.parametrize("chunksize", [None, 1, 8])
 def test_a_buffer_is_never_overshot(buffersize: int, chunksize: int | None) -> None:
@@ -631,115 +443,6 @@ def test_a_buffer_is_never_overshot(buffersize: int, chunksize: int | None) -> N
         results.close()  # type: ignore[attr-defined]
 
 
-def test_results_are_let_go_as_they_are_handed_out() -> None:
-    """Even where a claim brought many at once."""
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        references: list[weakref.ref[Thing]] = []
-
-        def make(number: int) -> Thing:
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            return thing
-
-        results = pool.map(make, range(400))
-        wait_for_idle(pool)
-        for number in range(60):
-            next(results)
-            gone(references[number], pool=pool)
-        assert references[399]() is not None
-        results.close()  # type: ignore[attr-defined]
-        gone(*references, pool=pool)
-
-
-def test_a_brisk_consumer_leaves_only_the_last_portion_behind() -> None:
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        references: list[weakref.ref[Thing]] = []
-
-        def make(number: int) -> Thing:
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            return thing
-
-        results = pool.map(make, range(3000))
-        deque(itertools.islice(results, 2000), 0)
-        gone(*references[: 2000 - PORTION], pool=pool)
-        next(results)
-        results.close()  # type: ignore[attr-defined]
-        wait_for_idle(pool)
-        gone(*references, pool=pool)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_map_leaves_no_garbage(fails: bool) -> None:
-    class Marked(Boom):
-        pass
-
-    def work(thing: Thing) -> Thing:
-        if fails:
-            raise Marked
-        return thing
-
-    with no_collector(), AdaptiveExecutor(2) as pool:
-        things = [Thing() for _ in range(50)]
-        references = [weakref.ref(thing) for thing in things]
-        results = pool.map(work, things)
-        del things
-        errors: list[weakref.ref[Any]] = []
-        try:
-            for result in results:
-                del result
-        except Marked as error:
-            errors.append(weakref.ref(error))
-        del results
-        wait_for_idle(pool)
-        gone(*references, *errors, pool=pool)
-
-
-@pytest.mark.skipif(not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here")
-def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
-    """Collected by a worker that is about to claim, it must not wait for the lock that this worker holds."""
-    with AdaptiveExecutor(2) as pool:
-
-        def forget() -> None:
-            results = pool.map(lambda number: [number], range(500))
-            next(results)
-            cycle: list[Any] = [results]
-            cycle.append(cycle)
-
-        threshold = gc.get_threshold()
-        gc.set_threshold(1)
-        try:
-            for _ in range(20):
-                forget()
-            wait_for_idle(pool)
-        finally:
-            gc.set_threshold(*threshold)
-        gc.collect()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_ends_the_childs_iterators() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        maps = [pool.map(gate, range(3)), pool.map_unordered(gate, range(3))]
-        gate.await_begun()
-        child = os.fork()
-        if child == 0:
-            code = 0
-            for results in maps:
-                try:
-                    next(results)
-                except BrokenThreadPool:
-                    continue
-                except BaseException:
-                    pass
-                code = 1
-            os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        gate.open()
-        assert sorted(maps[1]) == list(maps[0]) == [0, 1, 2]
-
-
 def test_one_iterator_one_reader() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         results = pool.map(gate, range(2))
@@ -750,218 +453,6 @@ def test_one_iterator_one_reader() -> None:
             next(results)
         gate.open()
         assert waiting.join() == 0
-
-
-# The claims themselves, without threads and with a clock of the test's own.
-
-
-class Script:
-    """A `MapRun` whose tasks the test runs by hand."""
-
-    def __init__(self, items: Any, *, ordered: bool = True, buffersize: int | None = None) -> None:
-        self.tasks: deque[Callable[[], None]] = deque()
-        self._max_workers = 1000
-        self._shutdown = False
-        self.claims = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
-        self.claims.read_all(self, items)  # type: ignore[arg-type]
-
-    def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
-        self.tasks.append(task)
-        return concurrent.futures.Future()
-
-    def lay(self, now: float) -> Batch:
-        with self.claims.lock:
-            claim = self.claims._lay(now)
-        assert claim is not None
-        return claim
-
-
-@settings(max_examples=100)
-@given(
-    count=st.integers(1, 200),
-    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(0, 8)), max_size=40),
-    as_range=st.booleans(),
-)
-def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_place(
-    count: int, steps: list[tuple[int, int, int]], as_range: bool
-) -> None:
-    script = Script(range(count) if as_range else list(range(count)))
-    claims = script.claims
-    under_way: list[Batch] = []
-    now = 0.0
-    begun: Counter[int] = Counter()
-
-    def begin(claim: Batch, most: int) -> None:
-        for _ in range(most):
-            item = next(claim.source, None) if not isinstance(claim.source, deque) else None
-            if isinstance(claim.source, deque) and claim.source:
-                item = claim.source.popleft()
-            if item is None:
-                return
-            assert item == claim.start + len(claim.out)
-            begun[item] += 1
-            claim.out.append(item)
-
-    for which, size, progress in steps:
-        now += STALE * which / 6
-        claims.size = size
-        if which < 5 and sum(len(rest) for _, rest in claims.segments):
-            under_way.append(script.lay(now))
-        elif under_way:
-            with claims.lock:
-                claims._recall(now)
-        if under_way:
-            begin(under_way[which % len(under_way)], progress)
-        positions = [start for start, _ in claims.segments]
-        assert positions == sorted(positions, reverse=True)
-    claims.size = 7
-    while claims.segments:
-        under_way.append(script.lay(now))
-    for claim in under_way:
-        begin(claim, count)
-        assert len(claim.out) == claim.size
-    assert begun == Counter(range(count))
-    assert sorted(under_way, key=lambda claim: claim.start)
-    spans = sorted((claim.start, claim.size) for claim in under_way)
-    assert [start for start, _ in spans] == list(itertools.accumulate([size for _, size in spans[:-1]], initial=0))
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_next(ordered: bool) -> None:
-    script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
-    first, second = script.lay(0.0), script.lay(STALE / 2)
-    first.out.extend(range(5))
-    first.drain()
-    with claims.lock:
-        claims._recall(STALE)
-        assert claims._ready(0 if ordered else ANY) == [list(range(5))]
-        assert claims.claims == {5: second}
-    assert not claims._finish_claim(first, aside=False, until=0.0)
-    assert claims.claims == {5: second}
-    assert not claims.finished
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
-    script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
-    first = script.lay(0.0)
-    with claims.lock:
-        claims._recall(STALE)
-    claims.size = 5
-    second = script.lay(STALE)
-    assert first.start == second.start
-    assert not claims._finish_claim(first, aside=False, until=0.0)
-    assert claims.claims == {0: second}
-    assert claims.divided == {0: second}, "nothing would be recalled of it any more"
-    assert not claims.finished
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("recalled", [True, False])
-def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled: bool) -> None:
-    script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
-    claim = script.lay(0.0)
-    if recalled:
-        with claims.lock:
-            claims._recall(STALE)
-    claims.fail(Boom("the rest"))
-    claims._finish_claim(claim, aside=False, until=0.0)
-    with pytest.raises(Boom, match="the rest"):
-        claims.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
-
-
-def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
-    """The pool may be closed before the worker comes to it."""
-
-    class Closing(Script):
-        def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
-            if not self._shutdown and self.claims.running and self.claims.submitter is None:
-                # A worker is about to submit: just now the consumer sees to what it has read.
-                self.claims.recruit(self)  # type: ignore[arg-type]
-                self._shutdown = True
-            if self._shutdown:
-                raise RuntimeError("closed")
-            return super().submit(task)
-
-    script = Closing([])
-    claims = script.claims
-    claims.inbox.extend(range(6))
-    claims.queued = 1
-    claims.work()
-    assert len(script.tasks) == 5
-    assert (claims.queued, claims.pledged, claims.running) == (5, 0, 0)
-
-
-def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -> None:
-    script = Script(range(2))
-    claims = script.claims
-
-    class Interrupted:
-        def __init__(self, bell: Any) -> None:
-            self.bell = bell
-            self.release = bell.release
-
-        def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool:
-            heard: bool = self.bell.acquire(blocking, timeout)
-            if heard and blocking:
-                raise KeyboardInterrupt
-            return heard
-
-    claims.bell = Interrupted(claims.bell)
-    waiting = Background(lambda: claims.wait_for_pieces(0, None))
-    eventually(lambda: claims.wanted == 0)
-    script.tasks.popleft()()
-    with pytest.raises(KeyboardInterrupt):
-        waiting.join()
-    assert claims.wait_for_pieces(0, None) == [[0]]
-
-
-def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
-    script = Script(range(10**6))
-    claims = script.claims
-    sizes = []
-    for _ in range(8):
-        sizes.append(claims.size)
-        claims._adapt(claims.size, map_ledger.QUICK * 0.9)
-    assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
-    claims._adapt(256, 1.0)
-    assert claims.size == 1
-    claims._adapt(1, map_ledger.QUICK / 100)
-    assert claims.size == 4
-    claims._adapt(1, map_ledger.QUICK / 2)
-    assert claims.size == 4, "a smaller claim says nothing about larger ones"
-    claims._adapt(4, 10.0)
-    assert claims.size == 1
-
-
-def test_a_claim_leaves_room_in_the_buffer() -> None:
-    script = Script(range(100), buffersize=20)
-    for _ in range(20):
-        script.claims._adapt(script.claims.size, 0.0)
-    assert script.claims.size == 5
-
-
-@pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
-def test_a_list_iterator_is_emptied_in_one_step() -> None:
-    """The promise of the interpreter that claims rest on: nothing is lost, nothing comes twice."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(50):
-            source = iter(range(20_000) if _ % 2 else list(range(20_000)))
-            front: list[int] = []
-            worker = Background(lambda s=source, f=front: f.extend(map(int, s)))  # type: ignore[misc]
-            rest = list(source)
-            worker.join()
-            assert front + rest == list(range(20_000))
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -998,13 +489,3 @@ def test_time_is_read_once_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     with AdaptiveExecutor(2) as pool:
         assert len(list(pool.map(abs, range(20_000), chunksize=1000))) == 20_000
     assert next(reads) < 20 * 8
-
-
-def test_nothing_waits_on_an_idle_map() -> None:
-    """A map that has been taken in whole leaves neither tasks nor threads in use."""
-    with AdaptiveExecutor(8) as pool:
-        assert len(list(pool.map(abs, range(5_000)))) == 5_000
-        wait_for_idle(pool)
-        threading.Event().wait(A_MOMENT)
-        stats = pool.stats()
-        assert (stats.queued, stats.running, stats.blocked) == (0, 0, 0)

@@ -1,0 +1,317 @@
+"""How maps end: closed, forgotten, cancelled, timed out, with their pool or their process; and what they leave."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import pytest
+from support.common import (
+    A_MOMENT,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    gone,
+    no_collector,
+    wait_for_idle,
+)
+from support.maps import FAR, iterators  # noqa: F401  (a fixture)
+
+from ebbpool import AdaptiveExecutor, BrokenThreadPool
+from ebbpool._work.maps import PORTION
+
+pytestmark = pytest.mark.usefixtures("iterators")
+
+
+@pytest.mark.parametrize("chunksize", [None, 3])
+def test_closing_keeps_what_has_not_begun_from_running(chunksize: int | None) -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def work(number: int) -> int:
+            ran.append(number)
+            if number == FAR:
+                gate()
+            return number
+
+        results = pool.map(work, range(2 * FAR), chunksize=chunksize)
+        assert next(results) == 0
+        gate.await_begun()
+        results.close()  # type: ignore[attr-defined]
+        assert list(results) == []
+        assert pool._work_queue.qsize() == 0
+        gate.open()
+        wait_for_idle(pool)
+    assert ran == list(range(FAR + 1))
+
+
+@pytest.mark.counts_references
+def test_a_forgotten_map_stops_and_one_that_was_never_read_does_not() -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def work(number: int) -> int:
+            ran.append(number)
+            if number == 1:
+                gate()
+            return number
+
+        results = pool.map(work, range(100))
+        assert next(results) == 0
+        gate.await_begun()
+        del results
+        gate.open()
+        wait_for_idle(pool)
+        assert ran == [0, 1]
+        ran.clear()
+        pool.map(work, range(100))
+        wait_for_idle(pool)
+        assert ran == list(range(100))
+
+
+def test_closing_drops_what_was_there_to_take() -> None:
+    with AdaptiveExecutor(1) as pool:
+        results = pool.map(str, range(FAR))
+        assert [next(results) for _ in range(FAR // 2)] == [str(number) for number in range(FAR // 2)]
+        results.close()  # type: ignore[attr-defined]
+        results.close()  # type: ignore[attr-defined]
+        assert list(results) == []
+
+
+@pytest.mark.parametrize("max_queue", [None, 100])
+@pytest.mark.parametrize("chunksize", [None, 1, 3])
+def test_shutdown_that_cancels_cancels_the_rest(max_queue: int | None, chunksize: int | None) -> None:
+    ran: list[int] = []
+    with Gate() as gate:
+        pool = AdaptiveExecutor(1, max_queue=max_queue)
+
+        def work(number: int) -> int:
+            ran.append(number)
+            return int(gate(number))
+
+        results = pool.map(work, range(20), chunksize=chunksize)
+        gate.await_begun()
+        pool.shutdown(wait=False, cancel_futures=True)
+        gate.open()
+        assert next(results) == 0
+        pool.shutdown()
+        size = chunksize or 1
+        assert ran == list(range(size))
+        assert [next(results) for _ in range(size - 1)] == list(range(1, size))
+        with pytest.raises(concurrent.futures.CancelledError):
+            next(results)
+
+
+@pytest.mark.parametrize("where", ["pool", "lane", "pool of a lane"])
+def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(where: str) -> None:
+    with AdaptiveExecutor(1, max_queue=100) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1)
+        results = (pool if where == "pool" else lane).map(gate, range(20))
+        gate.await_begun()
+        executor = lane if where == "lane" else pool
+        executor.shutdown(wait=False, cancel_futures=True)
+        closer = Background(executor.shutdown)
+        assert closer.still_waits()
+        gate.open()
+        closer.join()
+        assert next(results) == 0
+        with pytest.raises(concurrent.futures.CancelledError):
+            next(results)
+        assert gate.nobody_begins()
+
+
+def test_a_pool_that_breaks_breaks_its_maps() -> None:
+    def fail() -> None:
+        raise Boom
+
+    with AdaptiveExecutor(1, initializer=fail) as pool:
+        for call in (pool.map, pool.map_unordered):
+            with pytest.raises(BrokenThreadPool):
+                list(call(str, range(10)))
+        assert pool.stats().queued == 0
+
+
+def test_a_broken_pool_is_heard_of_while_waiting() -> None:
+    with Gate() as gate:
+
+        def fail() -> None:
+            gate()
+            raise Boom
+
+        with AdaptiveExecutor(1, initializer=fail) as pool:
+            results = pool.map(str, range(10))
+            waiting = Background(lambda: next(results))
+            gate.await_begun()
+            gate.open()
+            with pytest.raises(BrokenThreadPool):
+                waiting.join()
+
+
+def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
+    with Gate() as gate:
+        pool: Any = AdaptiveExecutor(2)
+        results = pool.map(gate, range(10))
+        gate.await_begun(2)
+        threads = list(pool._threads)
+        reference = weakref.ref(pool)
+        del pool
+        gc.collect()
+        eventually(lambda: reference() is None)
+        gate.open()
+        assert list(results) == list(range(10))
+        for thread in threads:
+            thread.join(TIMEOUT)
+
+
+def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(str, range(1000), timeout=0.05)
+        wait_for_idle(pool)
+        assert next(results) == "0"
+        tick = threading.Event()
+        tick.wait(0.06)
+        assert list(results) == [str(number) for number in range(1, 1000)]
+
+
+def test_a_map_times_out_in_the_middle_of_a_claim() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        results = pool.map(lambda number: gate() if number == FAR else number, range(2 * FAR), timeout=0.2)
+        out: list[int] = []
+        with pytest.raises(TimeoutError):
+            out.extend(results)
+        assert len(out) <= FAR
+        assert list(results) == []
+        gate.open()
+
+
+def test_a_timeout_beyond_what_locks_can_wait() -> None:
+    with AdaptiveExecutor(1) as pool:
+        assert list(pool.map(str, range(3), timeout=1e30)) == ["0", "1", "2"]
+
+
+def test_results_are_let_go_as_they_are_handed_out() -> None:
+    """Even where a claim brought many at once."""
+    with no_collector(), AdaptiveExecutor(1) as pool:
+        references: list[weakref.ref[Thing]] = []
+
+        def make(number: int) -> Thing:
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            return thing
+
+        results = pool.map(make, range(400))
+        wait_for_idle(pool)
+        for number in range(60):
+            next(results)
+            gone(references[number], pool=pool)
+        assert references[399]() is not None
+        results.close()  # type: ignore[attr-defined]
+        gone(*references, pool=pool)
+
+
+def test_a_brisk_consumer_leaves_only_the_last_portion_behind() -> None:
+    with no_collector(), AdaptiveExecutor(1) as pool:
+        references: list[weakref.ref[Thing]] = []
+
+        def make(number: int) -> Thing:
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            return thing
+
+        results = pool.map(make, range(3000))
+        deque(itertools.islice(results, 2000), 0)
+        gone(*references[: 2000 - PORTION], pool=pool)
+        next(results)
+        results.close()  # type: ignore[attr-defined]
+        wait_for_idle(pool)
+        gone(*references, pool=pool)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_map_leaves_no_garbage(fails: bool) -> None:
+    class Marked(Boom):
+        pass
+
+    def work(thing: Thing) -> Thing:
+        if fails:
+            raise Marked
+        return thing
+
+    with no_collector(), AdaptiveExecutor(2) as pool:
+        things = [Thing() for _ in range(50)]
+        references = [weakref.ref(thing) for thing in things]
+        results = pool.map(work, things)
+        del things
+        errors: list[weakref.ref[Any]] = []
+        try:
+            for result in results:
+                del result
+        except Marked as error:
+            errors.append(weakref.ref(error))
+        del results
+        wait_for_idle(pool)
+        gone(*references, *errors, pool=pool)
+
+
+@pytest.mark.skipif(not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here")
+def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
+    """Collected by a worker that is about to claim, it must not wait for the lock that this worker holds."""
+    with AdaptiveExecutor(2) as pool:
+
+        def forget() -> None:
+            results = pool.map(lambda number: [number], range(500))
+            next(results)
+            cycle: list[Any] = [results]
+            cycle.append(cycle)
+
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for _ in range(20):
+                forget()
+            wait_for_idle(pool)
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_ends_the_childs_iterators() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        maps = [pool.map(gate, range(3)), pool.map_unordered(gate, range(3))]
+        gate.await_begun()
+        child = os.fork()
+        if child == 0:
+            code = 0
+            for results in maps:
+                try:
+                    next(results)
+                except BrokenThreadPool:
+                    continue
+                except BaseException:
+                    pass
+                code = 1
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        gate.open()
+        assert sorted(maps[1]) == list(maps[0]) == [0, 1, 2]
+
+
+def test_nothing_waits_on_an_idle_map() -> None:
+    """A map that has been taken in whole leaves neither tasks nor threads in use."""
+    with AdaptiveExecutor(8) as pool:
+        assert len(list(pool.map(abs, range(5_000)))) == 5_000
+        wait_for_idle(pool)
+        threading.Event().wait(A_MOMENT)
+        stats = pool.stats()
+        assert (stats.queued, stats.running, stats.blocked) == (0, 0, 0)

@@ -1,0 +1,237 @@
+"""The ledger of a map: who has claimed what, without threads and with a clock of the test's own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.common import (
+    TIMEOUT,
+    Background,
+    Boom,
+    eventually,
+)
+from support.maps import iterators  # noqa: F401  (a fixture)
+
+from ebbpool._work import map_ledger
+from ebbpool._work.map_ledger import ANY, STALE, Batch
+from ebbpool._work.map_turns import MapRun
+
+pytestmark = pytest.mark.usefixtures("iterators")
+
+
+class Script:
+    """A `MapRun` whose tasks the test runs by hand."""
+
+    def __init__(self, items: Any, *, ordered: bool = True, buffersize: int | None = None) -> None:
+        self.tasks: deque[Callable[[], None]] = deque()
+        self._max_workers = 1000
+        self._shutdown = False
+        self.claims = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
+        self.claims.read_all(self, items)  # type: ignore[arg-type]
+
+    def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
+        self.tasks.append(task)
+        return concurrent.futures.Future()
+
+    def lay(self, now: float) -> Batch:
+        with self.claims.lock:
+            claim = self.claims._lay(now)
+        assert claim is not None
+        return claim
+
+
+@settings(max_examples=100)
+@given(
+    count=st.integers(1, 200),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(0, 8)), max_size=40),
+    as_range=st.booleans(),
+)
+def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_place(
+    count: int, steps: list[tuple[int, int, int]], as_range: bool
+) -> None:
+    script = Script(range(count) if as_range else list(range(count)))
+    claims = script.claims
+    under_way: list[Batch] = []
+    now = 0.0
+    begun: Counter[int] = Counter()
+
+    def begin(claim: Batch, most: int) -> None:
+        for _ in range(most):
+            item = next(claim.source, None) if not isinstance(claim.source, deque) else None
+            if isinstance(claim.source, deque) and claim.source:
+                item = claim.source.popleft()
+            if item is None:
+                return
+            assert item == claim.start + len(claim.out)
+            begun[item] += 1
+            claim.out.append(item)
+
+    for which, size, progress in steps:
+        now += STALE * which / 6
+        claims.size = size
+        if which < 5 and sum(len(rest) for _, rest in claims.segments):
+            under_way.append(script.lay(now))
+        elif under_way:
+            with claims.lock:
+                claims._recall(now)
+        if under_way:
+            begin(under_way[which % len(under_way)], progress)
+        positions = [start for start, _ in claims.segments]
+        assert positions == sorted(positions, reverse=True)
+    claims.size = 7
+    while claims.segments:
+        under_way.append(script.lay(now))
+    for claim in under_way:
+        begin(claim, count)
+        assert len(claim.out) == claim.size
+    assert begun == Counter(range(count))
+    assert sorted(under_way, key=lambda claim: claim.start)
+    spans = sorted((claim.start, claim.size) for claim in under_way)
+    assert [start for start, _ in spans] == list(itertools.accumulate([size for _, size in spans[:-1]], initial=0))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_next(ordered: bool) -> None:
+    script = Script(range(10), ordered=ordered)
+    claims = script.claims
+    claims.size = 5
+    first, second = script.lay(0.0), script.lay(STALE / 2)
+    first.out.extend(range(5))
+    first.drain()
+    with claims.lock:
+        claims._recall(STALE)
+        assert claims._ready(0 if ordered else ANY) == [list(range(5))]
+        assert claims.claims == {5: second}
+    assert not claims._finish_claim(first, aside=False, until=0.0)
+    assert claims.claims == {5: second}
+    assert not claims.finished
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
+    script = Script(range(10), ordered=ordered)
+    claims = script.claims
+    claims.size = 5
+    first = script.lay(0.0)
+    with claims.lock:
+        claims._recall(STALE)
+    claims.size = 5
+    second = script.lay(STALE)
+    assert first.start == second.start
+    assert not claims._finish_claim(first, aside=False, until=0.0)
+    assert claims.claims == {0: second}
+    assert claims.divided == {0: second}, "nothing would be recalled of it any more"
+    assert not claims.finished
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("recalled", [True, False])
+def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled: bool) -> None:
+    script = Script(range(10), ordered=ordered)
+    claims = script.claims
+    claims.size = 5
+    claim = script.lay(0.0)
+    if recalled:
+        with claims.lock:
+            claims._recall(STALE)
+    claims.fail(Boom("the rest"))
+    claims._finish_claim(claim, aside=False, until=0.0)
+    with pytest.raises(Boom, match="the rest"):
+        claims.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
+
+
+def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
+    """The pool may be closed before the worker comes to it."""
+
+    class Closing(Script):
+        def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
+            if not self._shutdown and self.claims.running and self.claims.submitter is None:
+                # A worker is about to submit: just now the consumer sees to what it has read.
+                self.claims.recruit(self)  # type: ignore[arg-type]
+                self._shutdown = True
+            if self._shutdown:
+                raise RuntimeError("closed")
+            return super().submit(task)
+
+    script = Closing([])
+    claims = script.claims
+    claims.inbox.extend(range(6))
+    claims.queued = 1
+    claims.work()
+    assert len(script.tasks) == 5
+    assert (claims.queued, claims.pledged, claims.running) == (5, 0, 0)
+
+
+def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -> None:
+    script = Script(range(2))
+    claims = script.claims
+
+    class Interrupted:
+        def __init__(self, bell: Any) -> None:
+            self.bell = bell
+            self.release = bell.release
+
+        def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool:
+            heard: bool = self.bell.acquire(blocking, timeout)
+            if heard and blocking:
+                raise KeyboardInterrupt
+            return heard
+
+    claims.bell = Interrupted(claims.bell)
+    waiting = Background(lambda: claims.wait_for_pieces(0, None))
+    eventually(lambda: claims.wanted == 0)
+    script.tasks.popleft()()
+    with pytest.raises(KeyboardInterrupt):
+        waiting.join()
+    assert claims.wait_for_pieces(0, None) == [[0]]
+
+
+def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
+    script = Script(range(10**6))
+    claims = script.claims
+    sizes = []
+    for _ in range(8):
+        sizes.append(claims.size)
+        claims._adapt(claims.size, map_ledger.QUICK * 0.9)
+    assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
+    claims._adapt(256, 1.0)
+    assert claims.size == 1
+    claims._adapt(1, map_ledger.QUICK / 100)
+    assert claims.size == 4
+    claims._adapt(1, map_ledger.QUICK / 2)
+    assert claims.size == 4, "a smaller claim says nothing about larger ones"
+    claims._adapt(4, 10.0)
+    assert claims.size == 1
+
+
+def test_a_claim_leaves_room_in_the_buffer() -> None:
+    script = Script(range(100), buffersize=20)
+    for _ in range(20):
+        script.claims._adapt(script.claims.size, 0.0)
+    assert script.claims.size == 5
+
+
+@pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
+def test_a_list_iterator_is_emptied_in_one_step() -> None:
+    """The promise of the interpreter that claims rest on: nothing is lost, nothing comes twice."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(50):
+            source = iter(range(20_000) if _ % 2 else list(range(20_000)))
+            front: list[int] = []
+            worker = Background(lambda s=source, f=front: f.extend(map(int, s)))  # type: ignore[misc]
+            rest = list(source)
+            worker.join()
+            assert front + rest == list(range(20_000))
+    finally:
+        sys.setswitchinterval(interval)
