@@ -13,7 +13,7 @@ from support.benchmark import importable, talking
 from support.common import A_MOMENT, TIMEOUT, Background
 
 from benchmarks import _echo_clients, echo
-from benchmarks._echo_clients import EchoClients, WrongEcho, two_messages
+from benchmarks._echo_clients import EchoClients, WrongEcho
 from benchmarks._model import Settings
 from benchmarks._peers import BY_NAME, PEERS
 from benchmarks._serving import serving
@@ -36,13 +36,6 @@ def answering(answer: Answer, at_the_end: Callable[[socket.socket], object] = la
 
     with talking(talk) as port:
         yield port
-
-
-def test_messages_differ_everywhere() -> None:
-    one, other = two_messages(1000, 1)
-    assert len(one) == len(other) == 1000
-    assert all(a != b for a, b in zip(one, other, strict=True))
-    assert two_messages(1000, 2)[0] != one
 
 
 def test_a_right_echo_is_counted() -> None:
@@ -159,8 +152,3 @@ def test_placement(placement: str) -> None:
     assert samples["rate"][0] > 0
     if allowed:
         assert os.sched_getaffinity(0) == allowed
-
-
-def test_one_processor_leaves_nothing_to_keep_apart() -> None:
-    cells = echo.variants(BY_NAME["echo-threading"], Settings(pin=0))
-    assert {cell["placement"] for cell in cells if isinstance(cell, dict)} == {"free"}

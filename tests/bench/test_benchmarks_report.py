@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.benchmark import question_of
 
-from benchmarks import _plot, _report, _runner
+from benchmarks import _report, _runner
 from benchmarks._cell import gil_enabled
 from benchmarks._model import Column, Question, Settings, Target
 
@@ -121,19 +121,6 @@ def test_table_shows_spread_ratio_and_gaps() -> None:
     assert any("GIL was switched back on" in note for note in table.notes) is not gil_enabled()
     lines = _report.plain(table).splitlines()
     assert len({line.index(cell) for line in lines for cell in ("10.0 (", "2.0  ") if cell in line}) == 1
-
-
-def test_bars_of_a_table() -> None:
-    rows = [
-        ["workers=2", "ThreadPoolExecutor", "10.0 (8.0 to 12.0)", "1.00"],
-        ["workers=2", "pebble", "not installed"],
-        ["workers=2", "ebbpool (plain)", "2.5", "4.00"],
-        ["workers=2", "gevent.threadpool", "-", "-"],
-        ["workers=4", "ebbpool (plain)", "1.0", "4.00"],
-    ]
-    table = {"headers": ["variant", "peer", "µs", "x TPE"], "rows": rows}
-    assert _plot.bars(table, "workers=2") == [("ebbpool (plain)", 2.5), ("ThreadPoolExecutor", 10.0)]
-    assert _plot.bars(table, "workers=8") == []
 
 
 @pytest.mark.parametrize(("load", "warned"), [(None, False), (0.1, False), (9.0, True)])

@@ -20,9 +20,9 @@ from support.benchmark import ROOT, importable
 from support.common import A_MOMENT, TIMEOUT, Boom, Gate, all_end, eventually
 
 import ebbpool
-from benchmarks import _runner, _serving, _tcp_servers, waiting
+from benchmarks import _runner, _serving, _tcp_servers
 from benchmarks._model import Settings, load_question
-from benchmarks._peer import Peer, Unavailable
+from benchmarks._peer import Peer
 from benchmarks._peers import BY_NAME
 from benchmarks._reconnecting import Reconnecting
 
@@ -160,10 +160,6 @@ def test_measures_the_memory_of_workers(peer: str, stack: str) -> None:
     samples = answer["samples"]
     assert samples["virtual"][0] > samples["resident"][0] >= 0
     assert samples["virtual_all"][0] > samples["resident_all"][0] > 0
-
-
-def test_the_arithmetic_limit() -> None:
-    assert waiting.limit(200, 5.0) == 40
 
 
 @pytest.mark.parametrize("way", _tcp_servers.WAYS)
@@ -342,18 +338,6 @@ def test_a_server_that_does_not_start() -> None:
         pass
 
 
-def test_a_server_that_is_not_ready() -> None:
-    def fail(port: int) -> None:
-        ports.append(port)
-        raise Boom
-
-    ports: list[int] = []
-    peer = listening(any=("benchmarks._tcp_servers", "sequential", "--bytes", "1"))
-    with pytest.raises(Boom), _serving.serving(peer, "any", ready=fail):
-        pass
-    eventually(lambda: refuses(ports[0]))
-
-
 def test_what_ab_reports() -> None:
     found = _serving.parse_ab(AB, 0.25)
     assert found == _serving.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
@@ -377,12 +361,6 @@ def test_what_ab_does_not_report(name: str) -> None:
         _serving.parse_ab(AB.replace(name, "Something else"))
 
 
-def test_ab_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(Unavailable, match="ab is not installed"):
-        _serving.ab(1, "/", requests=1, concurrency=1)
-
-
 def scripted_ab(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     run: Callable[..., Any] = subprocess.run
     monkeypatch.setattr(shutil, "which", lambda name: name)
@@ -395,26 +373,3 @@ def test_ab_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted_ab(monkeypatch, "raise SystemExit('it broke')")
     with pytest.raises(RuntimeError, match="status 1: it broke"):
         _serving.ab(1, "/", requests=1, concurrency=1)
-
-
-def test_ab_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted_ab(monkeypatch, "import threading; threading.Event().wait()")
-    with pytest.raises(RuntimeError, match=r"within 0\.1 s"):
-        _serving.ab(1, "/", requests=1, concurrency=1, timeout=0.1)
-
-
-def test_how_ab_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f"import sys; print({AB!r}); assert sys.argv[1:] == " + repr(
-        ["-q", "-r", "-n", "20", "-c", "4", "-s", "7", "-k", "http://127.0.0.1:5/page"]
-    )
-    scripted_ab(monkeypatch, script)
-    found = _serving.ab(5, "/page", requests=20, concurrency=4, keep_alive=True, timeout=7.0)
-    assert found.rate == 3984.06
-    assert found.cpu_seconds >= 0
-
-
-def test_ab_finds_no_server_out() -> None:
-    needs_ab()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert _serving.ab(port, "/", requests=3, concurrency=1, timeout=TIMEOUT).errors(6) >= 3

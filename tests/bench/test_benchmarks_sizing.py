@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import selectors
 import threading
@@ -18,7 +17,7 @@ from support.benchmark import importable
 from support.common import TIMEOUT
 
 import ebbpool
-from benchmarks import _loads, _plot, _regret, _regret_plot, _report, _runner, _serving, sizing
+from benchmarks import _loads, _regret, _report, _runner, _serving, sizing
 from benchmarks._loads import CHILDREN, LOADS, PARENTS, USUAL, Lives, Scale, lived, most_at_once
 from benchmarks._model import Settings
 from benchmarks._peers import BY_NAME
@@ -77,28 +76,6 @@ def test_a_load_does_what_it_says(
     LOADS[name].prepare(SCALE)(pool)
     assert pool.submitted == submitted
     assert {what: sorted(found) for what, found in done.items() if found} == expected
-
-
-def test_matrices_are_multiplied() -> None:
-    pytest.importorskip("numpy")
-    pool = Inline()
-    LOADS["numpy"].prepare(Scale(0.01, 1))(pool)
-    assert pool.submitted == 4
-
-
-def test_computing_comes_behind_the_sleepers(done: dict[str, list[float]]) -> None:
-    order: list[str] = []
-    done["slept"] = done["computed"] = []
-    pool = Inline()
-    submit = pool.submit
-
-    def noting(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        order.append("sleeps" if args[0] < 20 else "computes")
-        return submit(fn, *args, **kwargs)
-
-    pool.submit = noting  # type: ignore[method-assign]
-    LOADS["late computing"].prepare(Scale(1.0, 1))(pool)
-    assert order == ["sleeps"] * 20 + ["computes"] * 100
 
 
 class Counting(ThreadPoolExecutor):
@@ -191,16 +168,6 @@ def test_lives_of_threads_are_noted() -> None:
     assert (threading.Thread.start, threading.Thread.run) == before
 
 
-def test_a_thread_that_the_system_refuses_has_no_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with Lives() as lives, pytest.raises(RuntimeError, match="can't start"):
-        threading.Thread(target=int).start()
-    assert lives.spans() == []
-
-
 @pytest.mark.parametrize("peer", ["stdlib", OURS])
 @pytest.mark.parametrize("threads", [UNTUNED, 48])
 @pytest.mark.parametrize("load", USUAL)
@@ -268,13 +235,6 @@ def test_which_sizes_are_tried() -> None:
     assert isinstance(sizing.variants(BY_NAME["pebble"], Settings()), str)
 
 
-def test_the_largest_size_comes_first() -> None:
-    plan = _runner.Plan.of(sizing.QUESTION, Settings(loads=("zlib", "tiny"), peers=BOTH, quick=True))
-    order = [(peer.name, variant["load"], variant["threads"]) for peer, variant in plan.order(0)]
-    each = [(peer, threads) for threads in (UNTUNED, 128, 32, 8, 2) for peer in BOTH]
-    assert order == [(peer, load, threads) for load in ("tiny", "zlib") for peer, threads in each]
-
-
 Times = Mapping[int | str, tuple[float, ...]]
 
 
@@ -324,34 +284,12 @@ def test_regret_is_to_the_best_size_of_the_same_pool() -> None:
     ours = outcomes_of({UNTUNED: (250, 240, 260), 8: (200, 180, 220), 32: (300, 300, 300)})
     stock = outcomes_of({UNTUNED: (900,), 16: (500,)}, "stdlib")
     headers, rows = _regret.findings(answers_of(ours + stock))
-    assert [dict(zip(headers, row, strict=True)) for row in rows] == [
-        {
-            "variant": "zlib",
-            "peer": "ebbpool (compiled)",
-            "ms": "250.0 (240.0 to 260.0)",
-            "threads at most": "20",
-            "thread-seconds": "5.00 (4.80 to 5.20)",
-            "best fixed": "8",
-            "its ms": "200.0",
-            "its thread-seconds": "1.60",
-            "x time": "1.25",
-            "x thread-seconds": "3.12",
-            "x best TPE": "0.50",
-        },
-        {
-            "variant": "zlib",
-            "peer": "ThreadPoolExecutor",
-            "ms": "900.0",
-            "threads at most": "20",
-            "thread-seconds": "18.00",
-            "best fixed": "16",
-            "its ms": "500.0",
-            "its thread-seconds": "8.00",
-            "x time": "1.80",
-            "x thread-seconds": "2.25",
-            "x best TPE": "1.80",
-        },
-    ]  # fmt: skip
+    kept = ("ms", "best fixed", "its ms", "its thread-seconds", "x time", "x thread-seconds", "x best TPE")
+    found = [dict(zip(headers, row, strict=True)) for row in rows]
+    assert [[row[name] for name in kept] for row in found] == [
+        ["250.0 (240.0 to 260.0)", "8", "200.0", "1.60", "1.25", "3.12", "0.50"],
+        ["900.0", "16", "500.0", "8.00", "1.80", "2.25", "1.80"],
+    ]
 
 
 def test_a_load_that_failed_says_so() -> None:
@@ -414,39 +352,3 @@ def test_a_size_that_is_skipped_is_reported_as_such(monkeypatch: pytest.MonkeyPa
     size = _regret.best(_report.Answers(plan, settings, outcomes), "ebbpool", "numpy")
     assert size is not None
     assert size.threads == 32
-
-
-def test_what_the_picture_shows() -> None:
-    outcomes = outcomes_of({UNTUNED: (250,), 8: (200,)}) + outcomes_of({UNTUNED: (900,), 16: (500,)}, "stdlib")
-    headers, rows = _regret.findings(answers_of(outcomes))
-    table = {"headers": headers, "rows": [*rows, ["tiny", "ebbpool (compiled)", "failed: MemoryError"]]}
-    assert _regret_plot.ratios(table) == [("compressing (zlib)", 1.25, 3.12, "8")]
-
-
-def test_runs_of_some_loads_each_make_one_picture(tmp_path: Path) -> None:
-    def written(name: str, load: str, peer: str) -> Path:
-        row = [load, peer, "2.0", "1", "1.00", "4", "1.0", "0.50", "2.00", "2.00", "-"]
-        run = {"machine": {"python": name}, "questions": {"sizing": {"table": {"rows": [row]}}}}
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(run), encoding="utf-8")
-        return path
-
-    runs = [written("first", "zlib", "ebbpool (plain)"), written("second", "tiny", "ebbpool (compiled)")]
-    table, facts = _regret_plot.together(runs)
-    assert [row[0] for row in _regret_plot.ratios(table)] == ["20,000 trivial tasks", "compressing (zlib), plain core"]
-    assert facts == {"python": "second"}
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_the_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    headers, rows = _regret.findings(answers_of(outcomes_of({UNTUNED: (250,), 8: (200,)})))
-    found = {
-        "machine": {"python": "3.13.0 (main)", "processors": [0, 1]},
-        "questions": {"sizing": {"table": {"title": "", "headers": headers, "rows": rows}}},
-    }
-    picture = tmp_path / f"sizing.{suffix}"
-    assert _plot.draw(found, "sizing", picture)
-    assert picture.read_bytes().startswith(b"<?xml" if suffix == "svg" else b"\x89PNG")
-    found["questions"]["sizing"]["table"]["rows"] = []  # type: ignore[index]
-    assert not _plot.draw(found, "sizing", tmp_path / "nothing.svg")

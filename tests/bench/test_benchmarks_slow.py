@@ -17,7 +17,6 @@ from support.common import LONG, TIMEOUT, Background, Boom
 
 from benchmarks import _slow_servers, _trickle, slow_clients
 from benchmarks._http import Clients, take_response
-from benchmarks._model import Settings
 from benchmarks._peers import BY_NAME, PEERS
 from benchmarks._serving import serving
 
@@ -81,15 +80,6 @@ def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str], over: thre
     assert '"open": 1' in capsys.readouterr().out
 
 
-def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    attack = _trickle.Attack(port, 1, "heads", 0.01)
-    attack.run(0.05)
-    assert attack.report.open == 0
-    assert attack.report.refused
-
-
 def test_the_attack_is_a_process_that_ends_with_its_block() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
@@ -140,20 +130,3 @@ def test_clients_that_nobody_answers_count_with_their_wait(monkeypatch: pytest.M
         found = slow_clients.ordinary(server, "kept", 0.01, 0.02)
     assert (found.rate, len(found.latencies)) == (0, slow_clients._CLIENTS)
     assert 0.01 < min(found.latencies) <= max(found.latencies) <= time.perf_counter() - started
-
-
-def test_a_server_that_does_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slow_clients, "_ANSWER_SECONDS", 0.02)
-        with pytest.raises(RuntimeError, match=r"did not answer within 0\.02 s"):
-            slow_clients.answers(listener.getsockname()[1])
-
-
-def test_targets_are_asked_of_cells_that_there_are() -> None:
-    question, settings = slow_clients.QUESTION, Settings()
-    asked = question.targets(settings)
-    assert {target.peer for target in asked} <= {peer.name for peer in SLOW}
-    assert {column.metric for column in question.columns} >= {target.metric for target in asked}
-    for target in asked:
-        assert target.where in question.variants(BY_NAME[target.peer], settings)
-    assert {peer.listens["slow_clients"][1] for peer in SLOW} == set(_slow_servers.KINDS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.benchmark import importable
+from support.benchmark import importable, talking
 from support.common import TIMEOUT, Boom
 
 from benchmarks import _http, _web
@@ -46,7 +45,7 @@ def test_response_that_is_not_understood(head: bytes) -> None:
 @contextmanager
 def answering(answer: Callable[[int], bytes | None]) -> Iterator[int]:
     """Yield the port of a server that sends `answer(number)` to request `number`, or hangs up on None."""
-    counter, closing, threads = itertools.count(), threading.Event(), list[threading.Thread]()
+    counter = itertools.count()
 
     def talk(connection: socket.socket) -> None:
         # A client that has seen enough leaves without its last response.
@@ -60,24 +59,8 @@ def answering(answer: Callable[[int], bytes | None]) -> Iterator[int]:
                 connection.sendall(text[:half])
                 connection.sendall(text[half:])
 
-    def accept() -> None:
-        while not closing.is_set():
-            connection, _ = listener.accept()
-            threads.append(threading.Thread(target=talk, args=(connection,)))
-            threads[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        try:
-            yield port
-        finally:
-            closing.set()
-            socket.create_connection(("127.0.0.1", port)).close()
-            accepting.join()
-            for thread in threads:
-                thread.join()
+    with talking(talk) as port:
+        yield port
 
 
 def test_clients_check_every_response() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +13,7 @@ from typing import Any
 import pytest
 from support.demo import canned, ok
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.demo import control, drills, fastapi_report, hammer, measure, plan, run, trouble, upstream
-from benchmarks.demo.client import BadResponse
 from benchmarks.demo.hammer import Mark, Round
 
 BODY = b'{"ok":true}'
@@ -44,11 +39,6 @@ def test_judge(received: bytes, verdict: str | None) -> None:
     assert said == verdict if not verdict else said is not None and said.startswith(verdict)
 
 
-def test_judge_refuses_what_is_no_response() -> None:
-    with pytest.raises(BadResponse):
-        hammer.judge(b"hello\r\n\r\n", BODY)
-
-
 def played(replies: list[bytes], clients: int = 1, seconds: float = 0.0, patience: float = 10.0) -> list[Mark]:
     """Play a round against a server that always gives these replies."""
 
@@ -57,12 +47,6 @@ def played(replies: list[bytes], clients: int = 1, seconds: float = 0.0, patienc
             return await hammer.play(port, Round("/x", BODY.decode(), clients, seconds), patience)
 
     return asyncio.run(go())
-
-
-def test_in_a_burst_each_client_asks_once() -> None:
-    marks = played([ok(BODY)[:9], ok(BODY)[9:]], clients=7)
-    assert [mark.problem for mark in marks] == [""] * 7
-    assert all(0.0 <= mark.asked <= mark.answered for mark in marks)
 
 
 def test_with_seconds_each_client_asks_again_until_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,34 +77,11 @@ def test_what_does_not_come_counts_as_an_error() -> None:
     assert [mark.problem for mark in marks] == ["error: not answered in time"] * 2
 
 
-def test_marks_survive_being_saved(tmp_path: Path) -> None:
-    marks = [Mark(0.0, 1.5, ""), Mark(0.25, 2.0, "wrong: x")]
-    hammer.save_marks(tmp_path / "round.json", marks)
-    assert hammer.load_marks(tmp_path / "round.json") == marks
-
-
 def test_every_side_gets_every_turn() -> None:
     sides = [run.Contender(key, key, "", ()) for key in "abc"]
     orders = ["".join(side.key for side in drills.turns(sides, number)) for number in range(6)]
     assert sorted(orders) == ["abc", "acb", "bac", "bca", "cab", "cba"]
     assert all(drill.times % 6 == 0 for drill in drills.DRILLS)
-
-
-def test_trouble_is_the_same_every_time_and_survives_being_saved(tmp_path: Path) -> None:
-    made = trouble.make_trouble(TINY, DIGESTS)
-    assert made == trouble.make_trouble(TINY, DIGESTS)
-    made.save(tmp_path / "plan.json")
-    assert plan.Plan.load(tmp_path / "plan.json") == made
-
-
-def test_the_upstream_is_slow_in_trouble_alone() -> None:
-    made = trouble.make_trouble(TINY, DIGESTS)
-    begins, ends = trouble.trouble(TINY)
-    assert {request.phase for request in made.requests} == {"steady", "trouble"}
-    for request in made.requests:
-        inside = begins <= request.at < ends
-        assert (request.phase == "trouble") == inside
-        assert (upstream.SLOW in request.target) == (inside and request.kind == "verify")
 
 
 def test_a_client_waits_for_no_request_of_its_own() -> None:
@@ -129,18 +90,6 @@ def test_a_client_waits_for_no_request_of_its_own() -> None:
     for client in range(TINY.clients):
         times = [request.at for request in made.requests if request.client == client]
         assert all(later - at >= slowest for at, later in pairwise(times))
-
-
-def test_every_answer_in_trouble_is_known() -> None:
-    made = trouble.make_trouble(TINY, DIGESTS)
-    assert {request.kind for request in made.requests} == {"health", "digest", "verify"}
-    for request in made.requests:
-        answer = json.loads(made.answers[request.answer])
-        if request.kind == "health":
-            assert answer == {"ok": True}
-            continue
-        assert answer["sha256"] == DIGESTS[answer["path"]]
-        assert ("stored" in answer) == (request.kind == "verify")
 
 
 def marks(*answered: float, problem: str = "") -> list[Mark]:
@@ -163,14 +112,6 @@ OUTCOMES = [
 ]
 SAMPLES = [measure.Sample(0.0, 0, 1.0), measure.Sample(2.0, 8, 1.5), measure.Sample(5.5, 3, 2.0)]
 RUN = measure.Run("stock", 40, OUTCOMES, SAMPLES, 0.1, 2**20)
-SERVER = {"loop": "asyncio", "parser": "h11", "ebbpool": "1", "compiled": True}
-FACTS: dict[str, Any] = {
-    "python": "3.13.0",
-    "processors": 2,
-    "fastapi": "0.1",
-    "anyio": "4.6",
-    "stock": SERVER | {"threads counted by": "asked", "threads left": []},
-}
 
 
 def summary() -> fastapi_report.FastSummary:
@@ -190,17 +131,6 @@ def test_summary() -> None:
     assert (said.late, said.busy) == (0.125, 0.95)
 
 
-def test_the_table_has_a_cell_for_each_side() -> None:
-    rows = dict(fastapi_report.rows([summary(), summary()], plan.Scale(watch=1.0)))
-    assert all(len(cells) == 2 for cells in rows.values())
-    assert rows["2 at once, 100 ms each"] == ["500", "500"]
-    assert rows["  threads that took"][0] == "9"
-    assert rows["trivial: requests/s"][0] == "2"
-    assert rows["  those over 1 s"][0] == "1/2"
-    assert rows["threads 1 s after"][0] == "3"
-    assert rows["right answers"][0] == "13/16"
-
-
 def test_wrong_answers_are_named_by_round() -> None:
     (text,) = fastapi_report.problems([SIDE], [RUN])
     assert text.startswith("stock: 3 of 16 answers were wrong or missing:")
@@ -209,36 +139,6 @@ def test_wrong_answers_are_named_by_round() -> None:
     right = drills.Side({drills.BURST: [marks(1.0)]}, [0.1], 1)
     run_of_right = measure.Run("stock", 40, OUTCOMES[:2], SAMPLES, 0.1, None)
     assert fastapi_report.problems([right], [run_of_right]) == []
-
-
-def test_the_headline_says_what_was_seen() -> None:
-    said = fastapi_report.headline([summary()])
-    assert "stock 500 ms" in said
-    assert "over 1 s 1 of 2" in said
-    assert "8 \N{RIGHTWARDS ARROW} 3" in said
-
-
-def test_the_notes_say_what_was_missing_and_what_may_have_limited() -> None:
-    said = "\n".join(fastapi_report.notes([summary()], [RUN], FACTS, 9.0))
-    assert "uvloop is not installed" in said
-    assert "httptools is not installed" in said
-    assert "up to 95% busy" in said
-
-
-def test_the_plot_shows_the_middle_burst_from_nothing_on() -> None:
-    middle = fastapi_report.middle(SIDE.rounds[drills.BURST])
-    assert fastapi_report.answered(middle) == ([0.0, 250.0, 500.0], [0, 1, 2])
-
-
-def test_a_child_that_fails_later_tells_why(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with control.child("benchmarks.demo.hammer", log=tmp_path / "log") as child:
-            await child.expect("a sign of life", 30.0)
-            await child.send(nonsense=1)
-            await child.expect("the end of a round", 30.0)
-
-    with pytest.raises(control.ChildFailed, match=r"(?s)ended before the end of a round; it printed.*KeyError"):
-        asyncio.run(go())
 
 
 def test_a_server_that_does_not_start_ends_the_case(tmp_path: Path) -> None:
@@ -254,17 +154,6 @@ def test_a_server_that_does_not_start_ends_the_case(tmp_path: Path) -> None:
     with pytest.raises(control.ChildFailed, match=r"(?s)did not start; it printed.*no_such_server"):
         asyncio.run(run.run_all(contenders, site, made, tell))
     assert told == [("one", "starting")]
-
-
-@pytest.mark.skipif(find_spec("fastapi") is None or find_spec("uvicorn") is None, reason="FastAPI is not installed")
-def test_a_side_that_does_not_exist_does_not_start(tmp_path: Path) -> None:
-    async def go() -> None:
-        arguments = ("--store", "0", "--side", "far", "--ceiling", "9", "--root", str(tmp_path))
-        async with control.child("benchmarks.demo.fastapi_app", *arguments, log=tmp_path / "log") as server:
-            await server.expect("a running server", 30.0)
-
-    with pytest.raises(control.ChildFailed, match=r"(?s)ended before a running server; it printed.*'far'"):
-        asyncio.run(go())
 
 
 @pytest.mark.parametrize("how", ["waited for", "left"])
@@ -294,19 +183,6 @@ def rich() -> None:
     lacking = [name for name in ("rich", "matplotlib") if find_spec(name) is None]
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-
-
-@pytest.mark.usefixtures("rich")
-def test_without_fastapi_its_case_is_left_out_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from rich.console import Console
-
-    from benchmarks.demo import cli
-
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    assert list(cli.cases(Console())) == ["asyncio"]
-    assert "FastAPI is not installed here" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("rich")

@@ -1,10 +1,14 @@
-"""What the demo's tests share: a server with prepared replies."""
+"""What the demo's tests share: `benchmarks` to import, and a server with prepared replies."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 @asynccontextmanager
