@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.fastthreadpool import boom, same, three
+from support.fastthreadpool import boom, each_pool, same, three  # noqa: F401  (a fixture)
 
 import ebbpool
 from ebbpool.fastthreadpool import Pool, PoolStopped, Semaphore
-
-
-@pytest.fixture
-def pool() -> Iterator[Pool]:
-    with Pool(4) as made:
-        yield made
-
 
 # Results and failures.
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, is_freed, output_of
-from support.fastthreadpool import boom, same
+from support.fastthreadpool import boom, each_pool, same  # noqa: F401  (a fixture)
 
 from ebbpool.fastthreadpool import Pool, PoolStopped, Shutdown
-
-
-@pytest.fixture
-def pool() -> Iterator[Pool]:
-    with Pool(4) as made:
-        yield made
-
 
 # cancel, clear, and the end.
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, eventually
-from support.fastthreadpool import boom, same, stop, stop_the_wall_clock, three
+from support.fastthreadpool import boom, each_pool, same, stop, stop_the_wall_clock, three  # noqa: F401  (a fixture)
 
 from ebbpool.fastthreadpool import Pool, PoolCallback, TimerObj
-
-
-@pytest.fixture
-def pool() -> Iterator[Pool]:
-    with Pool(4) as made:
-        yield made
-
 
 # Order, and later.
 

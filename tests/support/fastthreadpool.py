@@ -1,4 +1,4 @@
-"""Jobs for the tests of `ebbpool.fastthreadpool`."""
+"""A pool and jobs for the tests of `ebbpool.fastthreadpool`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
+from ebbpool.fastthreadpool import Pool
 from support.common import Boom
+
+
+@pytest.fixture(name="pool")
+def each_pool() -> Iterator[Pool]:
+    with Pool(4) as made:
+        yield made
 
 
 def same(value: Any = None, **kwargs: Any) -> Any:
