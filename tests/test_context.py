@@ -97,8 +97,7 @@ def test_a_call_that_runs_in_the_caller_changes_only_its_own_copy() -> None:
         AdaptiveExecutor(1, propagate_context=True, max_queue=0, when_full="caller_runs") as pool,
         Gate() as gate,
     ):
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         variable.set("mine")
 
         def change() -> tuple[object, int]:
@@ -123,8 +122,7 @@ def test_a_nested_task_inherits_the_context_of_its_parent() -> None:
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_future_that_is_over_holds_no_context(cancelled: bool) -> None:
     with no_collector(), AdaptiveExecutor(1, keep_alive=LONG, propagate_context=True) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         thing = Thing()
         reference = weakref.ref(thing)
         token = variable.set(thing)

@@ -112,8 +112,7 @@ def test_whatever_a_task_raises_goes_to_its_future_and_the_worker_lives(error: B
 @pytest.mark.parametrize("error", [Boom("no"), SystemExit(3), KeyboardInterrupt(), BaseException("bare")])
 def test_whatever_a_callback_raises_the_worker_lives(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
-        blocking = pool.submit(gate)
-        gate.await_begun()
+        blocking = gate.hold(pool)
         [worker] = gate.threads
         future = pool.submit(int, 7)
         future.add_done_callback(lambda _: raise_(error))
@@ -186,9 +185,7 @@ def test_tasks_of_many_submitters_all_run_exactly_once() -> None:
 
 def test_worker_names() -> None:
     with AdaptiveExecutor(3, "lookup") as pool, Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
         assert {thread.name for thread in gate.threads} == {"lookup_0", "lookup_1", "lookup_2"}
         assert pool._thread_name_prefix == "lookup"
     with AdaptiveExecutor() as pool:
@@ -222,8 +219,7 @@ def test_peeping_libraries_find_the_truth() -> None:
 def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
     ran: list[int] = []
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         future, calls = pool.submit(ran.append, 1), []
         future.add_done_callback(calls.append)
         waiting = [
@@ -255,8 +251,7 @@ def test_cancelling_what_runs_or_ran_is_refused() -> None:
 def test_cancelling_one_of_many_leaves_the_others_queued() -> None:
     ran: list[int] = []
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         futures = [pool.submit(ran.append, number) for number in range(10)]
         assert all(future.cancel() for future in futures[::2])
         assert pool._work_queue.qsize() == pool.stats().queued == 5
@@ -335,9 +330,7 @@ def test_finalizer_runs_last_in_every_worker() -> None:
         ) as pool,
         Gate() as gate,
     ):
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
         assert finished == []
     assert {thread for thread, _ in finished} == gate.threads
     assert len(finished) == 3
@@ -382,8 +375,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     with AdaptiveExecutor(8) as pool, Gate() as gate:
-        first = pool.submit(gate)
-        gate.await_begun()
+        first = gate.hold(pool)
         with monkeypatch.context() as patch:
             refuse_threads(patch)
             futures = [pool.submit(threading.current_thread) for _ in range(20)]
@@ -397,8 +389,7 @@ def test_the_pool_grows_again_once_threads_are_to_be_had(monkeypatch: pytest.Mon
     with AdaptiveExecutor(4) as pool, Gate() as gate:
         pool.submit(int).result(TIMEOUT)
         wait_for_idle(pool)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         with monkeypatch.context() as patch:
             attempts = refuse_threads(patch)
             futures = [pool.submit(gate, number) for number in range(3)]

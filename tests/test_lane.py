@@ -30,9 +30,7 @@ def under_the_mutex() -> bool:
 def occupied(pool: Any, workers: int = 1) -> Gate:
     """Keep `workers` workers of `pool` busy until the gate is opened."""
     gate = Gate()
-    for _ in range(workers):
-        pool.submit(gate)
-    gate.await_begun(workers)
+    gate.hold(pool, workers)
     return gate
 
 
@@ -141,8 +139,7 @@ def test_cancelling_while_queued_lets_the_next_in(lane_first: bool) -> None:
 def test_cancelled_tasks_do_not_pile_up_in_a_lane() -> None:
     with AdaptiveExecutor(max_workers=2) as pool, Gate() as gate:
         lane = pool.lane("slow", limit=1)
-        lane.submit(gate)
-        gate.await_begun()
+        gate.hold(lane)
         things = []
         for _ in range(1000):
             thing = Thing()
@@ -436,8 +433,7 @@ def test_a_name_in_use_is_refused() -> None:
         with pytest.raises(ValueError, match="not 'slow'"):
             pool.lane("slow", limit=2)
         with Gate() as gate:
-            lane.submit(gate)
-            gate.await_begun()
+            gate.hold(lane)
             del lane
             gc.collect()
             with pytest.raises(ValueError, match="not 'slow'"):
@@ -472,11 +468,9 @@ def test_a_closed_lane_does_not_lift_the_ceiling() -> None:
     with AdaptiveExecutor(2, max_queue=0, when_full="reject") as pool, Gate() as gate:
         lane = pool.lane("closed", limit=1)
         lane.shutdown()
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         with pytest.raises(RuntimeError, match="after shutdown"):
             lane.submit(print)
         pool._crew._start_many(1)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         assert pool.stats().workers == 2

@@ -5,7 +5,6 @@ Everything else is under a lock. If one of these fails, the interpreter has chan
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from _thread import LockType, allocate_lock
@@ -13,18 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.common import COUNTS_REFERENCES, TIMEOUT, Background, Thing
+from support.common import COUNTS_REFERENCES, TIMEOUT, Background, Thing, tight_switching
 
 THREADS = 4
 
 
 @pytest.fixture(autouse=True)
-def tight_switching() -> Iterator[None]:
-    """Let the interpreter change threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+def every_window() -> Iterator[None]:
+    with tight_switching():
+        yield
 
 
 def together(call: Callable[[int], object], threads: int = THREADS) -> list[object]:

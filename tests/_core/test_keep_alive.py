@@ -89,8 +89,7 @@ def test_the_last_to_park_is_the_first_to_wake() -> None:
             eventually(lambda: pool.stats().idle == 3)
         with Gate() as first, Gate() as second, Gate() as third:
             for gate in (first, second, third):
-                pool.submit(gate)
-                gate.await_begun()
+                gate.hold(pool)
             assert [gate.threads.pop() for gate in (first, second, third)] == parked[::-1]
 
 

@@ -63,8 +63,7 @@ def test_a_submit_to_a_full_pool_neither_waits_nor_runs_the_call(
     place: Place, when_full: Any, max_queue: int, way: str
 ) -> None:
     with AdaptiveExecutor(1, max_queue=max_queue, when_full=when_full) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         queued = [pool.submit(threading.current_thread) for _ in range(max_queue)]
         late = place(pool, lambda: [getattr(pool, way)(threading.current_thread) for _ in range(3)])
         assert not any(future.done() for future in late)
@@ -76,8 +75,7 @@ def test_a_submit_to_a_full_pool_neither_waits_nor_runs_the_call(
 
 def test_a_full_pool_that_rejects_does_so_everywhere(place: Place) -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         with pytest.raises(QueueFull):
             place(pool, lambda: pool.submit(int))
 
@@ -85,8 +83,7 @@ def test_a_full_pool_that_rejects_does_so_everywhere(place: Place) -> None:
 def test_what_waits_in_line_is_run_when_the_pool_is_closed(place: Place) -> None:
     with Gate() as gate:
         with AdaptiveExecutor(1, max_queue=0) as pool:
-            pool.submit(gate)
-            gate.await_begun()
+            gate.hold(pool)
             late = place(pool, lambda: [pool.submit(int) for _ in range(3)])
             pool.shutdown(wait=False)
             gate.open()
@@ -148,8 +145,7 @@ def test_a_future_that_was_waited_for_in_vain_is_settled_all_the_same(place: Pla
 def test_other_pools_go_on_while_a_finaliser_submits_to_a_full_one() -> None:
     """The finaliser runs because the timekeeper's thread drops the last reference."""
     with AdaptiveExecutor(1, max_queue=0) as full, AdaptiveExecutor(2) as other, Gate() as gate:
-        full.submit(gate)
-        gate.await_begun()
+        gate.hold(full)
         late: list[Any] = []
         things = [Thing()]
         weakref.finalize(things[0], lambda: late.append(full.submit(int)))

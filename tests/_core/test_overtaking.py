@@ -18,8 +18,7 @@ from ebbpool._core.accel import core
 def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
     """Occupy the one worker; queue 0 to 2 behind it, and four letters that go first."""
     gate = Gate()
-    pool.submit(gate)
-    gate.await_begun()
+    gate.hold(pool)
     lane = pool.lane("look-ups", limit=2, first=True)
     for number in range(3):
         pool.submit(order.append, number)
@@ -62,8 +61,7 @@ def test_a_cancelled_task_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(core, "OVERTAKEN", 0.0)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         dropped = [pool.submit(order.append, "dropped") for _ in range(3)]
         for number in range(2):
             pool.submit(order.append, number)
@@ -79,8 +77,7 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody(monkeypatch: pytest.Mon
     monkeypatch.setattr(core, "OVERTAKEN", 0.0)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as held:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         # Its place is that of a second worker, which comes and takes the first of them.
         pool.hand_in(pool._unlimited, True, held, (), {})
         held.await_begun()

@@ -62,8 +62,7 @@ def test_a_result_nobody_collects_is_freed(pool: AdaptiveExecutor) -> None:
 
 def test_a_pending_task_is_held_by_the_pool_alone(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         ran: list[object] = []
         reference = weakref.ref(pool.submit(ran.append, 1))
         assert reference() is not None
@@ -112,8 +111,7 @@ def test_a_callback_that_holds_its_future_makes_no_lasting_cycle(pool: AdaptiveE
 
 def test_a_cancelled_future_drops_its_call_at_once(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         call, argument, keyword = Call(), Thing(), Thing()
         references = [weakref.ref(call), weakref.ref(argument), weakref.ref(keyword)]
         future = pool.submit(call, argument, keyword=keyword)
@@ -127,8 +125,7 @@ def test_a_cancelled_future_drops_its_call_at_once(pool: AdaptiveExecutor) -> No
 def test_a_queue_of_cancelled_futures_does_not_pile_up(pool: AdaptiveExecutor) -> None:
     """Somebody who submits and cancels behind one long task must not fill the memory."""
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         first = pool.submit(int, 7)
         references = []
         for _ in range(5000):
@@ -229,8 +226,7 @@ def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str
 def test_cancelled_by_shutdown_drops_its_call() -> None:
     with no_collector(), Gate() as gate:
         pool = AdaptiveExecutor(1)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         thing = Thing()
         reference = weakref.ref(thing)
         future = pool.submit(Call(), thing)

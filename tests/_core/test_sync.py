@@ -18,7 +18,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from support.common import Boom, is_freed, output_of
-from support.semaphore import NAMES, variant, waiting
+from support.semaphore import NAMES, each_kind, each_variant, variant, waiting  # noqa: F401  (fixtures)
 
 from ebbpool import _interpreter, sync
 
@@ -26,18 +26,6 @@ try:
     from test import lock_tests
 except ImportError:
     lock_tests = None
-
-
-@pytest.fixture(params=["plain", "compiled"])
-def semaphores(request: pytest.FixtureRequest) -> ModuleType:
-    """The semaphores as plain Python and, where they were built, as the extension."""
-    return variant(request.param)
-
-
-@pytest.fixture(params=NAMES)
-def kind(request: pytest.FixtureRequest, semaphores: ModuleType) -> Any:
-    """Each class of each variant."""
-    return getattr(semaphores, request.param)
 
 
 class TestSemantics:

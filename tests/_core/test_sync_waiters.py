@@ -12,19 +12,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, eventually, output_of
-from support.semaphore import NAMES, queue_up, variant, waiting
-
-
-@pytest.fixture(params=["plain", "compiled"])
-def semaphores(request: pytest.FixtureRequest) -> ModuleType:
-    """The semaphores as plain Python and, where they were built, as the extension."""
-    return variant(request.param)
-
-
-@pytest.fixture(params=NAMES)
-def kind(request: pytest.FixtureRequest, semaphores: ModuleType) -> Any:
-    """Each class of each variant."""
-    return getattr(semaphores, request.param)
+from support.semaphore import each_kind, each_variant, queue_up, variant, waiting  # noqa: F401  (fixtures)
 
 
 class Bell:

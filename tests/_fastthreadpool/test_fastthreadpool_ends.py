@@ -35,8 +35,7 @@ def test_a_job_is_cancelled_by_its_id_or_by_its_future() -> None:
 
 def test_cancel_drops_all_that_waits_and_leaves_timers_alone() -> None:
     with Pool(1, result_id=True) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         for _ in range(10):
             pool.submit(same)
         pool.map(same, range(10))

@@ -260,8 +260,7 @@ def test_as_completed_takes_an_entry_that_its_worker_has_yet_to_count(
 
 def test_as_completed_need_not_wait_and_stops_at_a_count_or_a_time(pool: Pool) -> None:
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         assert list(pool.as_completed(False)) == []
         assert list(pool.as_completed(0.01)) == []
         pool.map(same, range(10))

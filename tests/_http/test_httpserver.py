@@ -18,7 +18,7 @@ import ebbpool
 from ebbpool import AdaptiveExecutor
 from ebbpool._http import frontdoor
 from ebbpool._http import poller as pollers
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
 @pytest.fixture(params=["best", "portable"])

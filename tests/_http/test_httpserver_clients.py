@@ -16,7 +16,7 @@ import pytest
 from support.common import TIMEOUT
 from support.httpserver import Echo, serving
 
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 needs_ab = pytest.mark.skipif(shutil.which("ab") is None, reason="ab is not installed")

@@ -13,7 +13,7 @@ from support.httpserver import Client, Clock, Echo, porter, serving
 from ebbpool._http import server
 from ebbpool._http.connection import wait_for
 from ebbpool._http.frontdoor import GRACE
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
 def gated(gate: Gate) -> type[Echo]:

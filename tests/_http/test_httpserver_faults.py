@@ -12,7 +12,7 @@ from support.common import TIMEOUT, Boom, Gate, eventually
 from support.httpserver import Client, Echo, Quiet, porter, serving
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
 def test_hooks_that_fail_twice(caplog: pytest.LogCaptureFixture) -> None:

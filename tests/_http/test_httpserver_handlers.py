@@ -18,7 +18,7 @@ import pytest
 from support.common import Background, Boom, eventually
 from support.httpserver import Client, Echo, Quiet, serving
 
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
 def test_files_are_served(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ebbpool._http import poller as pollers
 from ebbpool._http.connection import Connection
 from ebbpool._http.frontdoor import GRACE, LINGER, LINGER_BYTES
 from ebbpool._http.reader import RequestReader
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
 @pytest.fixture(params=["best", "portable"])

@@ -76,8 +76,7 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
     for _ in range(2):
         pool.submit(int).result()
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(int)
         assert pool._crew.tick(tick(1000.0 + TICK, cpu=5.5)) == TICK
         sample = told(pool).samples[-1]
@@ -96,8 +95,7 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
 def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor) -> None:
     pool.resize(max_workers=1)
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(int)
         pool._crew.begin(tick(1000.0))
         assert pool._crew.tick(tick(1001.0)) == CEILING_TICK
@@ -108,8 +106,7 @@ def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveE
 
 def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(int)
         pool._crew.begin(tick(1000.0))
         for number, asks in enumerate((False, True, False), 1):

@@ -221,8 +221,7 @@ def test_the_future_is_ours(put: Any) -> None:
 
 def test_bounds_hold_and_the_refusal_is_ours(put: Any) -> None:
     with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(carrying), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(carried)
         with pytest.raises(QueueFull):
             pool.submit(carried)
@@ -232,8 +231,7 @@ def test_bounds_hold_and_the_refusal_is_ours(put: Any) -> None:
 
 def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
     with AdaptiveExecutor(1, max_queue=1) as pool, put(carrying), Gate() as gate, ThreadPoolExecutor(1) as other:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(carried)
         blocked = threading.Thread(target=pool.submit, args=(carried,))
         blocked.start()
@@ -319,8 +317,7 @@ def test_a_kept_future_of_a_refused_task_says_why(put: Any) -> None:
 
     kept: list[Future[Any]] = []
     with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(keeping), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(int)
         with pytest.raises(QueueFull):
             pool.submit(int)

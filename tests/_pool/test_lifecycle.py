@@ -204,9 +204,7 @@ def test_a_pool_that_a_module_forgets_at_exit() -> None:
 def test_a_forgotten_executor_ends_by_itself() -> None:
     pool = AdaptiveExecutor(3, min_workers=3, keep_alive=LONG)
     with Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
     reference = weakref.ref(pool)
     assert pool.wait_idle(TIMEOUT)
     del pool

@@ -107,8 +107,7 @@ def test_cancel_futures() -> None:
 def test_cancel_futures_in_a_second_shutdown() -> None:
     pool = AdaptiveExecutor(1)
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         queued = pool.submit(int)
         pool.shutdown(wait=False)
         assert not queued.cancelled()
@@ -120,9 +119,7 @@ def test_cancel_futures_in_a_second_shutdown() -> None:
 def test_idle_workers_leave() -> None:
     pool = AdaptiveExecutor(4, min_workers=4, keep_alive=LONG)
     with Gate() as gate:
-        for _ in range(4):
-            pool.submit(gate)
-        gate.await_begun(4)
+        gate.hold(pool, 4)
         gate.open()
         wait_for_idle(pool)
         threads = set(pool._threads)
@@ -159,8 +156,7 @@ def test_shutdown_again_and_from_many_threads() -> None:
 def test_waiting_after_a_shutdown_that_did_not() -> None:
     pool = AdaptiveExecutor(1)
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.shutdown(wait=False)
         closing = Background(pool.shutdown)
         assert closing.still_waits()
@@ -239,8 +235,7 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
 
 def test_the_report_shows_which_future_of_the_pool_a_task_waits_for() -> None:
     with AdaptiveExecutor(2, "report") as pool, Gate() as gate:
-        inner = pool.submit(gate)
-        gate.await_begun()
+        inner = gate.hold(pool)
         outer = pool.submit(lambda: inner.result())
         eventually(lambda: pool.stats().blocked == 1)
         with pytest.raises(TimeoutError, match=r"inner\.result"):
@@ -272,8 +267,7 @@ def test_a_shutdown_with_time_to_spare_reports_nothing() -> None:
 def test_a_timeout_together_with_cancel_futures() -> None:
     pool = AdaptiveExecutor(1)
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         queued = pool.submit(int)
         with pytest.raises(TimeoutError):
             pool.shutdown(cancel_futures=True, timeout=0)
@@ -284,8 +278,7 @@ def test_a_timeout_together_with_cancel_futures() -> None:
 def test_a_timeout_is_of_no_use_without_waiting() -> None:
     pool = AdaptiveExecutor(1)
     with Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         assert pool.shutdown(wait=False, timeout=0) is None
     pool.shutdown()
 
@@ -327,9 +320,7 @@ def test_finalizers_have_run_when_shutdown_returns() -> None:
     finished: list[int] = []
     pool = AdaptiveExecutor(3, finalizer=lambda: finished.append(threading.get_ident()))
     with Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
         gate.open()
     pool.shutdown()
     assert len(set(finished)) == len(finished) == 3

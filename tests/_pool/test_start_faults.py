@@ -78,8 +78,7 @@ def test_the_pool_grows_again_after_starts_that_fail(
     step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with AdaptiveExecutor(4) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         with monkeypatch.context() as patch:
             attempts = break_step(patch, pool, step, error())
             futures = [pool.submit(gate, number) for number in range(3)]

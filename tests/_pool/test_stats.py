@@ -62,8 +62,7 @@ def test_the_figures_of_a_busy_pool() -> None:
 
 def test_every_outcome_is_counted_once() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         for _ in range(2):
             pool.submit(fail)
         for _ in range(3):
@@ -87,8 +86,7 @@ def test_a_task_that_raises_a_base_exception_is_counted_as_failed() -> None:
 
 def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         queued = [pool.submit(int) for _ in range(3)]
         assert pool.stats().oldest_wait > 0
         for future in queued:
@@ -99,9 +97,7 @@ def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
 
 def test_retired_workers_are_counted() -> None:
     with AdaptiveExecutor(3, keep_alive=0.01) as pool, Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
         gate.open()
         assert all_end(gate.threads)
         eventually(lambda: pool.stats().retired == 3)
@@ -188,9 +184,7 @@ def test_raising_max_workers_starts_what_is_queued() -> None:
 
 def test_lowering_max_workers_sends_idle_workers_away() -> None:
     with AdaptiveExecutor(4, keep_alive=LONG) as pool, Gate() as gate:
-        for _ in range(4):
-            pool.submit(gate)
-        gate.await_begun(4)
+        gate.hold(pool, 4)
         gate.open()
         wait_for_idle(pool)
         pool.resize(max_workers=1)
@@ -201,9 +195,7 @@ def test_lowering_max_workers_sends_idle_workers_away() -> None:
 
 def test_lowering_keep_alive_reaches_workers_that_are_parked() -> None:
     with AdaptiveExecutor(2, keep_alive=LONG) as pool, Gate() as gate:
-        for _ in range(2):
-            pool.submit(gate)
-        gate.await_begun(2)
+        gate.hold(pool, 2)
         gate.open()
         eventually(lambda: pool.stats().idle == 2)
         pool.resize(keep_alive=0.01)
@@ -212,9 +204,7 @@ def test_lowering_keep_alive_reaches_workers_that_are_parked() -> None:
 
 def test_lowering_min_workers_lets_workers_go() -> None:
     with AdaptiveExecutor(2, min_workers=2, keep_alive=0.01) as pool, Gate() as gate:
-        for _ in range(2):
-            pool.submit(gate)
-        gate.await_begun(2)
+        gate.hold(pool, 2)
         gate.open()
         eventually(lambda: pool.stats().idle == 2)
         pool.resize(min_workers=0)
@@ -248,12 +238,9 @@ def test_spare_workers_are_kept_ahead_of_demand(how: str) -> None:
         if how == "resize":
             pool.submit(int).result(TIMEOUT)
             pool.resize(min_spare_workers=2)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         eventually(lambda: pool.stats().idle >= 2)
-        for _ in range(2):
-            pool.submit(gate)
-        gate.await_begun(2)
+        gate.hold(pool, 2)
         eventually(lambda: pool.stats().idle >= 2)
         assert pool.stats().workers <= 6
 
@@ -273,7 +260,5 @@ def test_min_workers_are_started_one_by_one_as_tasks_come() -> None:
             assert pool.submit(int).result(TIMEOUT) == 0
         eventually(lambda: pool.stats().workers >= 1)
         with Gate() as gate:
-            for _ in range(3):
-                pool.submit(gate)
-            gate.await_begun(3)
+            gate.hold(pool, 3)
             assert pool.stats().workers >= 3

@@ -285,9 +285,7 @@ def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
 def test_it_goes_when_the_last_worker_has_gone() -> None:
     pool = AdaptiveExecutor(3, keep_alive=0.01)
     with Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(3)
+        gate.hold(pool, 3)
         assert len(timekeepers()) == 1
     eventually(lambda: not timekeepers())
     assert pool.submit(abs, -1).result(TIMEOUT) == 1

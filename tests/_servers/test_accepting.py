@@ -28,7 +28,7 @@ from support.server import (
 )
 
 from ebbpool._servers.accepting import Shortage
-from ebbpool._servers.mixin import AdaptivePoolMixIn
+from ebbpool.socketserver import AdaptivePoolMixIn
 
 LOGGER = "ebbpool.socketserver"
 

@@ -162,8 +162,7 @@ def test_a_handler_may_close() -> None:
 def test_a_queued_handler_that_its_executor_cancels_is_waited_for_no_more(shared: Executor) -> None:
     handlers = Handlers(shared, owned=False)
     with Gate() as gate:
-        running = shared.submit(gate)
-        gate.await_begun()
+        running = gate.hold(shared)
         handlers.submit(CLIENT, gate)
         joining = Background(lambda: handlers.join(10))
         assert joining.still_waits()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from support.common import (
     Boom,
     Gate,
     eventually,
+    tight_switching,
     wait_for_idle,
 )
 from support.maps import FAR, iterators  # noqa: F401  (a fixture)
@@ -344,8 +344,7 @@ def test_a_bounded_queue(when_full: Any, max_queue: int, chunksize: int | None, 
 
 def test_the_caller_runs_it_all_where_the_pool_is_busy() -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        held = pool.submit(gate)
-        gate.await_begun()
+        held = gate.hold(pool)
         results = pool.map(lambda number: threading.get_ident(), range(100))
         assert set(results) == {threading.get_ident()}
         gate.open()
@@ -354,8 +353,7 @@ def test_the_caller_runs_it_all_where_the_pool_is_busy() -> None:
 
 def test_the_caller_runs_no_more_than_it_has_to() -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        held = pool.submit(gate)
-        gate.await_begun()
+        held = gate.hold(pool)
 
         def work(number: int) -> int:
             if number == 0:
@@ -458,24 +456,19 @@ def test_one_iterator_one_reader() -> None:
 def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look recalls everything: workers and the consumer take items from each other all the time."""
     monkeypatch.setattr(map_ledger, "STALE", 0.0)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with AdaptiveExecutor(4, min_workers=4) as pool:
-            for size in (1, 50, 3_000):
-                ran: Counter[int] = Counter()
-                begun: list[int] = []
+    with tight_switching(1e-5), AdaptiveExecutor(4, min_workers=4) as pool:
+        for size in (1, 50, 3_000):
+            ran: Counter[int] = Counter()
+            begun: list[int] = []
 
-                def work(number: int, begun: list[int] = begun) -> int:
-                    begun.append(number)
-                    return number
+            def work(number: int, begun: list[int] = begun) -> int:
+                begun.append(number)
+                return number
 
-                assert list(pool.map(work, range(size))) == list(range(size))
-                ran.update(begun)
-                assert ran == Counter(range(size))
-                assert sorted(pool.map_unordered(work, range(size))) == list(range(size))
-    finally:
-        sys.setswitchinterval(interval)
+            assert list(pool.map(work, range(size))) == list(range(size))
+            ran.update(begun)
+            assert ran == Counter(range(size))
+            assert sorted(pool.map_unordered(work, range(size))) == list(range(size))
 
 
 def test_time_is_read_once_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from support.common import (
     Background,
     Boom,
     eventually,
+    tight_switching,
 )
 from support.maps import iterators  # noqa: F401  (a fixture)
 
@@ -223,9 +223,7 @@ def test_a_claim_leaves_room_in_the_buffer() -> None:
 @pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that claims rest on: nothing is lost, nothing comes twice."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with tight_switching():
         for _ in range(50):
             source = iter(range(20_000) if _ % 2 else list(range(20_000)))
             front: list[int] = []
@@ -233,5 +231,3 @@ def test_a_list_iterator_is_emptied_in_one_step() -> None:
             rest = list(source)
             worker.join()
             assert front + rest == list(range(20_000))
-    finally:
-        sys.setswitchinterval(interval)

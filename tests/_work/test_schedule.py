@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from support.common import Boom, Gate, wait_for_idle
 from support.manual_time import ManualTimekeeper, break_down, pass_time, timed_pool
 
-from ebbpool import AdaptiveExecutor
-from ebbpool._work.schedule import ScheduledTask
+from ebbpool import AdaptiveExecutor, ScheduledTask
 
 
 def test_the_beat() -> None:
@@ -108,8 +107,7 @@ def test_a_run_that_ends_on_a_beat_does_not_miss_it() -> None:
 
 def test_a_run_that_waits_for_a_thread_is_not_joined_by_another() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         task = pool.schedule(10, int)
         for _ in range(4):
             keeper.advance(10.0)

@@ -15,8 +15,7 @@ import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, collected, eventually, gone, output_of
 from support.manual_time import break_down, pass_time, timed_pool
 
-from ebbpool import AdaptiveExecutor
-from ebbpool._work.schedule import ScheduledTask
+from ebbpool import AdaptiveExecutor, ScheduledTask
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 
@@ -37,8 +36,7 @@ def test_cancelled_before_its_first_run() -> None:
 
 def test_cancelled_while_a_run_waits_for_a_thread() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         ran: list[int] = []
         task = pool.schedule(1, ran.append, 1)
         keeper.advance(1.0)
@@ -153,8 +151,7 @@ def test_shutdown_lets_the_run_under_way_finish() -> None:
 
 def test_a_run_that_shutdown_cancels_in_the_queue_is_none() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         task = pool.schedule(1, print)
         keeper.advance(1.0)
         pool.shutdown(wait=False, cancel_futures=True)

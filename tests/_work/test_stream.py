@@ -203,8 +203,7 @@ def test_the_loop_goes_on_while_there_is_always_more(run: Run) -> None:
 def test_the_caller_runs_the_generator_as_it_reads() -> None:
     source = Source(5)
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        held = pool.submit(gate)
-        gate.await_begun()
+        held = gate.hold(pool)
         stream = pool.stream(source, buffersize=1)
         assert source.yielded == 0
         assert list(stream) == list(range(5))
@@ -226,8 +225,7 @@ def test_a_task_in_a_bounded_pool_runs_its_stream_itself() -> None:
 
 def test_a_full_queue_that_rejects() -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool, Gate() as gate:
-        held = pool.submit(gate)
-        gate.await_begun()
+        held = gate.hold(pool)
         with pytest.raises(QueueFull):
             pool.stream(Source())
         gate.open()

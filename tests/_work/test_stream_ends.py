@@ -186,8 +186,7 @@ def test_a_loop_that_is_closed_while_a_consumer_waits() -> None:
 def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
     with Gate() as gate:
         pool = AdaptiveExecutor(1)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         streams = [pool.stream(Source()), pool.stream(Source())]
         waiting = Background(lambda: next(streams[0]))
         eventually(lambda: streams[0]._channel.reader is not None)

@@ -137,8 +137,7 @@ def test_cancelled_before_its_time_it_never_runs_and_lets_go_at_once() -> None:
 
 def test_cancelled_in_the_queue_it_never_runs() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         ran: list[int] = []
         future = pool.submit_later(1.0, ran.append, 1)
         keeper.advance(1.0)
@@ -216,8 +215,7 @@ def test_after_a_suspension_nothing_is_lost_nothing_early_and_nothing_twice() ->
 
 def test_with_a_full_queue_a_call_waits_its_turn() -> None:
     with timed_pool(1, max_queue=1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         pool.submit(pow, 1, 1)
         later = [pool.submit_later(1.0, pow, 2, power) for power in range(5)]
         keeper.advance(1.0)
@@ -277,8 +275,7 @@ def test_shutdown_without_delayed_calls_says_nothing(caplog: pytest.LogCaptureFi
 
 def test_shutdown_leaves_what_is_due_in_the_queue() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         due, not_due = pool.submit_later(1.0, pow, 2, 3), pool.submit_later(1.5, pow, 2, 3)
         keeper.advance(1.0)
         pool.shutdown(wait=False)

@@ -98,6 +98,12 @@ class Gate:
         for number in range(count):
             assert self._begun.acquire(timeout=TIMEOUT), f"only {number} of {count} calls began"
 
+    def hold(self, executor: Any, count: int = 1) -> Any:
+        """Have `executor` run the gate `count` times, wait until all have begun, and return the last future."""
+        futures = [executor.submit(self) for _ in range(count)]
+        self.await_begun(count)
+        return futures[-1]
+
     def nobody_begins(self) -> bool:
         """Tell whether no further call begins for a moment."""
         return not self._begun.acquire(timeout=A_MOMENT)
@@ -173,6 +179,17 @@ def all_end(threads: Iterable[threading.Thread]) -> bool:
         thread.join(TIMEOUT)
         ended = ended and not thread.is_alive()
     return ended
+
+
+@contextmanager
+def tight_switching(seconds: float = 1e-6) -> Iterator[None]:
+    """Let the interpreter change threads every so often, which opens every window there is."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ebbpool._http.connection import Connection, Room
 from ebbpool._http.frontdoor import FrontDoor
 from ebbpool._http.poller import Poller
-from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background
 
 CLOSED = (ConnectionResetError, BrokenPipeError)

@@ -29,6 +29,18 @@ def variant(name: str) -> ModuleType:
         pytest.skip("the extension is not built")
 
 
+@pytest.fixture(name="semaphores", params=["plain", "compiled"])
+def each_variant(request: pytest.FixtureRequest) -> ModuleType:
+    """The semaphores as plain Python and, where they were built, as the extension."""
+    return variant(request.param)
+
+
+@pytest.fixture(name="kind", params=NAMES)
+def each_kind(request: pytest.FixtureRequest, semaphores: ModuleType) -> Any:
+    """Each class of each variant."""
+    return getattr(semaphores, request.param)
+
+
 def waiting(sem: Any) -> int:
     """Return how many wait for a permit."""
     return len(sem._waiters)
