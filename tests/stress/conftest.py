@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.common import tight_switching
 
 HERE = Path(__file__).parent
 pytest.register_assert_rewrite("stress_harness")
@@ -59,12 +59,9 @@ def real_stderr(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def tight_switching() -> Iterator[None]:
-    """Let the interpreter change threads every microsecond, which opens every window there is."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+def every_window() -> Iterator[None]:
+    with tight_switching():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -110,6 +110,11 @@ class Crew:
         self.stop.set()
         self.wait()
 
+    def press(self) -> None:
+        """Let the crew go on for as long as the pressure is to last, or until one fails; then `join` it."""
+        self.stop.wait(SECONDS)
+        self.join()
+
     def wait(self) -> None:
         """Wait for all of the crew to end by itself, and raise what the first to fail raised."""
         end = time.monotonic() + PATIENCE
@@ -194,6 +199,13 @@ class Ticket:
         assert raised is self.error or self.future.cancelled()
         assert self.future.done()
         return True
+
+
+def bring(ticket: Ticket | None, what: str, *targets: AdaptiveExecutor | Lane) -> None:
+    """Read the outcome of an accepted task; if none comes, show what `targets` say of themselves."""
+    if ticket is None or not ticket.read(PATIENCE):
+        told = [target.stats() for target in targets]
+        stuck(f"{what}: {ticket and ticket.future!r}; {told}")
 
 
 class Ledger:
@@ -351,6 +363,12 @@ def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: L
         if time.monotonic() > end:
             stuck(f"workers outlived shutdown: {[thread.name for thread in named(f'{prefix}_')]}")
         time.sleep(0.001)
+
+
+def close(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: Ledger) -> None:
+    """Shut a pool down, within bounds, and check what is left."""
+    bounded("shutdown", pool.shutdown)
+    check_closed(pool, ledger, prefix, *others)
 
 
 def rounds(seconds: float | None = None) -> Iterable[int]:

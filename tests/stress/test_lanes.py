@@ -22,7 +22,9 @@ from stress_harness import (
     Ticket,
     add_up,
     bounded,
+    bring,
     check_closed,
+    close,
     rounds,
     stuck,
 )
@@ -274,8 +276,7 @@ def test_a_lane_for_one_keeps_the_order(max_workers: int, first: bool) -> None:
             if ticket is not None and rng.random() < 0.3:
                 ticket.cancel()
         last = tickets[-1]
-        if last is None or not last.read(PATIENCE):
-            stuck(f"the last of {len(tickets)} tasks in {lane!r}; {pool.stats()}")
+        bring(last, "the last of several tasks of a lane", lane)
 
     def other(rng: random.Random) -> None:
         ticket = noise.submit(pool, rng.choice(("quick", "sleepy")))
@@ -285,13 +286,9 @@ def test_a_lane_for_one_keeps_the_order(max_workers: int, first: bool) -> None:
     crew = Crew()
     crew.repeat("submitter", submitter, copies=3)
     crew.repeat("other", other)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
     ledger.check()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, "one", noise)
+    close(pool, ledger, "one", noise)
     assert order or not LONG_ENOUGH
     assert visits == len(order), "two were in a lane for one and overwrote each other's count"
     for name in {name for name, _ in order}:
@@ -314,19 +311,14 @@ def test_nothing_is_lost_behind_workers_that_wait(max_workers: int) -> None:
             chain = [*lanes[start:], plain] if rng.random() < 0.5 else [rng.choice(lanes[start:] or [plain]), plain]
             tickets.append((plain, *lanes)[start].ask("nested", *chain))
         for ticket in tickets:
-            if ticket is None or not ticket.read(PATIENCE):
-                stuck(f"a chain over several lanes; {pool.stats()}, {[share.target.stats() for share in lanes]}")
+            bring(ticket, "a chain over several lanes", pool, *(share.target for share in lanes))
 
     crew = Crew()
     crew.repeat("submitter", submitter, copies=3)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
     for share in lanes:
         share.check()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, plain, "chain", *lanes)
+    close(pool, plain, "chain", *lanes)
     assert blocked.peak > 0 or not LONG_ENOUGH
 
 
@@ -345,13 +337,11 @@ def test_a_lane_never_loses_a_task(keep_alive: float, limit: int) -> None:
             if rng.random() < 0.5:
                 ticket.cancel()
         for ticket in chosen:
-            if not ticket.read(PATIENCE):
-                stuck(f"{ticket.future!r} in {share.target!r}; {pool.stats()}")
+            bring(ticket, "a task of a lane", share.target, pool)
         if number % 4 == 0:
             time.sleep(rng.random() * 0.001)
     share.check()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, share, "lone")
+    close(pool, share, "lone")
 
 
 def test_a_lane_ends_in_a_pool_that_never_rests() -> None:
@@ -378,17 +368,13 @@ def test_a_lane_ends_in_a_pool_that_never_rests() -> None:
     for _ in range(4):
         renew()
     try:
-        for _ in rounds():
-            if crew.stop.wait(0.05):
-                break
-        crew.join()
+        crew.press()
     finally:
         over.set()
     assert pool.wait_idle(PATIENCE), pool.stats()
     for share in past:
         share.check()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, noise, "restless", *past)
+    close(pool, noise, "restless", *past)
 
 
 def test_guests_come_past_workers_that_wait_for_them() -> None:
@@ -409,15 +395,10 @@ def test_guests_come_past_workers_that_wait_for_them() -> None:
             for gate in gates
         ]
         for ticket in (*waits, *guests):
-            if ticket is None or not ticket.read(PATIENCE):
-                stuck(f"a call that waits for a guest, or the guest; {pool.stats()}, {pool._pool.lent} places lent")
+            bring(ticket, "a call that waits for a guest, or the guest", pool)
 
     crew = Crew()
     crew.repeat("pair", pair, copies=3)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, "guest")
+    crew.press()
+    close(pool, ledger, "guest")
     assert (pool._pool.lent, pool._pool.max_workers) == (0, 2)

@@ -23,6 +23,7 @@ from stress_harness import (
     Ledger,
     add_up,
     bounded,
+    bring,
     rounds,
     stuck,
 )
@@ -367,16 +368,12 @@ def test_loops_close_while_calls_are_under_way(loops: Loops, max_queue: int | No
 
     def submitter(rng: random.Random) -> None:
         ticket = ledger.submit(pool)
-        if ticket is None or not ticket.read(PATIENCE):
-            stuck(f"a plain task beside loops that close; {pool.stats()}")
+        bring(ticket, "a plain task beside loops that close", pool)
 
     crew = Crew()
     crew.repeat("loop", come_and_go, copies=3)
     crew.repeat("submitter", submitter)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
     assert pool.wait_idle(PATIENCE), pool.stats()
     bounded("shutdown", pool.shutdown)
     assert [future.done() for future, _ in kept] == [done for _, done in kept], "a future changed after its loop's end"

@@ -19,7 +19,8 @@ from stress_harness import (
     Ledger,
     Ticket,
     bounded,
-    check_closed,
+    bring,
+    close,
     named,
     rounds,
     stuck,
@@ -68,8 +69,7 @@ def test_a_bounded_queue_keeps_its_bound(max_queue: int, when_full: Any) -> None
             crew.join()
         else:
             crew.join()
-            bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, "bounded")
+            close(pool, ledger, "bounded")
         if when_full != "reject":
             assert not ledger.full
         if when_full == "caller_runs":
@@ -92,8 +92,7 @@ def test_a_worker_roused_by_a_resize_still_counts(keep_alive: float, when_full: 
             assert bounded("submit after a resize", ledger.submit, pool) is not None, "an idle worker was overlooked"
             ledger.settle()
             assert pool.wait_idle(PATIENCE)
-        bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, "roused")
+        close(pool, ledger, "roused")
 
 
 def test_blocked_submitters_each_get_a_place() -> None:
@@ -212,15 +211,13 @@ def test_threads_refused_at_random(monkeypatch: pytest.MonkeyPatch, chance: floa
             for ticket in tickets:
                 assert ticket is not None
                 ticket.add_callback()
-                if not ticket.read(PATIENCE):
-                    stuck(f"a task without a thread; {pool.stats()}")
+                bring(ticket, "a task without a thread", pool)
 
         with starting_fails(monkeypatch, refuse):
             crew.repeat("submitter", submitter, copies=3)
             crew.stop.wait(0.3)
             crew.join()
-        bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, "refused")
+        close(pool, ledger, "refused")
     assert refused[0] > 0 or not LONG_ENOUGH, "no start was refused"
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, Crew, Ledger, bounded, check_closed, rounds, stuck
+from stress_harness import LONG_ENOUGH, PATIENCE, Crew, Ledger, bring, close, rounds, stuck
 
 from ebbpool import AdaptiveExecutor
 
@@ -67,20 +67,14 @@ def test_a_retiring_worker_never_loses_a_task(keep_alive: float, submitters: int
         for ticket in tickets:
             assert ticket is not None
             ticket.add_callback()
-            if not ticket.read(PATIENCE):
-                stuck(f"a task was lost; {pool.stats()}")
+            bring(ticket, "a task that was lost", pool)
         pause = max(0.0, keep_alive + rng.uniform(-0.0003, 0.0002))
         if rng.random() < 0.8:
             time.sleep(pause)
 
     crew.repeat("submitter", submitter, copies=submitters)
-    for _ in rounds():
-        crew.stop.wait(0.2)
-        if crew.failures:
-            break
-    crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, "retiring")
+    crew.press()
+    close(pool, ledger, "retiring")
     if keep_alive < 0.001 and min_workers == 0 and submitters == 1:
         assert pool.stats().retired > 5 or not LONG_ENOUGH, "no worker ever retired: the race was not there"
 
@@ -99,8 +93,7 @@ def test_nested_submits_under_pressure(max_workers: int, keep_alive: float) -> N
             tickets = [ledger.submit(pool, "nested", pool, 3) for _ in range(rng.randint(1, 6))]
             for ticket in tickets:
                 assert ticket is not None
-                if not ticket.read(PATIENCE):
-                    stuck(f"nested tasks; {pool.stats()}")
+                bring(ticket, "a nested task", pool)
 
         def reader(
             rng: random.Random,
@@ -120,6 +113,5 @@ def test_nested_submits_under_pressure(max_workers: int, keep_alive: float) -> N
         ledger.settle()
         assert pool.wait_idle(PATIENCE), pool.stats()
         ledger.audit(pool.stats())
-        bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, "nested")
+        close(pool, ledger, "nested")
         assert most[0] > 0 or not LONG_ENOUGH, "nothing ever blocked: the test pressed on nothing"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, bounded, check_closed, rounds, stuck
+from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, bounded, bring, check_closed, close, rounds, stuck
 
 from ebbpool import AdaptiveExecutor
 
@@ -178,8 +178,7 @@ def test_threads_never_exceed_the_ceiling(max_workers: int) -> None:
         def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> None:
             for _ in range(rng.randint(1, 20)):
                 ledger.submit(pool, rng.choice(("quick", "quick", "sleepy")))
-            if not ledger.accepted[-1].read(PATIENCE):
-                stuck(f"submitter; {pool.stats()}")
+            bring(ledger.accepted[-1], "the last task of a submitter", pool)
 
         def counter(rng: random.Random, prefix: str = prefix, pool: AdaptiveExecutor = pool) -> None:
             alive = sum(thread.name.startswith(f"{prefix}_") for thread in list(pool._threads))
@@ -192,8 +191,7 @@ def test_threads_never_exceed_the_ceiling(max_workers: int) -> None:
         crew.repeat("counter", counter)
         crew.stop.wait(0.3)
         crew.join()
-        bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, prefix)
+        close(pool, ledger, prefix)
         workers = {run for ticket in ledger.accepted for run in ticket.runs}
         assert len(workers) <= max_workers
         assert pool.stats().started <= max_workers

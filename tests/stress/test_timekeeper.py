@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
-from stress_harness import PATIENCE, TIMEKEEPER, Crew, bounded, named, rounds, stuck
+from stress_harness import PATIENCE, TIMEKEEPER, Crew, bounded, named, stuck
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool.timekeeper import Tick, Timekeeper
@@ -68,10 +68,7 @@ def test_errands_as_the_thread_ends(threads: int, interval: float) -> None:
     sys.setswitchinterval(interval)
     crew = Crew()
     crew.repeat("errands", run, copies=threads)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
     keeper.dismiss(PATIENCE)
     assert len(made) > 1
     for thread in made:
@@ -111,10 +108,7 @@ def test_pools_of_all_kinds_come_and_go() -> None:
     crew = Crew()
     for step in (meets, forgotten, delayed):
         crew.repeat(step.__name__, step)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
 
     def all_gone() -> None:
         while named("comes") or named(TIMEKEEPER):

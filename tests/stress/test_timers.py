@@ -21,7 +21,9 @@ from stress_harness import (
     Ledger,
     Ticket,
     bounded,
+    bring,
     check_closed,
+    close,
     rounds,
     stuck,
 )
@@ -96,8 +98,7 @@ class Storm:
                 ticket.add_callback()
             if rng.random() < 0.2:
                 ticket.cancel()
-        if not tickets[-1].read(PATIENCE):
-            stuck(f"a delayed call: {tickets[-1].future!r}; {self.pool.stats()}")
+        bring(tickets[-1], "a delayed call", self.pool)
         return True
 
     def far(self, rng: random.Random) -> bool:
@@ -194,8 +195,7 @@ def test_a_delayed_call_is_never_lost(threads: int, crowded: bool) -> None:
         if rng.random() < 0.2:
             tickets[-1].cancel()
         for ticket in tickets:
-            if not ticket.read(PATIENCE):
-                stuck(f"a delayed call: {ticket.future!r}; {pool.stats()}")
+            bring(ticket, "a delayed call", pool)
 
     def far(rng: random.Random) -> bool:
         tickets = [delays.later(pool, FAR + rng.random(), "far") for _ in range(rng.randint(1, 1500))]
@@ -207,12 +207,8 @@ def test_a_delayed_call_is_never_lost(threads: int, crowded: bool) -> None:
     crew.repeat("lone", lone, copies=threads)
     if crowded:
         crew.repeat("far", far)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, delays, "lone")
+    crew.press()
+    close(pool, delays, "lone")
 
 
 def test_calls_with_the_same_delay_keep_their_order() -> None:
@@ -230,18 +226,13 @@ def test_calls_with_the_same_delay_keep_their_order() -> None:
         for ticket in rng.sample(tickets, len(tickets) // 2):
             ticket.cancel()
         for ticket in tickets:
-            if not ticket.read(PATIENCE):
-                stuck(f"a delayed call: {ticket.future!r}; {pool.stats()}")
+            bring(ticket, "a delayed call", pool)
 
     crew = Crew()
     for number, delay in enumerate((0.0, 0.001, 0.004)):
         crew.repeat(f"submitter {number}", functools.partial(submitter, delay=delay))
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, delays, "order")
+    crew.press()
+    close(pool, delays, "order")
     for name in {name for name, _ in order}:
         own = [place for submitter, place in order if submitter == name]
         assert own == sorted(own)
@@ -363,10 +354,7 @@ def test_a_schedule_goes_on_until_it_is_ended(settings: dict[str, Any]) -> None:
     crew = Crew()
     crew.repeat("keeper", keeper, copies=4)
     crew.repeat("canceller", canceller)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.join()
+    crew.press()
     bounded("shutdown", pool.shutdown)
     check_beats(pool, beats)
     assert beats or not LONG_ENOUGH

@@ -10,7 +10,19 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, Ticket, bounded, check_closed, rounds, stuck
+from stress_harness import (
+    LONG_ENOUGH,
+    PATIENCE,
+    SEED,
+    Crew,
+    Ledger,
+    Ticket,
+    bounded,
+    bring,
+    close,
+    rounds,
+    stuck,
+)
 
 from ebbpool import AdaptiveExecutor
 
@@ -109,8 +121,7 @@ def test_cancel_against_the_worker_that_takes() -> None:
                 turn.wait(PATIENCE)
                 turn.wait(PATIENCE)
                 for ticket in slot:
-                    if not ticket.read(PATIENCE):
-                        stuck(f"a task that somebody tried to cancel: {ticket.future!r}; {pool.stats()}")
+                    bring(ticket, "a task that somebody tried to cancel", pool)
                     won += bool(ticket.cancel_won)
                     lost += not ticket.cancel_won
         over.set()
@@ -119,8 +130,7 @@ def test_cancel_against_the_worker_that_takes() -> None:
         crew.join()
         stuck("the cancellers and the submitter lost each other")
     crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, "taken")
+    close(pool, ledger, "taken")
     if LONG_ENOUGH:
         assert won > 0 and lost > 0, f"no race: {won} cancelled, {lost} ran"
 
@@ -137,8 +147,7 @@ def test_every_kind_of_waiter_is_told() -> None:
         if not futures:
             return
         if way == 0:
-            if not tickets[0].read(PATIENCE):
-                stuck(f"result() of {futures[0]!r}")
+            bring(tickets[0], "a task whose result is read", pool)
         elif way == 1:
             not_done = concurrent.futures.wait(futures, timeout=PATIENCE).not_done
             if not_done:
@@ -163,19 +172,13 @@ def test_every_kind_of_waiter_is_told() -> None:
             ticket.add_callback()
             if rng.random() < 0.1:
                 ticket.cancel()
-            if not ticket.read(PATIENCE):
-                stuck(f"the submitter's own {ticket.future!r}; {pool.stats()}")
+            bring(ticket, "the submitter's own task", pool)
 
     crew = Crew()
     crew.repeat("submitter", submitter, copies=2)
     crew.repeat("waiter", waiter, copies=5)
-    for _ in rounds():
-        crew.stop.wait(0.2)
-        if crew.failures:
-            break
-    crew.join()
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, "told")
+    crew.press()
+    close(pool, ledger, "told")
 
 
 def test_many_wait_for_one() -> None:
@@ -260,8 +263,7 @@ def test_callbacks_may_use_the_pool() -> None:
         for _ in range(chains):
             if not ended.acquire(timeout=PATIENCE):
                 stuck(f"a chain of callbacks broke; {pool.stats()}")
-        bounded("shutdown", pool.shutdown)
-        check_closed(pool, ledger, "callback")
+        close(pool, ledger, "callback")
 
 
 def test_an_event_loop_gets_every_result() -> None:
