@@ -25,7 +25,7 @@ class Errand:
     def begin(self, tick: Tick) -> None:
         pass
 
-    def look(self, tick: Tick) -> float | None:
+    def tick(self, tick: Tick) -> float | None:
         self.done.set()
         return None
 
