@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -378,6 +378,18 @@ def rounds(seconds: float | None = None) -> Iterable[int]:
     while number == 0 or time.monotonic() < end:
         yield number
         number += 1
+
+
+def storms(make: Callable[[], Any], rage: Callable[[Any, str, random.Random], object], endings: Sequence[str]) -> Any:
+    """Yield one storm after another, each of a new pool, when it has raged and its accounts are settled."""
+    for number in rounds():
+        storm = make()
+        try:
+            rage(storm, endings[number % len(endings)], random.Random(f"{SEED} {number}"))
+        finally:
+            # A failed round is not to leave its workers to the next.
+            storm.pool.shutdown(wait=False, cancel_futures=True)
+        yield storm
 
 
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -26,6 +26,7 @@ from stress_harness import (
     check_closed,
     close,
     rounds,
+    storms,
     stuck,
 )
 
@@ -240,14 +241,7 @@ def rage(storm: Storm, ending: str, rng: random.Random) -> None:
 def test_every_task_of_a_lane_has_one_fate(settings: dict[str, Any]) -> None:
     """Whatever happens at once, no lane has too many inside, each task has one outcome, and all figures add up."""
     total = 0
-    for number in rounds():
-        ending = ENDINGS[number % len(ENDINGS)]
-        storm = Storm(settings)
-        try:
-            rage(storm, ending, random.Random(f"{SEED} {number}"))
-        finally:
-            # A failed round is not to leave its workers to the next.
-            storm.pool.shutdown(wait=False, cancel_futures=True)
+    for storm in storms(lambda: Storm(settings), rage, ENDINGS):
         total += sum(len(share.accepted) for share in (*storm.lanes, *storm.past))
     assert total > 0 or not LONG_ENOUGH
 

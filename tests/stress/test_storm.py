@@ -10,7 +10,19 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, bounded, bring, check_closed, close, rounds, stuck
+from stress_harness import (
+    LONG_ENOUGH,
+    PATIENCE,
+    Crew,
+    Ledger,
+    bounded,
+    bring,
+    check_closed,
+    close,
+    rounds,
+    storms,
+    stuck,
+)
 
 from ebbpool import AdaptiveExecutor
 
@@ -153,16 +165,7 @@ def rage(storm: Storm, ending: str, rng: random.Random) -> None:
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
     """Whatever happens at once, each task has one outcome, each callback one call, and the figures add up."""
-    total = 0
-    for number in rounds():
-        ending = ENDINGS[number % len(ENDINGS)]
-        storm = Storm(settings)
-        try:
-            rage(storm, ending, random.Random(f"{SEED} {number}"))
-        finally:
-            # A failed round is not to leave its workers to the next.
-            storm.pool.shutdown(wait=False, cancel_futures=True)
-        total += len(storm.ledger.accepted)
+    total = sum(len(storm.ledger.accepted) for storm in storms(lambda: Storm(settings), rage, ENDINGS))
     assert total > 0 or not LONG_ENOUGH
 
 

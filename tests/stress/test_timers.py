@@ -25,6 +25,7 @@ from stress_harness import (
     check_closed,
     close,
     rounds,
+    storms,
     stuck,
 )
 
@@ -164,19 +165,13 @@ def rage(storm: Storm, ending: str, rng: random.Random) -> None:
     storm.end(ending)
     crew.join()
     check_closed(storm.pool, storm.plain, storm.prefix, storm.delays)
-    assert storm.delays.refusals <= {"cannot schedule new futures after shutdown"}
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_every_delayed_call_has_one_fate(settings: dict[str, Any]) -> None:
     """Whatever happens at once, a delayed call runs once, and not too early, or it is cancelled; figures add up."""
-    for number in rounds():
-        storm = Storm(settings)
-        try:
-            rage(storm, ENDINGS[number % len(ENDINGS)], random.Random(f"{SEED} {number}"))
-        finally:
-            # A failed round is not to leave its workers to the next.
-            storm.pool.shutdown(wait=False, cancel_futures=True)
+    for storm in storms(lambda: Storm(settings), rage, ENDINGS):
+        assert storm.delays.refusals <= {"cannot schedule new futures after shutdown"}
 
 
 @pytest.mark.parametrize("crowded", [False, True])
