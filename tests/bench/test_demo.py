@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -17,87 +16,13 @@ import pytest
 from support.demo import canned, ok
 
 from benchmarks.demo import control, load, measure, plan, report
-from benchmarks.demo.answers import Answers
 from benchmarks.demo.client import BadResponse, parse_head
-from benchmarks.demo.corpus import Library, NoFullTextSearch, build_index, encode, sha256_of, source_files
+from benchmarks.demo.corpus import encode
 
 NEEDED = ("starlette", "uvicorn", "rich", "matplotlib")
-SOURCES = {
-    "a.py": b"import socket\nsocket.timeout\n",
-    "b.py": b"Socket = timeout_error  # not the word timeout_ alone\nTimeOut\n",
-    "c.py": b"time out socket socket_timeout\n",
-    "pkg/d.py": "größe = 'socket timeout'\n".encode(),
-    "pkg/e.py": b"latin-1 \xe9socket timeout\xff\n",
-    "pkg/f.py": b"nul\0socket\0timeout\n",
-    "empty.py": b"",
-}
-TRICKY = ("socket timeout", "SOCKET", "timeout_error", "socket_timeout", "nul", "nowhere")
-
-
-def ignore() -> None:
-    """Progress that nobody watches."""
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A folder of small source files."""
-    root = tmp_path / "sources"
-    for name, content in SOURCES.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return root
-
-
-@pytest.fixture
-def library(tree: Path, tmp_path: Path) -> Library:
-    """The same folder, indexed by SQLite."""
-    database = tmp_path / "index.sqlite"
-    try:
-        build_index(database, tree, source_files(tree), ignore)
-    except NoFullTextSearch as lacking:
-        pytest.skip(str(lacking))
-    return Library(database, tree)
-
-
-@pytest.fixture
-def answers(tree: Path) -> Answers:
-    """What plain Python finds in that folder."""
-    return Answers(tree, source_files(tree), TRICKY, ignore)
-
-
-def test_expected_answers_are_right(answers: Answers, tree: Path) -> None:
-    found = ["a.py", "b.py", "pkg/d.py", "pkg/f.py"]
-    assert json.loads(answers.search("socket timeout")) == {"query": "socket timeout", "files": found}
-    together = hashlib.sha256(b"".join(SOURCES[name] for name in found)).hexdigest()
-    assert json.loads(answers.digest("socket timeout")) == {
-        "query": "socket timeout",
-        "found": 4,
-        "sha256": together,
-    }
-    assert json.loads(answers.verify("a.py"))["sha256"] == hashlib.sha256(SOURCES["a.py"]).hexdigest()
-    assert answers.useful() == [query for query in TRICKY if query != "nowhere"]
-
-
-@pytest.mark.parametrize("query", TRICKY)
-def test_sqlite_and_plain_python_agree(library: Library, answers: Answers, query: str) -> None:
-    assert library.search(query) == answers.search(query)
-    assert library.digest(query) == answers.digest(query)
-
-
-def test_verify_compares_with_the_store(library: Library, answers: Answers, tree: Path) -> None:
-    assert library.verify("a.py", lambda path: sha256_of(tree / path)) == answers.verify("a.py")
-    assert json.loads(library.verify("a.py", lambda _: "another"))["same"] is False
 
 
 TINY = plan.Scale(clients=5, rate=10.0, steady=3.0, quiet=0.5, files=4)
-
-
-def test_a_plan_is_the_same_every_time(answers: Answers) -> None:
-    first = plan.make_plan(TINY, answers)
-    assert first == plan.make_plan(TINY, answers)
-    other = plan.Scale(clients=5, rate=10.0, steady=3.0, quiet=0.5, files=4, seed=21)
-    assert first.requests != plan.make_plan(other, answers).requests
 
 
 @pytest.mark.parametrize(
@@ -273,12 +198,6 @@ SAMPLES = [
 
 
 RUN = measure.Run("AdaptiveExecutor()", 256, OUTCOMES, SAMPLES, 0.1, 2**20)
-
-
-def test_in_flight() -> None:
-    assert measure.in_flight(OUTCOMES, [-1.0, 0.0, 0.3, 0.5, 1.5, 3.0, 4.0, 5.0, 6.0]) == [
-        0, 1, 2, 2, 1, 0, 2, 1, 0,
-    ]  # fmt: skip
 
 
 def test_summary() -> None:
