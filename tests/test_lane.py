@@ -11,7 +11,19 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, output_of, wait_for_idle
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    fail,
+    gone,
+    output_of,
+    wait_for_idle,
+)
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.lane import Lane
@@ -155,9 +167,6 @@ def test_cancelled_tasks_do_not_pile_up_in_a_lane() -> None:
 
 
 def test_a_failing_task_gives_its_turn_to_the_next() -> None:
-    def fail() -> None:
-        raise Boom
-
     with AdaptiveExecutor(max_workers=4) as pool:
         lane = pool.lane("one", limit=1)
         failing = [lane.submit(fail) for _ in range(5)]

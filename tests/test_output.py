@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Background
+from support.common import TIMEOUT, Background, needs_fork
 
 from ebbpool import _output
 from ebbpool._output import Overflow, unhindered
@@ -250,7 +250,7 @@ def test_a_thread_that_cannot_be_had_leaves_things_as_they_are(monkeypatch: pyte
     os.close(reader)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@needs_fork
 def test_a_forked_process_writes_for_itself() -> None:
     script = """
         import os, sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -11,7 +10,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, eventually, output_of
+from support.common import TIMEOUT, Background, Boom, eventually, needs_fork, output_of
 from support.semaphore import each_kind, each_variant, queue_up, variant, waiting  # noqa: F401  (fixtures)
 
 
@@ -399,7 +398,7 @@ def leave(check):
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@needs_fork
 @pytest.mark.parametrize("which", ["plain", "compiled"])
 class TestFork:
     def prelude(self, which: str) -> str:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import support
-from support.common import TIMEOUT, output_of
+from support.common import TIMEOUT, needs_fork, output_of
 from support.httpserver import Client, Quiet, porter, serving
 
 from ebbpool._http import frontdoor
@@ -196,7 +196,7 @@ with serving(Forking, max_buffered_body=10) as server:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+@needs_fork
 def test_what_a_forked_child_reads_its_parent_knows_to_be_read() -> None:
     prelude = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(support.__file__))!r})\n"
     assert output_of(CHILD, prelude) == ["5 next", "400000 next", " True"]

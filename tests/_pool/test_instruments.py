@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Boom, Gate, eventually
+from support.common import LONG, TIMEOUT, Boom, Gate, eventually, fail
 
 from ebbpool import AdaptiveExecutor, QueueFull, aio
 from ebbpool._core.accel import instrumented
@@ -279,9 +279,6 @@ def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> N
             return future
 
         return tracking_submit
-
-    def fail() -> None:
-        raise Boom
 
     kept: list[Future[Any]] = []
     told: list[Future[Any]] = []

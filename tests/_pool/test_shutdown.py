@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually, fail, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 
@@ -327,9 +327,6 @@ def test_finalizers_have_run_when_shutdown_returns() -> None:
 
 
 def test_a_broken_pool_shuts_down(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise Boom
-
     pool = AdaptiveExecutor(2, initializer=fail)
     assert pool.submit(int).exception(TIMEOUT) is not None
     pool.shutdown(timeout=TIMEOUT)

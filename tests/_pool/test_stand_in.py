@@ -11,7 +11,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, output_of
+from support.common import TIMEOUT, Background, Boom, Gate, fail, output_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool import stack_size
@@ -44,9 +44,6 @@ def test_the_closing_thread_runs_what_no_worker_takes() -> None:
     pool = AdaptiveExecutor(4)
     futures: list[Future[Any]] = []
     told: list[Future[Any]] = []
-
-    def fail() -> None:
-        raise Boom
 
     def submit() -> None:
         futures.extend([pool.submit(threading.current_thread), pool.submit(fail), pool.submit(int)])

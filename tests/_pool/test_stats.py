@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually, fail, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, PoolStats
 
@@ -16,10 +16,6 @@ FIELDS = [
     "cancelled", "rejected", "started", "retired", "longest_running",
     "delayed",
 ]  # fmt: skip
-
-
-def fail() -> None:
-    raise Boom
 
 
 def test_the_fields() -> None:

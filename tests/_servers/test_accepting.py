@@ -13,19 +13,7 @@ from typing import Any
 
 import pytest
 from support.common import A_MOMENT, eventually, output_of
-from support.server import (
-    LOOPBACK,
-    Echo,
-    Server,
-    ask,
-    closing_server,
-    connect,
-    looping,
-    made,
-    read_all,
-    reset,
-    serving,
-)
+from support.server import LOOPBACK, Echo, Server, ask, closing_server, connect, looping, made, read_all, reset, serving
 
 from ebbpool._servers.accepting import Shortage
 from ebbpool.socketserver import AdaptivePoolMixIn

@@ -14,18 +14,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, eventually
-from support.server import (
-    LOOPBACK,
-    Held,
-    ask,
-    closing_server,
-    connect,
-    handler,
-    looping,
-    made,
-    read_all,
-    serving,
-)
+from support.server import LOOPBACK, Held, ask, closing_server, connect, handler, looping, made, read_all, serving
 
 from ebbpool._servers import serve_loop
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
-from support.common import output_of
+from support.common import needs_fork, output_of
 
 STARTS_NO_THREAD = sys.version_info[:2] == (3, 12)
 """CPython 3.12 starts no thread once it has begun to exit."""
@@ -154,7 +153,7 @@ def test_which_threads_and_loops_the_exit_waits_for() -> None:
     assert lines == ["True False", "True", "False True", "False", "False False", "False", "False"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+@needs_fork
 @pytest.mark.parametrize("base", ["AdaptivePoolTCPServer", "AdaptivePoolHTTPServer"])
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)"])
 def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: str) -> None:
@@ -197,7 +196,7 @@ def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: st
     assert lines == ["in the child", "0"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+@needs_fork
 def test_a_forked_child_has_no_loop_whose_thread_stayed_with_the_parent() -> None:
     lines = output_of(
         """

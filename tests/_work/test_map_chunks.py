@@ -15,16 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import (
-    FREE_THREADED,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    eventually,
-    tight_switching,
-    wait_for_idle,
-)
+from support.common import FREE_THREADED, TIMEOUT, Background, Boom, Gate, eventually, tight_switching, wait_for_idle
 from support.maps import FAR, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull

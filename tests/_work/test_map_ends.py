@@ -20,7 +20,9 @@ from support.common import (
     Gate,
     Thing,
     eventually,
+    fail,
     gone,
+    needs_fork,
     no_collector,
     wait_for_idle,
 )
@@ -130,9 +132,6 @@ def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(whe
 
 
 def test_a_pool_that_breaks_breaks_its_maps() -> None:
-    def fail() -> None:
-        raise Boom
-
     with AdaptiveExecutor(1, initializer=fail) as pool:
         for call in (pool.map, pool.map_unordered):
             with pytest.raises(BrokenThreadPool):
@@ -284,7 +283,7 @@ def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
         gc.collect()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_ends_the_childs_iterators() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import (
-    TIMEOUT,
-    Background,
-    Boom,
-    eventually,
-    tight_switching,
-)
+from support.common import TIMEOUT, Background, Boom, eventually, tight_switching
 from support.maps import iterators  # noqa: F401  (a fixture)
 
 from ebbpool._work import map_ledger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
@@ -12,12 +11,23 @@ from math import inf
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, collected, eventually, gone, output_of
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    Thing,
+    all_end,
+    collected,
+    eventually,
+    gone,
+    needs_fork,
+    output_of,
+)
 from support.manual_time import break_down, pass_time, timed_pool
 
 from ebbpool import AdaptiveExecutor, ScheduledTask
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 
 
 def test_cancelled_before_its_first_run() -> None:
@@ -260,32 +270,25 @@ def test_exit_ends_schedules_and_does_not_hang() -> None:
 
 @needs_fork
 def test_a_forked_child_forgets_the_schedules() -> None:
-    lines = output_of("""
-        import os, sys, threading, traceback
-        from ebbpool import AdaptiveExecutor
+    lines = output_of(
+        """
         pool = AdaptiveExecutor()
         ran = threading.Semaphore(0)
         task = pool.schedule(0.005, ran.release)
         ran.acquire(timeout=10)
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                print(task.active, task.next_run, task.cancel())
-                again = threading.Event()
-                other = pool.schedule(0.005, again.set)
-                print(again.wait(10), other.cancel())
-                pool.shutdown()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            sys.stdout.flush()
-            os._exit(0)
-        print(os.waitpid(pid, 0)[1])
+        def check():
+            print(task.active, task.next_run, task.cancel())
+            again = threading.Event()
+            other = pool.schedule(0.005, again.set)
+            print(again.wait(10), other.cancel())
+            pool.shutdown()
+        print(in_child(check))
         for _ in range(3):
             ran.acquire(timeout=10)
         print(task.active)
-    """)
+    """,
+        FORK,
+    )
     assert lines == ["False None False", "True True", "0", "True"]
 
 

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import (
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    eventually,
-    wait_for_idle,
-)
+from support.common import TIMEOUT, Background, Boom, Gate, eventually, wait_for_idle
 from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull

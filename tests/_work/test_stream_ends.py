@@ -20,7 +20,9 @@ from support.common import (
     Gate,
     Thing,
     eventually,
+    fail,
     gone,
+    needs_fork,
     no_collector,
     output_of,
     wait_for_idle,
@@ -206,9 +208,6 @@ def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
 
 
 def test_a_broken_pool() -> None:
-    def fail() -> None:
-        raise Boom
-
     with AdaptiveExecutor(1, initializer=fail) as pool, pytest.raises(BrokenThreadPool):
         list(pool.stream(Source(3)))
 
@@ -280,7 +279,7 @@ def test_an_error_leaves_no_garbage() -> None:
         gone(*references, pool=pool)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_leaves_the_stream_with_the_parent() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:

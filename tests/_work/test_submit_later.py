@@ -6,7 +6,6 @@ import contextvars
 import gc
 import logging
 import math
-import os
 import threading
 import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -15,13 +14,26 @@ from math import inf
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, Thing, all_end, collected, eventually, gone, output_of
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    all_end,
+    collected,
+    eventually,
+    fail,
+    gone,
+    needs_fork,
+    output_of,
+)
 from support.manual_time import break_down, timed_pool
 
 from ebbpool import AdaptiveExecutor, Future
 from ebbpool._pool.alarms import VOID
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 
 
 def nothing_left(pool: AdaptiveExecutor) -> bool:
@@ -61,9 +73,6 @@ def test_arguments_and_keywords_are_the_calls_own() -> None:
 
 
 def test_what_the_call_raises_is_the_futures() -> None:
-    def fail() -> None:
-        raise Boom
-
     with timed_pool() as (pool, keeper):
         future = pool.submit_later(1.0, fail)
         keeper.advance(1.0)
@@ -444,34 +453,26 @@ def test_exit_cancels_what_waits_and_does_not_hang() -> None:
 
 @needs_fork
 def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
-    lines = output_of("""
-        import os, sys, threading, traceback
-        from concurrent.futures.thread import BrokenThreadPool
-        from ebbpool import AdaptiveExecutor
+    lines = output_of(
+        """
         pool = AdaptiveExecutor()
         far, soon = pool.submit_later(3600, int), pool.submit_later(0.2, os.getpid)
         told, heard = [], []
         far.add_done_callback(told.append)
         soon.add_done_callback(heard.append)
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
+        def check():
             try:
-                try:
-                    far.result(10)
-                except BrokenThreadPool as error:
-                    print("fork" in str(error), told)
-                print(pool.submit_later(0.01, pow, 2, 3).result(10), pool.stats().cancelled)
-                pool.submit_later(3600, print)
-                pool.shutdown()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            sys.stdout.flush()
-            os._exit(0)
-        print(os.waitpid(pid, 0)[1], soon.result(10) == os.getpid(), pool.wait_idle(10) and heard == [soon])
+                far.result(10)
+            except BrokenThreadPool as error:
+                print("fork" in str(error), told)
+            print(pool.submit_later(0.01, pow, 2, 3).result(10), pool.stats().cancelled)
+            pool.submit_later(3600, print)
+            pool.shutdown()
+        print(in_child(check), soon.result(10) == os.getpid(), pool.wait_idle(10) and heard == [soon])
         print(far.done())
-    """)
+    """,
+        FORK,
+    )
     assert lines == ["True []", "8 0", "0 True True", "False"]
 
 

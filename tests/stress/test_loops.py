@@ -14,19 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from stress_harness import (
-    LONG_ENOUGH,
-    PATIENCE,
-    SEED,
-    BoomError,
-    Crew,
-    Ledger,
-    add_up,
-    bounded,
-    bring,
-    rounds,
-    stuck,
-)
+from stress_harness import LONG_ENOUGH, PATIENCE, SEED, BoomError, Crew, Ledger, add_up, bounded, bring, rounds, stuck
 from support.loops import KINDS, Loops, Report, each_loop  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, Lane, QueueFull

@@ -10,19 +10,7 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from stress_harness import (
-    LONG_ENOUGH,
-    PATIENCE,
-    SEED,
-    Crew,
-    Ledger,
-    Ticket,
-    bounded,
-    bring,
-    close,
-    rounds,
-    stuck,
-)
+from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, Ticket, bounded, bring, close, rounds, stuck
 
 from ebbpool import AdaptiveExecutor
 

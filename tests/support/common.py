@@ -57,6 +57,10 @@ class Boom(Exception):
     """The error that tests raise on purpose."""
 
 
+def fail() -> None:
+    raise Boom
+
+
 class Thing:
     """An object that can be watched through a weak reference."""
 

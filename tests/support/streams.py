@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.common import (
-    TIMEOUT,
-)
+from support.common import TIMEOUT
 
 Run = Callable[[Any], Any]
 LOOPS: list[Any] = [pytest.param(asyncio.new_event_loop, id="asyncio")]
