@@ -189,21 +189,16 @@ def test_lowering_max_workers_sends_idle_workers_away() -> None:
         assert pool.submit(threading.current_thread).result(TIMEOUT) in gate.threads
 
 
-def test_lowering_keep_alive_reaches_workers_that_are_parked() -> None:
-    with AdaptiveExecutor(2, keep_alive=LONG) as pool, Gate() as gate:
+@pytest.mark.parametrize(
+    ("settings", "lowered"),
+    [({"keep_alive": LONG}, {"keep_alive": 0.01}), ({"min_workers": 2, "keep_alive": 0.01}, {"min_workers": 0})],
+)
+def test_lowering_keep_alive_or_min_workers_reaches_parked_workers(settings: Any, lowered: Any) -> None:
+    with AdaptiveExecutor(2, **settings) as pool, Gate() as gate:
         gate.hold(pool, 2)
         gate.open()
         eventually(lambda: pool.stats().idle == 2)
-        pool.resize(keep_alive=0.01)
-        assert all_end(gate.threads)
-
-
-def test_lowering_min_workers_lets_workers_go() -> None:
-    with AdaptiveExecutor(2, min_workers=2, keep_alive=0.01) as pool, Gate() as gate:
-        gate.hold(pool, 2)
-        gate.open()
-        eventually(lambda: pool.stats().idle == 2)
-        pool.resize(min_workers=0)
+        pool.resize(**lowered)
         assert all_end(gate.threads)
 
 

@@ -12,26 +12,10 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
+from support.maps import Source
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._work import maps
-
-
-class Source:
-    """An iterator over the natural numbers that counts what was taken from it."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.taken = 0
-        self.stop = stop
-
-    def __iter__(self) -> Source:
-        return self
-
-    def __next__(self) -> int:
-        if self.taken == self.stop:
-            raise StopIteration
-        self.taken += 1
-        return self.taken - 1
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.common import FREE_THREADED, TIMEOUT, Background, Boom, Gate, eventually, tight_switching, wait_for_idle
-from support.maps import FAR, iterators  # noqa: F401  (a fixture)
+from support.maps import FAR, Source, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._work import map_ledger, map_turns, maps
@@ -415,20 +415,13 @@ def test_every_claim_runs_in_a_copy_of_the_callers_context(chunksize: int | None
 @pytest.mark.parametrize("buffersize", [1, 3, 16, 100])
 @pytest.mark.parametrize("chunksize", [None, 1, 8])
 def test_a_buffer_is_never_overshot(buffersize: int, chunksize: int | None) -> None:
-    taken = 0
-
-    def source() -> Iterator[int]:
-        nonlocal taken
-        for number in itertools.count():
-            taken += 1
-            yield number
-
+    source = Source()
     with AdaptiveExecutor(3) as pool:
-        results = pool.map(abs, source(), buffersize=buffersize, chunksize=chunksize)
-        assert taken <= buffersize
+        results = pool.map(abs, source, buffersize=buffersize, chunksize=chunksize)
+        assert source.taken <= buffersize
         for handed, result in enumerate(itertools.islice(results, 1000)):
             assert result == handed
-            assert taken <= handed + 1 + buffersize
+            assert source.taken <= handed + 1 + buffersize
         results.close()  # type: ignore[attr-defined]
 
 

@@ -26,7 +26,7 @@ from support.common import (
     no_collector,
     wait_for_idle,
 )
-from support.maps import FAR, iterators  # noqa: F401  (a fixture)
+from support.maps import FAR, Things, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, BrokenThreadPool
 from ebbpool._work.maps import PORTION
@@ -200,39 +200,27 @@ def test_a_timeout_beyond_what_locks_can_wait() -> None:
 def test_results_are_let_go_as_they_are_handed_out() -> None:
     """Even where a claim brought many at once."""
     with no_collector(), AdaptiveExecutor(1) as pool:
-        references: list[weakref.ref[Thing]] = []
-
-        def make(number: int) -> Thing:
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            return thing
-
+        make = Things()
         results = pool.map(make, range(400))
         wait_for_idle(pool)
         for number in range(60):
             next(results)
-            gone(references[number], pool=pool)
-        assert references[399]() is not None
+            gone(make.references[number], pool=pool)
+        assert make.references[399]() is not None
         results.close()  # type: ignore[attr-defined]
-        gone(*references, pool=pool)
+        gone(*make.references, pool=pool)
 
 
 def test_a_brisk_consumer_leaves_only_the_last_portion_behind() -> None:
     with no_collector(), AdaptiveExecutor(1) as pool:
-        references: list[weakref.ref[Thing]] = []
-
-        def make(number: int) -> Thing:
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            return thing
-
+        make = Things()
         results = pool.map(make, range(3000))
         deque(itertools.islice(results, 2000), 0)
-        gone(*references[: 2000 - PORTION], pool=pool)
+        gone(*make.references[: 2000 - PORTION], pool=pool)
         next(results)
         results.close()  # type: ignore[attr-defined]
         wait_for_idle(pool)
-        gone(*references, pool=pool)
+        gone(*make.references, pool=pool)
 
 
 @pytest.mark.parametrize("fails", [False, True])

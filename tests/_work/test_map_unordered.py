@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
+from support.maps import Source
 
 from ebbpool import AdaptiveExecutor
 
@@ -169,21 +170,14 @@ def test_a_timeout_ends_it(timeout: float) -> None:
 @pytest.mark.parametrize("buffersize", [1, 2, 7])
 @pytest.mark.parametrize("chunksize", [None, 1, 3])
 def test_a_buffer_is_never_overshot(buffersize: int, chunksize: int | None) -> None:
-    taken = 0
-
-    def source() -> Iterator[int]:
-        nonlocal taken
-        for number in itertools.count():
-            taken += 1
-            yield number
-
+    source = Source()
     with AdaptiveExecutor(3) as pool:
-        results = pool.map_unordered(abs, source(), buffersize=buffersize, chunksize=chunksize)
-        assert taken <= buffersize
+        results = pool.map_unordered(abs, source, buffersize=buffersize, chunksize=chunksize)
+        assert source.taken <= buffersize
         seen = set()
         for handed, result in enumerate(itertools.islice(results, 500)):
             seen.add(result)
-            assert taken <= handed + 1 + buffersize
+            assert source.taken <= handed + 1 + buffersize
         assert len(seen) == 500
         assert max(seen) < 500 + buffersize
         results.close()  # type: ignore[attr-defined]
