@@ -29,18 +29,18 @@ class Script:
         self.tasks: deque[Callable[[], None]] = deque()
         self._max_workers = 1000
         self._shutdown = False
-        self.claims = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
-        self.claims.read_all(self, items)  # type: ignore[arg-type]
+        self.run = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
+        self.run.read_all(self, items)  # type: ignore[arg-type]
 
     def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
         self.tasks.append(task)
         return concurrent.futures.Future()
 
     def lay(self, now: float) -> Batch:
-        with self.claims.lock:
-            claim = self.claims._lay(now)
-        assert claim is not None
-        return claim
+        with self.run.lock:
+            batch = self.run._lay(now)
+        assert batch is not None
+        return batch
 
 
 @settings(max_examples=100)
@@ -53,94 +53,94 @@ def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_plac
     count: int, steps: list[tuple[int, int, int]], as_range: bool
 ) -> None:
     script = Script(range(count) if as_range else list(range(count)))
-    claims = script.claims
+    run = script.run
     under_way: list[Batch] = []
     now = 0.0
     begun: Counter[int] = Counter()
 
-    def begin(claim: Batch, most: int) -> None:
+    def begin(batch: Batch, most: int) -> None:
         for _ in range(most):
-            item = next(claim.source, None) if not isinstance(claim.source, deque) else None
-            if isinstance(claim.source, deque) and claim.source:
-                item = claim.source.popleft()
+            item = next(batch.source, None) if not isinstance(batch.source, deque) else None
+            if isinstance(batch.source, deque) and batch.source:
+                item = batch.source.popleft()
             if item is None:
                 return
-            assert item == claim.start + len(claim.out)
+            assert item == batch.start + len(batch.out)
             begun[item] += 1
-            claim.out.append(item)
+            batch.out.append(item)
 
     for which, size, progress in steps:
         now += STALE * which / 6
-        claims.size = size
-        if which < 5 and sum(len(rest) for _, rest in claims.segments):
+        run.size = size
+        if which < 5 and sum(len(rest) for _, rest in run.segments):
             under_way.append(script.lay(now))
         elif under_way:
-            with claims.lock:
-                claims._recall(now)
+            with run.lock:
+                run._recall(now)
         if under_way:
             begin(under_way[which % len(under_way)], progress)
-        positions = [start for start, _ in claims.segments]
+        positions = [start for start, _ in run.segments]
         assert positions == sorted(positions, reverse=True)
-    claims.size = 7
-    while claims.segments:
+    run.size = 7
+    while run.segments:
         under_way.append(script.lay(now))
-    for claim in under_way:
-        begin(claim, count)
-        assert len(claim.out) == claim.size
+    for batch in under_way:
+        begin(batch, count)
+        assert len(batch.out) == batch.size
     assert begun == Counter(range(count))
-    assert sorted(under_way, key=lambda claim: claim.start)
-    spans = sorted((claim.start, claim.size) for claim in under_way)
+    assert sorted(under_way, key=lambda batch: batch.start)
+    spans = sorted((batch.start, batch.size) for batch in under_way)
     assert [start for start, _ in spans] == list(itertools.accumulate([size for _, size in spans[:-1]], initial=0))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_next(ordered: bool) -> None:
     script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
+    run = script.run
+    run.size = 5
     first, second = script.lay(0.0), script.lay(STALE / 2)
     first.out.extend(range(5))
     first.drain()
-    with claims.lock:
-        claims._recall(STALE)
-        assert claims._ready(0 if ordered else ANY) == [list(range(5))]
-        assert claims.claims == {5: second}
-    assert not claims._finish_claim(first, aside=False, until=0.0)
-    assert claims.claims == {5: second}
-    assert not claims.finished
+    with run.lock:
+        run._recall(STALE)
+        assert run._ready(0 if ordered else ANY) == [list(range(5))]
+        assert run.batches == {5: second}
+    assert not run._finish_claim(first, aside=False, until=0.0)
+    assert run.batches == {5: second}
+    assert not run.finished
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
     script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
+    run = script.run
+    run.size = 5
     first = script.lay(0.0)
-    with claims.lock:
-        claims._recall(STALE)
-    claims.size = 5
+    with run.lock:
+        run._recall(STALE)
+    run.size = 5
     second = script.lay(STALE)
     assert first.start == second.start
-    assert not claims._finish_claim(first, aside=False, until=0.0)
-    assert claims.claims == {0: second}
-    assert claims.divided == {0: second}, "nothing would be recalled of it any more"
-    assert not claims.finished
+    assert not run._finish_claim(first, aside=False, until=0.0)
+    assert run.batches == {0: second}
+    assert run.divided == {0: second}, "nothing would be recalled of it any more"
+    assert not run.finished
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("recalled", [True, False])
 def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled: bool) -> None:
     script = Script(range(10), ordered=ordered)
-    claims = script.claims
-    claims.size = 5
-    claim = script.lay(0.0)
+    run = script.run
+    run.size = 5
+    batch = script.lay(0.0)
     if recalled:
-        with claims.lock:
-            claims._recall(STALE)
-    claims.fail(Boom("the rest"))
-    claims._finish_claim(claim, aside=False, until=0.0)
+        with run.lock:
+            run._recall(STALE)
+    run.fail(Boom("the rest"))
+    run._finish_claim(batch, aside=False, until=0.0)
     with pytest.raises(Boom, match="the rest"):
-        claims.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
+        run.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
 
 
 def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
@@ -148,26 +148,26 @@ def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None
 
     class Closing(Script):
         def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
-            if not self._shutdown and self.claims.running and self.claims.submitter is None:
+            if not self._shutdown and self.run.running and self.run.submitter is None:
                 # A worker is about to submit: just now the consumer sees to what it has read.
-                self.claims.recruit(self)  # type: ignore[arg-type]
+                self.run.recruit(self)  # type: ignore[arg-type]
                 self._shutdown = True
             if self._shutdown:
                 raise RuntimeError("closed")
             return super().submit(task)
 
     script = Closing([])
-    claims = script.claims
-    claims.inbox.extend(range(6))
-    claims.queued = 1
-    claims.work()
+    run = script.run
+    run.inbox.extend(range(6))
+    run.queued = 1
+    run.work()
     assert len(script.tasks) == 5
-    assert (claims.queued, claims.pledged, claims.running) == (5, 0, 0)
+    assert (run.queued, run.pledged, run.running) == (5, 0, 0)
 
 
 def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -> None:
     script = Script(range(2))
-    claims = script.claims
+    run = script.run
 
     class Interrupted:
         def __init__(self, bell: Any) -> None:
@@ -180,43 +180,43 @@ def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -
                 raise KeyboardInterrupt
             return heard
 
-    claims.bell = Interrupted(claims.bell)
-    waiting = Background(lambda: claims.wait_for_pieces(0, None))
-    eventually(lambda: claims.wanted == 0)
+    run.bell = Interrupted(run.bell)
+    waiting = Background(lambda: run.wait_for_pieces(0, None))
+    eventually(lambda: run.wanted == 0)
     script.tasks.popleft()()
     with pytest.raises(KeyboardInterrupt):
         waiting.join()
-    assert claims.wait_for_pieces(0, None) == [[0]]
+    assert run.wait_for_pieces(0, None) == [[0]]
 
 
 def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
     script = Script(range(10**6))
-    claims = script.claims
+    run = script.run
     sizes = []
     for _ in range(8):
-        sizes.append(claims.size)
-        claims._adapt(claims.size, map_ledger.QUICK * 0.9)
+        sizes.append(run.size)
+        run._adapt(run.size, map_ledger.QUICK * 0.9)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
-    claims._adapt(256, 1.0)
-    assert claims.size == 1
-    claims._adapt(1, map_ledger.QUICK / 100)
-    assert claims.size == 4
-    claims._adapt(1, map_ledger.QUICK / 2)
-    assert claims.size == 4, "a smaller claim says nothing about larger ones"
-    claims._adapt(4, 10.0)
-    assert claims.size == 1
+    run._adapt(256, 1.0)
+    assert run.size == 1
+    run._adapt(1, map_ledger.QUICK / 100)
+    assert run.size == 4
+    run._adapt(1, map_ledger.QUICK / 2)
+    assert run.size == 4, "a smaller batch says nothing about larger ones"
+    run._adapt(4, 10.0)
+    assert run.size == 1
 
 
 def test_a_claim_leaves_room_in_the_buffer() -> None:
     script = Script(range(100), buffersize=20)
     for _ in range(20):
-        script.claims._adapt(script.claims.size, 0.0)
-    assert script.claims.size == 5
+        script.run._adapt(script.run.size, 0.0)
+    assert script.run.size == 5
 
 
 @pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
-    """The promise of the interpreter that claims rest on: nothing is lost, nothing comes twice."""
+    """The promise of the interpreter that batches rest on: nothing is lost, nothing comes twice."""
     with tight_switching():
         for _ in range(50):
             source = iter(range(20_000) if _ % 2 else list(range(20_000)))

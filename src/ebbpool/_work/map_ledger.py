@@ -1,8 +1,8 @@
-"""The ledger of one map: which items are unclaimed, which claims are under way, and their results.
+"""The ledger of one map: which items are unclaimed, which batches are under way, and their results.
 
-A *claim* is a batch of items that one worker runs. Claims grow while items are tiny and shrink as soon as they are not.
-Items that were claimed together with one that takes long are *recalled*: taken from the claim, so that other workers
-run them.
+A *batch* is the items that one worker claims at a time. Batches grow while items are tiny, and shrink as soon as they
+are not. Items that were claimed together with one that takes long are *recalled*: taken from the batch, so that other
+workers run them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final
 from ebbpool import _interpreter
 
 QUICK: Final = 300e-6
-"""Seconds: after a claim that took less, the next may be twice as large, or four times if it took far less."""
+"""Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
 TARGET: Final = 500e-6
-"""Seconds that a claim should take."""
+"""Seconds that a batch should take."""
 STALE: Final = 2e-3
-"""Seconds after which the items of a claim that have not begun are recalled."""
+"""Seconds after which the items of a batch that have not begun are recalled."""
 ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
 """Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
 
@@ -37,7 +37,7 @@ Piece = list[Any] | BaseException
 
 
 class Batch:
-    """A claim: consecutive items that one worker runs.
+    """Consecutive items that one worker has claimed, to run them.
 
     Attributes:
         start: The position of its first item in the map.
@@ -84,12 +84,12 @@ class Batch:
     def fail(self, error: BaseException) -> None:
         """Put an error where the next result would be."""
         trace = error.__traceback__
-        # Without the frame that caught it, which holds this claim: claim, error, traceback and frame would be a cycle.
+        # Without the frame that caught it, which holds this batch: batch, error, traceback and frame would be a cycle.
         self.errors[len(self.out)] = error if trace is None else error.with_traceback(trace.tb_next)
         self.out.append(None)
 
     def collect(self) -> list[Piece]:
-        """Return the results that are there and have not been taken; the claim drops them."""
+        """Return the results that are there and have not been taken; the batch drops them."""
         if self.done and not self.handed and not self.errors:
             return [self.out]
         first, last = self.handed, len(self.out)
@@ -113,21 +113,21 @@ class Ledger:
 
     Attributes:
         taken: How many items were read from the input; only the consumer's thread counts them.
-        size: How many items the next claim takes at most.
+        size: How many items the next batch takes at most.
         segments: (position, items) of items read at once or recalled, first position last. The items are a list,
             last one first, or a range.
         inbox: Items behind those, as they are read; `begun` is the position of the first.
         chunks: (position, items) for the tasks of a map whose chunks have a given size.
-        claims: Claims with results to come or to take, by the position of the first of these results.
-        divided: Claims under way that may have items to recall, by position.
-        finished: Complete claims in the order in which they ended, if the consumer takes any result.
+        batches: Batches with results to come or to take, by the position of the first of these results.
+        divided: Batches under way that may have items to recall, by position.
+        finished: Complete batches in the order in which they ended, if the consumer takes any result.
         queued: How many tasks are on the way to a worker.
         pledged: How many of them workers have yet to submit; that fails if the pool is closed before.
         running: How many tasks workers are running.
         hungry: Whether the consumer should consider more tasks when it has read an item.
         wanted: The position of the result that the consumer waits for, `ANY` or `NOTHING`.
-        untimed: Whether the consumer waits without regard to a claim that may have to be recalled.
-        guards: Locks of tasks that wait until claims may have to be recalled.
+        untimed: Whether the consumer waits without regard to a batch that may have to be recalled.
+        guards: Locks of tasks that wait until batches may have to be recalled.
         closed: Whether the consumer has left.
         fate: The error in place of every item that will not run, or None.
     """
@@ -144,7 +144,7 @@ class Ledger:
         self.inbox: deque[Any] = deque()
         self.begun = 0
         self.chunks: deque[tuple[int, list[Any]]] = deque()
-        self.claims: dict[int, Batch] = {}
+        self.batches: dict[int, Batch] = {}
         self.divided: dict[int, Batch] = {}
         self.finished: deque[Batch] = deque()
         self.queued = 0
@@ -162,42 +162,42 @@ class Ledger:
     def _ready(self, position: int) -> list[Piece]:
         if position == ANY:
             if self.finished:
-                claim = self.finished.popleft()
-                del self.claims[claim.start + claim.handed]
-                return claim.collect()
-            for claim in list(self.claims.values()):
-                if claim.recalled and len(claim.out) > claim.handed:
-                    return self._advance(claim)
+                batch = self.finished.popleft()
+                del self.batches[batch.start + batch.handed]
+                return batch.collect()
+            for batch in list(self.batches.values()):
+                if batch.recalled and len(batch.out) > batch.handed:
+                    return self._advance(batch)
             return []
-        found = self.claims.get(position)
+        found = self.batches.get(position)
         if found is None:
             return []
         if found.done:
-            del self.claims[position]
+            del self.batches[position]
             return found.collect()
         return self._advance(found) if found.recalled else []
 
-    def _advance(self, claim: Batch) -> list[Piece]:
-        """Take the results that a claim under way has so far."""
-        if len(claim.out) == claim.handed:
+    def _advance(self, batch: Batch) -> list[Piece]:
+        """Take the results that a batch under way has so far."""
+        if len(batch.out) == batch.handed:
             return []
-        del self.claims[claim.start + claim.handed]
-        pieces = claim.collect()
-        if claim.handed < claim.size:
-            self.claims[claim.start + claim.handed] = claim
+        del self.batches[batch.start + batch.handed]
+        pieces = batch.collect()
+        if batch.handed < batch.size:
+            self.batches[batch.start + batch.handed] = batch
         return pieces
 
     def _is_lost(self, position: int) -> bool:
-        return self.fate is not None and (not self.claims if position == ANY else position not in self.claims)
+        return self.fate is not None and (not self.batches if position == ANY else position not in self.batches)
 
     def _watched(self, position: int) -> Batch | None:
-        """Return the claim that has to be recalled if it does not end soon, or None."""
+        """Return the batch that has to be recalled if it does not end soon, or None."""
         if self.fixed is not None:
             return None
         if position == ANY:
             return next(iter(self.divided.values()), None)
-        claim = self.claims.get(position)
-        return claim if claim is not None and claim.start in self.divided else None
+        batch = self.batches.get(position)
+        return batch if batch is not None and batch.start in self.divided else None
 
     def _ring(self) -> None:
         if self.wanted != NOTHING:
@@ -240,13 +240,13 @@ class Ledger:
                 if not items:
                     return None
                 self.begun += len(items)
-        claim = Batch(start, items, now, self.iterators)
-        self.claims[start] = claim
-        if claim.size > 1:
-            self.divided[start] = claim
+        batch = Batch(start, items, now, self.iterators)
+        self.batches[start] = batch
+        if batch.size > 1:
+            self.divided[start] = batch
             if self.untimed and self.fixed is None and self.wanted in (ANY, start):
                 self._ring()
-        return claim
+        return batch
 
     def _adapt(self, count: int, seconds: float) -> None:
         if seconds < QUICK:
@@ -256,18 +256,18 @@ class Ledger:
             self.size = max(1, min(self.size, int(count * TARGET / seconds)))
 
     def _recall(self, now: float) -> bool:
-        """Recall items of claims that have been under way too long; return whether there was such a claim."""
+        """Recall items of batches that have been under way too long; return whether there was such a batch."""
         recalled = False
         if self.fixed is not None:
             return recalled
-        for claim in list(self.divided.values()):
-            if now - claim.since < STALE:
+        for batch in list(self.divided.values()):
+            if now - batch.since < STALE:
                 continue
-            rest = claim.drain()
-            self._cut(claim, len(rest))
-            del self.divided[claim.start]
+            rest = batch.drain()
+            self._cut(batch, len(rest))
+            del self.divided[batch.start]
             if rest and not self.closed:
-                self.segments.append((claim.start + claim.size, rest))
+                self.segments.append((batch.start + batch.size, rest))
             recalled = True
         if recalled:
             self.size = 1
@@ -276,13 +276,13 @@ class Ledger:
                 self._free_guards()
         return recalled
 
-    def _cut(self, claim: Batch, count: int) -> None:
-        """Take the last `count` items, which have been drained, off a claim's size."""
-        claim.size -= count
-        claim.recalled = True
-        if not claim.size:
+    def _cut(self, batch: Batch, count: int) -> None:
+        """Take the last `count` items, which have been drained, off a batch's size."""
+        batch.size -= count
+        batch.recalled = True
+        if not batch.size:
             # It will never have a result.
-            self.claims.pop(claim.start, None)
+            self.batches.pop(batch.start, None)
 
     def _free_guards(self) -> None:
         for guard in self.guards:

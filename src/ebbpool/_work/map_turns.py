@@ -36,10 +36,10 @@ class MapRun(Ledger):
 
     Attributes:
         executor: The executor, weakly: it may be collected once all tasks are submitted.
-        context: A copy of the caller's context, if claims are to run in copies of that.
+        context: A copy of the caller's context, if batches are to run in copies of that.
         futures: The futures of the tasks, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
-            runs one claim and nothing more.
+            runs one batch and nothing more.
         refusal: What `submit` raised, if no more items are read because of that.
     """
 
@@ -275,18 +275,18 @@ class MapRun(Ledger):
         self.segments = []
         self.inbox.clear()
         self.chunks.clear()
-        for claim in list(self.divided.values()):
-            claim.drain()
+        for batch in list(self.divided.values()):
+            batch.drain()
         futures, self.futures = self.futures, []
         for future in futures:
             future.cancel()
-        self.claims = {}
+        self.batches = {}
         self.finished.clear()
 
     # What tasks do, in workers.
 
     def work(self) -> None:
-        """Run claims for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
+        """Run batches for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
         aside = self.submitter == get_ident()
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
@@ -296,32 +296,32 @@ class MapRun(Ledger):
                 return
             self.running += 1
         while True:
-            claim, more = self._next(aside)
-            if claim is None:
+            batch, more = self._next(aside)
+            if batch is None:
                 return
             for _ in range(more):
                 self._queue_another()
             if self.context is None:
-                self._run(claim)
+                self._run(batch)
             else:
-                self.context.copy().run(self._run, claim)
-            stays = self._finish_claim(claim, aside, until)
-            claim = None
+                self.context.copy().run(self._run, batch)
+            stays = self._finish_claim(batch, aside, until)
+            batch = None
             if not stays:
                 return
 
     def _next(self, aside: bool) -> tuple[Batch | None, int]:
-        """Make a claim; return it, and how many other tasks should be queued.
+        """Claim a batch; return it, and how many other tasks should be queued.
 
-        While other tasks have claims that may have to be recalled, it waits for that. If no items are left it returns
+        While other tasks have batches that may have to be recalled, it waits for that. If no items are left it returns
         None, and the task ends.
         """
         while True:
             with self.lock:
                 now = perf_counter()
-                claim = self._lay(now)
-                if claim is not None:
-                    return claim, 0 if aside else self._missing()
+                batch = self._lay(now)
+                if batch is not None:
+                    return batch, 0 if aside else self._missing()
                 if aside or self.closed or self.fixed is not None or not self.divided:
                     self.running -= 1
                     # Set before the last look at the inbox: the consumer adds an item first, and reads `hungry` then.
@@ -334,40 +334,40 @@ class MapRun(Ledger):
                 guard = allocate_lock()
                 guard.acquire()
                 self.guards.append(guard)
-                patience = max(0.0, min(claim.since for claim in self.divided.values()) + map_ledger.STALE - now)
+                patience = max(0.0, min(batch.since for batch in self.divided.values()) + map_ledger.STALE - now)
             guard.acquire(True, patience)
 
-    def _run(self, claim: Batch) -> None:
+    def _run(self, batch: Batch) -> None:
         try:
-            if isinstance(claim.source, deque):
-                self._run_each(claim, claim.source.popleft)
+            if isinstance(batch.source, deque):
+                self._run_each(batch, batch.source.popleft)
             else:
-                self._run_all(claim)
+                self._run_all(batch)
         finally:
-            # Breaks a cycle: the claim holds errors, whose tracebacks hold this frame.
-            del claim
+            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
+            del batch
 
-    def _run_all(self, claim: Batch) -> None:
-        out = claim.out
+    def _run_all(self, batch: Batch) -> None:
+        out = batch.out
         each: Any = starmap if self.spread else map
         try:
             complete = False
             while not complete:
                 try:
-                    out.extend(each(self.fn, claim.source))
+                    out.extend(each(self.fn, batch.source))
                 except BaseException as error:
-                    claim.fail(error)
+                    batch.fail(error)
                     continue
                 with self.lock:
-                    complete = self.closed or len(out) >= claim.size
+                    complete = self.closed or len(out) >= batch.size
                 if not complete:
                     # A call has raised StopIteration, which ends the built-in `map` silently.
-                    claim.fail(StopIteration())
+                    batch.fail(StopIteration())
         finally:
-            del claim, out
+            del batch, out
 
-    def _run_each(self, claim: Batch, take: Callable[[], Any]) -> None:
-        fn, spread, out = self.fn, self.spread, claim.out
+    def _run_each(self, batch: Batch, take: Callable[[], Any]) -> None:
+        fn, spread, out = self.fn, self.spread, batch.out
         item = None
         try:
             while True:
@@ -378,30 +378,30 @@ class MapRun(Ledger):
                 try:
                     out.append(fn(*item) if spread else fn(item))
                 except BaseException as error:
-                    claim.fail(error)
+                    batch.fail(error)
                 item = None
         finally:
-            del claim, out, take, item
+            del batch, out, take, item
 
-    def _finish_claim(self, claim: Batch, aside: bool, until: float) -> bool:
-        """Hand over a claim's results, and the task's turn to another task; return whether this one has to go on."""
+    def _finish_claim(self, batch: Batch, aside: bool, until: float) -> bool:
+        """Hand over a batch's results, and the task's turn to another task; return whether this one has to go on."""
         executor = self.executor()
         with self.lock:
-            claim.done = True
-            claim.source = None
-            # If it was recalled before any of its items began, another claim may be at its position now.
-            if self.divided.get(claim.start) is claim:
-                del self.divided[claim.start]
+            batch.done = True
+            batch.source = None
+            # If it was recalled before any of its items began, another batch may be at its position now.
+            if self.divided.get(batch.start) is batch:
+                del self.divided[batch.start]
             if self.guards and not self.divided:
                 self._free_guards()
             self.running -= 1
             if self.closed:
                 return False
             now = perf_counter()
-            self._adapt(len(claim.out), now - claim.since)
-            if not self.ordered and claim.handed < claim.size:
-                self.finished.append(claim)
-            if self.wanted in (map_ledger.ANY, claim.start + claim.handed):
+            self._adapt(len(batch.out), now - batch.since)
+            if not self.ordered and batch.handed < batch.size:
+                self.finished.append(batch)
+            if self.wanted in (map_ledger.ANY, batch.start + batch.handed):
                 self._ring()
             if aside or self.fixed is not None or not self._left():
                 self.hungry = True
@@ -517,10 +517,10 @@ class MapRun(Ledger):
             self.inbox.clear()
             self.chunks.clear()
             if self.fixed is None:
-                for claim in self.divided.values():
-                    rest = claim.drain()
+                for batch in self.divided.values():
+                    rest = batch.drain()
                     trash.append(rest)
-                    self._cut(claim, len(rest))
+                    self._cut(batch, len(rest))
                 self.divided.clear()
                 self._free_guards()
             self._ring()

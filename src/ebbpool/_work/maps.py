@@ -76,8 +76,8 @@ def ordered(
     buffersize: int | None,
 ) -> Iterator[Any]:
     """See `AdaptiveExecutor.map`. Tasks are submitted here, before it returns."""
-    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
-    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, ENDS))
+    run, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
+    return Results.of(_hand_out(run, source, keeper, buffersize, limit, ENDS))
 
 
 def unordered(
@@ -89,8 +89,8 @@ def unordered(
     buffersize: int | None,
 ) -> Iterator[Any]:
     """See `AdaptiveExecutor.map_unordered`. Tasks are submitted here, before it returns."""
-    claims, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
-    return Results.of(_hand_out(claims, source, keeper, buffersize, limit, False))
+    run, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
+    return Results.of(_hand_out(run, source, keeper, buffersize, limit, False))
 
 
 def _begin(
@@ -112,25 +112,25 @@ def _begin(
     # With one iterable, `fn` is called with the items as they are, without tuples around them.
     spread = len(iterables) != 1
     items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-    claims = MapRun(executor, fn, spread, chunksize, buffersize, in_order)
+    run = MapRun(executor, fn, spread, chunksize, buffersize, in_order)
     try:
         if buffersize is None and chunksize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
-            claims.read_all(executor, items)
+            run.read_all(executor, items)
             source: Iterator[Any] = iter(())
         else:
             # An iterator may take long for its next item: the items before it run meanwhile.
             source = iter(items)
-            claims.read(executor, source, buffersize)
-            claims.insist()
+            run.read(executor, source, buffersize)
+            run.insist()
     except BaseException:
-        claims.abandon()
+        run.abandon()
         raise
     # Without a buffer size all items have been read by now, and the executor may be collected.
-    return claims, source, None if buffersize is None else executor, limit
+    return run, source, None if buffersize is None else executor, limit
 
 
 def _hand_out(
-    claims: MapRun,
+    run: MapRun,
     source: Iterator[Any],
     executor: Executor | None,
     buffersize: int | None,
@@ -145,12 +145,12 @@ def _hand_out(
     try:
         while True:
             if executor is not None and buffersize is not None:
-                claims.read(executor, source, buffersize - (claims.taken - handed))
-            if handed == claims.taken:
-                claims.insist()
+                run.read(executor, source, buffersize - (run.taken - handed))
+            if handed == run.taken:
+                run.insist()
                 return
             # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
-            pieces.extend(claims.wait_for_pieces(handed if claims.ordered else ANY, limit))
+            pieces.extend(run.wait_for_pieces(handed if run.ordered else ANY, limit))
             while pieces:
                 piece = pieces.popleft()
                 if not isinstance(piece, BaseException):
@@ -165,8 +165,8 @@ def _hand_out(
                     piece = None
                     yield turn
     finally:
-        claims.abandon()
-        del claims, piece, pieces
+        run.abandon()
+        del run, piece, pieces
 
 
 class Pace:
