@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies
 from support.amap_sources import Source, Waiting, both_kinds, both_orders, double
 from support.common import TIMEOUT, Boom, Gate, Thing, gone, no_collector, wait_for_idle
-from support.loops import Loops, each_loop, turns, until  # noqa: F401  (a fixture)
+from support.loops import Loops, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._loops.async_maps import amap
@@ -54,157 +54,144 @@ class Held:
         self.pool.shutdown()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_left_by_break_and_closed(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            held = Held(kind, ordered, gate)
-            async with contextlib.aclosing(held.results) as results:
-                async for _ in results:
-                    break
-                if kind == "plain":
-                    waiting = asyncio.ensure_future(anext(results))
-                    await held.filled()
-                    waiting.cancel()
-                    await asyncio.wait([waiting])
-                else:
-                    await held.filled()
-            await held.check()
-
-    loops(main)
+async def test_left_by_break_and_closed(kind: str, ordered: bool) -> None:
+    with Gate() as gate:
+        held = Held(kind, ordered, gate)
+        async with contextlib.aclosing(held.results) as results:
+            async for _ in results:
+                break
+            if kind == "plain":
+                waiting = asyncio.ensure_future(anext(results))
+                await held.filled()
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            else:
+                await held.filled()
+        await held.check()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
 @pytest.mark.parametrize("way", ["break", "error"])
-def test_left_and_forgotten(loops: Loops, kind: str, ordered: bool, way: str) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            held = Held(kind, ordered, gate)
-            results, held.results = held.results, None  # type: ignore[assignment]
-            with contextlib.suppress(Boom):
-                async for _ in results:
-                    await held.filled()
-                    if way == "error":
-                        raise Boom
-                    break
-            del results
-            await until(lambda: held.pool.stats().queued == 0)
-            await until(lambda: held.source.closed is (kind == "async"))
-            await held.check()
-
-    loops(main)
+async def test_left_and_forgotten(kind: str, ordered: bool, way: str) -> None:
+    with Gate() as gate:
+        held = Held(kind, ordered, gate)
+        results, held.results = held.results, None  # type: ignore[assignment]
+        with contextlib.suppress(Boom):
+            async for _ in results:
+                await held.filled()
+                if way == "error":
+                    raise Boom
+                break
+        del results
+        await until(lambda: held.pool.stats().queued == 0)
+        await until(lambda: held.source.closed is (kind == "async"))
+        await held.check()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
 @pytest.mark.parametrize("times", [1, 2])
-def test_cancelled_while_it_waits_for_a_result(loops: Loops, kind: str, ordered: bool, times: int) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            held = Held(kind, ordered, gate)
-            seen = []
+async def test_cancelled_while_it_waits_for_a_result(kind: str, ordered: bool, times: int) -> None:
+    with Gate() as gate:
+        held = Held(kind, ordered, gate)
+        seen = []
 
-            async def consume() -> None:
-                async for value in held.results:
-                    seen.append(value)
+        async def consume() -> None:
+            async for value in held.results:
+                seen.append(value)
 
-            consumer = asyncio.ensure_future(consume())
-            await held.filled()
-            await turns()
-            for _ in range(times):
-                consumer.cancel()
-                await asyncio.sleep(0)
-            with pytest.raises(asyncio.CancelledError):
-                await consumer
-            assert seen == [0]
-            await until(lambda: held.source.closed is (kind == "async"))
-            await held.check()
-
-    loops(main)
+        consumer = asyncio.ensure_future(consume())
+        await held.filled()
+        await turns()
+        for _ in range(times):
+            consumer.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        assert seen == [0]
+        await until(lambda: held.source.closed is (kind == "async"))
+        await held.check()
 
 
+@on_every_loop
 @both_orders
-def test_cancelled_while_it_waits_for_the_source(loops: Loops, ordered: bool) -> None:
-    async def main() -> None:
-        source = Waiting()
-        async with AdaptiveExecutor(1) as pool:
-            waiting = asyncio.ensure_future(anext(amap(pool, double, source.open(), ordered=ordered)))
-            await until(lambda: source.waits)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert source.closed
-
-    loops(main)
+async def test_cancelled_while_it_waits_for_the_source(ordered: bool) -> None:
+    source = Waiting()
+    async with AdaptiveExecutor(1) as pool:
+        waiting = asyncio.ensure_future(anext(amap(pool, double, source.open(), ordered=ordered)))
+        await until(lambda: source.waits)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert source.closed
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_under_a_timeout(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            held = Held(kind, ordered, gate)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(None) as limit:
-                    expire = asyncio.ensure_future(held.filled())
-                    expire.add_done_callback(lambda _: limit.reschedule(0))
-                    async for _ in held.results:
-                        pass
-            await held.check()
-
-    loops(main)
-
-
-@both_kinds
-@both_orders
-def test_in_a_task_group_whose_other_task_fails(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            held = Held(kind, ordered, gate)
-
-            async def consume() -> None:
+async def test_under_a_timeout(kind: str, ordered: bool) -> None:
+    with Gate() as gate:
+        held = Held(kind, ordered, gate)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                expire = asyncio.ensure_future(held.filled())
+                expire.add_done_callback(lambda _: limit.reschedule(0))
                 async for _ in held.results:
                     pass
-
-            async def fail() -> None:
-                await held.filled()
-                raise Boom
-
-            with pytest.raises(ExceptionGroup) as caught:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(consume())
-                    group.create_task(fail())
-            assert [type(error) for error in caught.value.exceptions] == [Boom]
-            await held.check()
-
-    loops(main)
+        await held.check()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_errors_that_nobody_asks_for_make_no_noise(loops: Loops, kind: str, ordered: bool) -> None:
+async def test_in_a_task_group_whose_other_task_fails(kind: str, ordered: bool) -> None:
+    with Gate() as gate:
+        held = Held(kind, ordered, gate)
+
+        async def consume() -> None:
+            async for _ in held.results:
+                pass
+
+        async def fail() -> None:
+            await held.filled()
+            raise Boom
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(consume())
+                group.create_task(fail())
+        assert [type(error) for error in caught.value.exceptions] == [Boom]
+        await held.check()
+
+
+@on_every_loop
+@both_kinds
+@both_orders
+async def test_errors_that_nobody_asks_for_make_no_noise(kind: str, ordered: bool) -> None:
     def fail(item: int) -> int:
         if item:
             raise Boom
         return item
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            source = Source(kind, range(4), "the source")
-            results = amap(pool, fail, source.open(), ordered=ordered, buffersize=4)
-            assert await anext(results) == 0
-            await until(lambda: pool.stats().failed == 3)
-            await turns(50)
-            await results.aclose()
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        source = Source(kind, range(4), "the source")
+        results = amap(pool, fail, source.open(), ordered=ordered, buffersize=4)
+        assert await anext(results) == 0
+        await until(lambda: pool.stats().failed == 3)
+        await turns(50)
+        await results.aclose()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_an_error_of_a_call_left_to_finish_makes_no_noise(loops: Loops, kind: str, ordered: bool) -> None:
+async def test_an_error_of_a_call_left_to_finish_makes_no_noise(kind: str, ordered: bool) -> None:
     def fail(item: int) -> int:
         if item:
             gate()
@@ -213,21 +200,19 @@ def test_an_error_of_a_call_left_to_finish_makes_no_noise(loops: Loops, kind: st
 
     gate = Gate()
 
-    async def main() -> None:
-        async with AdaptiveExecutor(3) as pool:
-            with gate:
-                results = amap(pool, fail, Source(kind, range(3)).open(), ordered=ordered, buffersize=3)
-                assert await anext(results) == 0
-                await until(lambda: gate.peak == 2)
-                await results.aclose()
-            await until(lambda: pool.stats().failed == 2)
-            await pool.run(int)
-
-    loops(main)
+    async with AdaptiveExecutor(3) as pool:
+        with gate:
+            results = amap(pool, fail, Source(kind, range(3)).open(), ordered=ordered, buffersize=3)
+            assert await anext(results) == 0
+            await until(lambda: gate.peak == 2)
+            await results.aclose()
+        await until(lambda: pool.stats().failed == 2)
+        await pool.run(int)
 
 
+@on_every_loop
 @both_orders
-def test_a_source_that_goes_on_when_it_is_cancelled(loops: Loops, ordered: bool) -> None:
+async def test_a_source_that_goes_on_when_it_is_cancelled(ordered: bool) -> None:
     async def stubborn() -> AsyncIterator[int]:
         yield 0
         for number in range(1, 10):
@@ -235,18 +220,16 @@ def test_a_source_that_goes_on_when_it_is_cancelled(loops: Loops, ordered: bool)
                 await asyncio.sleep(TIMEOUT)
             yield number
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            results = amap(pool, double, stubborn(), ordered=ordered)
-            assert await anext(results) == 0
-            await turns()
-            await results.aclose()
-            assert pool.stats().submitted == 1
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        results = amap(pool, double, stubborn(), ordered=ordered)
+        assert await anext(results) == 0
+        await turns()
+        await results.aclose()
+        assert pool.stats().submitted == 1
 
 
-def test_an_error_of_the_source_s_clean_up_is_raised(loops: Loops) -> None:
+@on_every_loop
+async def test_an_error_of_the_source_s_clean_up_is_raised() -> None:
     async def source() -> AsyncIterator[int]:
         try:
             yield 0
@@ -254,62 +237,56 @@ def test_an_error_of_the_source_s_clean_up_is_raised(loops: Loops) -> None:
         finally:
             raise Boom("clean-up")
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            results = amap(pool, double, source())
-            assert await anext(results) == 0
-            await turns()
-            with pytest.raises(Boom, match="clean-up"):
-                await results.aclose()
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        results = amap(pool, double, source())
+        assert await anext(results) == 0
+        await turns()
+        with pytest.raises(Boom, match="clean-up"):
+            await results.aclose()
 
 
-def test_a_second_cancellation_leaves_the_source_s_clean_up_alone(loops: Loops) -> None:
-    async def main() -> None:
-        go_on = asyncio.Event()
-        steps: list[str] = []
+@on_every_loop
+async def test_a_second_cancellation_leaves_the_source_s_clean_up_alone() -> None:
+    go_on = asyncio.Event()
+    steps: list[str] = []
 
-        async def source() -> AsyncIterator[int]:
-            try:
-                await asyncio.sleep(TIMEOUT)
-                yield 0
-            finally:
-                steps.append("begun")
-                await go_on.wait()
-                steps.append("ended")
+    async def source() -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(TIMEOUT)
+            yield 0
+        finally:
+            steps.append("begun")
+            await go_on.wait()
+            steps.append("ended")
 
-        async with AdaptiveExecutor(1) as pool:
-            waiting = asyncio.ensure_future(anext(amap(pool, double, source())))
-            await turns()
-            waiting.cancel()
-            await until(lambda: steps == ["begun"])
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert steps == ["begun"]
-            go_on.set()
-            await until(lambda: steps == ["begun", "ended"])
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        waiting = asyncio.ensure_future(anext(amap(pool, double, source())))
+        await turns()
+        waiting.cancel()
+        await until(lambda: steps == ["begun"])
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert steps == ["begun"]
+        go_on.set()
+        await until(lambda: steps == ["begun", "ended"])
 
 
-def test_a_source_that_is_cancelled_by_itself(loops: Loops) -> None:
+@on_every_loop
+async def test_a_source_that_is_cancelled_by_itself() -> None:
     async def source() -> AsyncIterator[int]:
         yield 1
         raise asyncio.CancelledError
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            results = amap(pool, double, source())
-            assert await anext(results) == 2
-            with pytest.raises(asyncio.CancelledError):
-                await anext(results)
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        results = amap(pool, double, source())
+        assert await anext(results) == 2
+        with pytest.raises(asyncio.CancelledError):
+            await anext(results)
 
 
-def test_an_iterator_of_the_user_s_own_is_not_closed(loops: Loops) -> None:
+@on_every_loop
+async def test_an_iterator_of_the_user_s_own_is_not_closed() -> None:
     class Stream:
         def __init__(self) -> None:
             self.items = iter(range(5))
@@ -323,32 +300,27 @@ def test_an_iterator_of_the_user_s_own_is_not_closed(loops: Loops) -> None:
         async def aclose(self) -> None:
             raise AssertionError("closed")
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            stream = Stream()
-            results = amap(pool, double, stream, buffersize=2)
-            assert await anext(results) == 0
-            await results.aclose()
-            assert next(stream.items) < 4
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        stream = Stream()
+        results = amap(pool, double, stream, buffersize=2)
+        assert await anext(results) == 0
+        await results.aclose()
+        assert next(stream.items) < 4
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_nothing_is_kept_of_what_was_handed_out(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            source = Source(kind, range(3))
-            results = amap(pool, lambda item: Thing(), source.open(), ordered=ordered, buffersize=1)
-            with no_collector():
-                for _ in range(3):
-                    thing = weakref.ref(await anext(results))
-                    await turns()
-                    gone(thing, pool=pool)
-            await results.aclose()
-
-    loops(main)
+async def test_nothing_is_kept_of_what_was_handed_out(kind: str, ordered: bool) -> None:
+    async with AdaptiveExecutor(1) as pool:
+        source = Source(kind, range(3))
+        results = amap(pool, lambda item: Thing(), source.open(), ordered=ordered, buffersize=1)
+        with no_collector():
+            for _ in range(3):
+                thing = weakref.ref(await anext(results))
+                await turns()
+                gone(thing, pool=pool)
+        await results.aclose()
 
 
 class Things:
@@ -365,69 +337,63 @@ class Things:
         return Thing()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_nothing_is_kept_of_an_item_whose_call_is_over(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        items: list[weakref.ref[Any]] = []
-        async with AdaptiveExecutor(1) as pool:
-            source = type("Things", (Things,), {})(kind)
-            results = amap(pool, lambda item: items.append(weakref.ref(item)), source, ordered=ordered, buffersize=2)
-            with no_collector():
-                await anext(results)
-                await until(lambda: len(items) >= 2)
-                await turns()
-                gone(*items, pool=pool)
-            await results.aclose()
-
-    loops(main)
+async def test_nothing_is_kept_of_an_item_whose_call_is_over(kind: str, ordered: bool) -> None:
+    items: list[weakref.ref[Any]] = []
+    async with AdaptiveExecutor(1) as pool:
+        source = type("Things", (Things,), {})(kind)
+        results = amap(pool, lambda item: items.append(weakref.ref(item)), source, ordered=ordered, buffersize=2)
+        with no_collector():
+            await anext(results)
+            await until(lambda: len(items) >= 2)
+            await turns()
+            gone(*items, pool=pool)
+        await results.aclose()
 
 
+@on_every_loop
 @both_kinds
 @both_orders
 @pytest.mark.parametrize("who", ["call", "source"])
-def test_an_error_is_freed_without_the_collector(loops: Loops, kind: str, ordered: bool, who: str) -> None:
+async def test_an_error_is_freed_without_the_collector(kind: str, ordered: bool, who: str) -> None:
     def call(thing: Thing) -> None:
         if who == "call":
             raise Boom
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
+    async with AdaptiveExecutor(1) as pool:
 
-            async def consume() -> weakref.ref[Any]:
-                source = Source(kind, [Thing()], "the source")
-                results = amap(pool, call, source.open(), ordered=ordered, buffersize=1)
-                try:
-                    async for _ in results:
-                        pass
-                except Boom as error:
-                    return weakref.ref(error)
-                raise AssertionError("no error")
+        async def consume() -> weakref.ref[Any]:
+            source = Source(kind, [Thing()], "the source")
+            results = amap(pool, call, source.open(), ordered=ordered, buffersize=1)
+            try:
+                async for _ in results:
+                    pass
+            except Boom as error:
+                return weakref.ref(error)
+            raise AssertionError("no error")
 
-            with no_collector():
-                error = await consume()
-                await turns()
-                gone(error, pool=pool)
-
-    loops(main)
+        with no_collector():
+            error = await consume()
+            await turns()
+            gone(error, pool=pool)
 
 
+@on_every_loop
 @both_kinds
 @both_orders
-def test_over_another(loops: Loops, kind: str, ordered: bool) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(4) as pool:
-            inner = amap(pool, double, Source(kind, range(50)).open(), ordered=ordered, buffersize=3)
-            outer = amap(pool, double, inner, ordered=ordered, buffersize=3)
-            assert sorted([value async for value in outer]) == [4 * number for number in range(50)]
-            inner = amap(pool, double, Source(kind, range(50)).open(), ordered=ordered, buffersize=3)
-            outer = amap(pool, double, inner, ordered=ordered, buffersize=3)
-            async with contextlib.aclosing(outer):
-                await anext(outer)
-            with pytest.raises(StopAsyncIteration):
-                await anext(inner)
-
-    loops(main)
+async def test_over_another(kind: str, ordered: bool) -> None:
+    async with AdaptiveExecutor(4) as pool:
+        inner = amap(pool, double, Source(kind, range(50)).open(), ordered=ordered, buffersize=3)
+        outer = amap(pool, double, inner, ordered=ordered, buffersize=3)
+        assert sorted([value async for value in outer]) == [4 * number for number in range(50)]
+        inner = amap(pool, double, Source(kind, range(50)).open(), ordered=ordered, buffersize=3)
+        outer = amap(pool, double, inner, ordered=ordered, buffersize=3)
+        async with contextlib.aclosing(outer):
+            await anext(outer)
+        with pytest.raises(StopAsyncIteration):
+            await anext(inner)
 
 
 @hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
@@ -452,6 +418,7 @@ def test_whatever_happens_every_item_has_one_fate(
     broken: bool,
     leave_after: int | None,
 ) -> None:
+    """Each example has a loop of its own: pytest-asyncio would run all on one."""
     ran: list[int] = []
 
     def call(item: int) -> int:

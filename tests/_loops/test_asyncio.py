@@ -1,71 +1,38 @@
-"""The pool under asyncio and uvloop: default executor, cancellation, and a loop that is never blocked."""
+"""The pool as the executor of every kind of loop: default executor, cancellation, and a loop that is never blocked."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import importlib
 import socket
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Boom, Gate, all_end, eventually
+from support.loops import Loops, in_threads, on_every_loop, until
 
 from ebbpool import AdaptiveExecutor
 
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+@on_every_loop
+async def test_as_default_executor() -> None:
+    loop = asyncio.get_running_loop()
+    pool = AdaptiveExecutor(4, "default")
+    loop.set_default_executor(pool)
+    thread = await loop.run_in_executor(None, threading.current_thread)
+    assert thread.name == "default_0"
+    assert thread in pool._threads
+    assert (await asyncio.to_thread(threading.current_thread)).name.startswith("default_")
+    assert await asyncio.to_thread(pow, 2, exp=5) == 32
+    await loop.shutdown_default_executor()
+    assert not thread.is_alive()
+    with pytest.raises(RuntimeError):
+        await loop.run_in_executor(None, int)
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine function on a fresh event loop of either kind, within bounds."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if request.param == "uvloop":
-        try:
-            factory = importlib.import_module("uvloop").new_event_loop
-        except ImportError as error:
-            pytest.skip(f"uvloop cannot be imported here: {error}")
-
-    def run_with(main: Callable[[], Awaitable[Any]]) -> Any:
-        async def bounded() -> Any:
-            return await asyncio.wait_for(main(), 2 * TIMEOUT)
-
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(bounded())
-
-    return run_with
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until `condition` holds."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"did not come true: {condition}")
-
-
-def test_as_default_executor(run: Run) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        pool = AdaptiveExecutor(4, "default")
-        loop.set_default_executor(pool)
-        thread = await loop.run_in_executor(None, threading.current_thread)
-        assert thread.name == "default_0"
-        assert thread in pool._threads
-        assert (await asyncio.to_thread(threading.current_thread)).name.startswith("default_")
-        assert await asyncio.to_thread(pow, 2, exp=5) == 32
-        await loop.shutdown_default_executor()
-        assert not thread.is_alive()
-        with pytest.raises(RuntimeError):
-            await loop.run_in_executor(None, int)
-
-    run(main)
-
-
-def test_the_loop_shuts_its_default_executor_down(run: Run) -> None:
+def test_the_loop_shuts_its_default_executor_down(loops: Loops) -> None:
+    """The loop does so when it ends, so that the test has to outlive it."""
     pools: list[AdaptiveExecutor] = []
 
     async def main() -> None:
@@ -73,212 +40,184 @@ def test_the_loop_shuts_its_default_executor_down(run: Run) -> None:
         asyncio.get_running_loop().set_default_executor(pools[0])
         await asyncio.to_thread(int)
 
-    run(main)
+    loops(main)
     assert pools[0]._shutdown is True
     assert pools[0].stats().workers == 0
 
 
-def test_name_lookups_run_on_it(run: Run) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        pool = AdaptiveExecutor(2)
-        loop.set_default_executor(pool)
-        found = await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
-        assert found[0][4] == ("127.0.0.1", 80)
-        if type(loop).__module__.startswith("asyncio"):  # uvloop asks libuv's own threads
-            assert pool.stats().submitted == 1
-
-    run(main)
+@on_every_loop
+async def test_name_lookups_run_on_it() -> None:
+    loop = asyncio.get_running_loop()
+    pool = AdaptiveExecutor(2)
+    loop.set_default_executor(pool)
+    found = await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+    assert found[0][4] == ("127.0.0.1", 80)
+    if type(loop).__module__.startswith("asyncio"):  # uvloop asks libuv's own threads
+        assert pool.stats().submitted == 1
 
 
-def test_errors_come_through(run: Run) -> None:
+@on_every_loop
+async def test_errors_come_through() -> None:
     def fail() -> None:
         raise Boom("in the thread")
 
-    async def main() -> None:
-        with AdaptiveExecutor(2) as pool, pytest.raises(Boom, match="in the thread"):
-            await asyncio.get_running_loop().run_in_executor(pool, fail)
-
-    run(main)
+    with AdaptiveExecutor(2) as pool, pytest.raises(Boom, match="in the thread"):
+        await asyncio.get_running_loop().run_in_executor(pool, fail)
 
 
-def test_many_gathered_calls(run: Run) -> None:
-    async def main() -> list[int]:
-        loop = asyncio.get_running_loop()
-        async with AdaptiveExecutor(4) as pool:
-            return await asyncio.gather(*[loop.run_in_executor(pool, pow, n, 2) for n in range(500)])
-
-    assert run(main) == [number * number for number in range(500)]
-
-
-def test_blocking_calls_run_side_by_side(run: Run) -> None:
-    async def main() -> list[int]:
-        loop = asyncio.get_running_loop()
-        barrier = threading.Barrier(8)
-        async with AdaptiveExecutor(8) as pool:
-            return await asyncio.gather(*[loop.run_in_executor(pool, barrier.wait, TIMEOUT) for _ in range(8)])
-
-    assert sorted(run(main)) == list(range(8))
+@on_every_loop
+async def test_many_gathered_calls() -> None:
+    loop = asyncio.get_running_loop()
+    async with AdaptiveExecutor(4) as pool:
+        results = await asyncio.gather(*[loop.run_in_executor(pool, pow, n, 2) for n in range(500)])
+    assert results == [number * number for number in range(500)]
 
 
-def test_to_thread_carries_the_context(run: Run) -> None:
+@on_every_loop
+async def test_blocking_calls_run_side_by_side() -> None:
+    loop = asyncio.get_running_loop()
+    barrier = threading.Barrier(8)
+    async with AdaptiveExecutor(8) as pool:
+        places = await asyncio.gather(*[loop.run_in_executor(pool, barrier.wait, TIMEOUT) for _ in range(8)])
+    assert sorted(places) == list(range(8))
+
+
+@on_every_loop
+async def test_to_thread_carries_the_context() -> None:
     variable = contextvars.ContextVar("variable", default="unset")
-
-    async def main() -> str:
-        asyncio.get_running_loop().set_default_executor(AdaptiveExecutor(2))
-        variable.set("mine")
-        return await asyncio.to_thread(variable.get)
-
-    assert run(main) == "mine"
+    asyncio.get_running_loop().set_default_executor(AdaptiveExecutor(2))
+    variable.set("mine")
+    assert await asyncio.to_thread(variable.get) == "mine"
 
 
-def test_wrap_future(run: Run) -> None:
-    async def main() -> None:
-        with AdaptiveExecutor(2) as pool:
-            assert await asyncio.wrap_future(pool.submit(pow, 2, 3)) == 8
-
-    run(main)
+@on_every_loop
+async def test_wrap_future() -> None:
+    with AdaptiveExecutor(2) as pool:
+        assert await asyncio.wrap_future(pool.submit(pow, 2, 3)) == 8
 
 
-def test_cancelling_the_await_takes_the_call_off_the_queue(run: Run) -> None:
+@on_every_loop
+async def test_cancelling_the_await_takes_the_call_off_the_queue() -> None:
     ran: list[int] = []
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with AdaptiveExecutor(1) as pool, Gate() as gate:
-            loop.set_default_executor(pool)
-            running = loop.run_in_executor(None, gate, "ran on")
-            gate.await_begun()
-            calls = [
-                loop.run_in_executor(None, ran.append, 1),
-                asyncio.create_task(asyncio.to_thread(ran.append, 2)),
-                asyncio.ensure_future(asyncio.wait_for(loop.run_in_executor(None, ran.append, 3), TIMEOUT)),
-                asyncio.wrap_future(pool.submit(ran.append, 4)),
-            ]
-            await until(lambda: pool._work_queue.qsize() == 4)
-            for call in calls:
-                assert call.cancel()
-            for call in calls:
-                with pytest.raises(asyncio.CancelledError):
-                    await call
-            await until(lambda: pool._work_queue.qsize() == 0)
-            stats = pool.stats()
-            assert (stats.queued, stats.cancelled) == (0, 4)
-            gate.open()
-            assert await running == "ran on"
-
-    run(main)
-    assert ran == []
-
-
-def test_an_await_that_times_out_takes_the_call_off_the_queue(run: Run) -> None:
-    ran: list[int] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with AdaptiveExecutor(1) as pool, Gate() as gate:
-            pool.submit(gate)
-            gate.await_begun()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(loop.run_in_executor(pool, ran.append, 1), 0.001)
-            await until(lambda: pool._work_queue.qsize() == 0)
-
-    run(main)
-    assert ran == []
-
-
-def test_cancelling_the_await_of_a_running_call_leaves_it_running(run: Run) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with AdaptiveExecutor(1) as pool, Gate() as gate:
-            call = loop.run_in_executor(pool, gate)
-            gate.await_begun()
-            call.cancel()
+    loop = asyncio.get_running_loop()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        loop.set_default_executor(pool)
+        running = loop.run_in_executor(None, gate, "ran on")
+        gate.await_begun()
+        calls = [
+            loop.run_in_executor(None, ran.append, 1),
+            asyncio.create_task(asyncio.to_thread(ran.append, 2)),
+            asyncio.ensure_future(asyncio.wait_for(loop.run_in_executor(None, ran.append, 3), TIMEOUT)),
+            asyncio.wrap_future(pool.submit(ran.append, 4)),
+        ]
+        await until(lambda: pool._work_queue.qsize() == 4)
+        for call in calls:
+            assert call.cancel()
+        for call in calls:
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert pool.stats().running == 1
-            gate.open()
-            assert await loop.run_in_executor(pool, int) == 0
-            assert pool.stats().cancelled == 0
-
-    run(main)
-
-
-def test_callbacks_given_to_the_loop_by_a_call_run_before_its_await_returns(run: Run) -> None:
-    async def main() -> list[str]:
-        loop = asyncio.get_running_loop()
-        order: list[str] = []
-
-        def call(number: int, awaited: threading.Event) -> None:
-            # asyncio passes on at once what is over before it is asked for: nothing to be ordered there.
-            assert awaited.wait(TIMEOUT)
-            loop.call_soon_threadsafe(order.append, f"from call {number}")
-
-        async with AdaptiveExecutor(1) as pool:
-            for number in range(20):
-                awaited = threading.Event()
-                future = loop.run_in_executor(pool, call, number, awaited)
-                awaited.set()
-                await future
-                order.append(f"after call {number}")
-        return order
-
-    expected = [text for number in range(20) for text in (f"from call {number}", f"after call {number}")]
-    assert run(main) == expected
+        await until(lambda: pool._work_queue.qsize() == 0)
+        stats = pool.stats()
+        assert (stats.queued, stats.cancelled) == (0, 4)
+        gate.open()
+        assert await running == "ran on"
+    assert ran == []
 
 
-def test_async_with_never_blocks_the_loop(run: Run) -> None:
+@on_every_loop
+async def test_an_await_that_times_out_takes_the_call_off_the_queue() -> None:
+    ran: list[int] = []
+
+    loop = asyncio.get_running_loop()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.run_in_executor(pool, ran.append, 1), 0.001)
+        await until(lambda: pool._work_queue.qsize() == 0)
+    assert ran == []
+
+
+@on_every_loop
+async def test_cancelling_the_await_of_a_running_call_leaves_it_running() -> None:
+    loop = asyncio.get_running_loop()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        call = loop.run_in_executor(pool, gate)
+        gate.await_begun()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert pool.stats().running == 1
+        gate.open()
+        assert await loop.run_in_executor(pool, int) == 0
+        assert pool.stats().cancelled == 0
+
+
+@on_every_loop
+async def test_callbacks_given_to_the_loop_by_a_call_run_before_its_await_returns() -> None:
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+
+    def call(number: int, awaited: threading.Event) -> None:
+        # asyncio passes on at once what is over before it is asked for: nothing to be ordered there.
+        assert awaited.wait(TIMEOUT)
+        loop.call_soon_threadsafe(order.append, f"from call {number}")
+
+    async with AdaptiveExecutor(1) as pool:
+        for number in range(20):
+            awaited = threading.Event()
+            future = loop.run_in_executor(pool, call, number, awaited)
+            awaited.set()
+            await future
+            order.append(f"after call {number}")
+    assert order == [text for number in range(20) for text in (f"from call {number}", f"after call {number}")]
+
+
+@on_every_loop
+async def test_async_with_never_blocks_the_loop() -> None:
     """Only the loop opens the gate that the last task waits for."""
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        gate = Gate()
-        async with AdaptiveExecutor(2) as pool:
-            assert isinstance(pool, AdaptiveExecutor)
-            future = pool.submit(gate, "let through by the loop")
-            gate.await_begun()
-            loop.call_later(0.01, gate.open)
-        assert future.result(timeout=0) == "let through by the loop"
-        assert pool._shutdown is True
-        assert not any(thread.is_alive() for thread in gate.threads)
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            pool.submit(int)
-
-    run(main)
-
-
-def test_async_with_passes_an_error_on(run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(Boom):
-            async with AdaptiveExecutor(2) as pool:
-                future = pool.submit(int, 3)
-                raise Boom
-        assert future.result(timeout=0) == 3
-        assert pool._shutdown is True
-
-    run(main)
-
-
-def test_async_with_around_a_pool_that_was_never_used(run: Run) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
-            pass
-        assert pool._shutdown is True
-
-    run(main)
-
-
-def test_async_with_around_a_pool_that_is_shut_down_inside(run: Run) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
-            await asyncio.get_running_loop().run_in_executor(pool, int)
-            pool.shutdown()
-
-    run(main)
-
-
-def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down(run: Run) -> None:
+    loop = asyncio.get_running_loop()
     gate = Gate()
+    async with AdaptiveExecutor(2) as pool:
+        assert isinstance(pool, AdaptiveExecutor)
+        future = pool.submit(gate, "let through by the loop")
+        gate.await_begun()
+        loop.call_later(0.01, gate.open)
+    assert future.result(timeout=0) == "let through by the loop"
+    assert pool._shutdown is True
+    assert not any(thread.is_alive() for thread in gate.threads)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        pool.submit(int)
+
+
+@on_every_loop
+async def test_async_with_passes_an_error_on() -> None:
+    with pytest.raises(Boom):
+        async with AdaptiveExecutor(2) as pool:
+            future = pool.submit(int, 3)
+            raise Boom
+    assert future.result(timeout=0) == 3
+    assert pool._shutdown is True
+
+
+@on_every_loop
+async def test_async_with_around_a_pool_that_was_never_used() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        pass
+    assert pool._shutdown is True
+
+
+@on_every_loop
+async def test_async_with_around_a_pool_that_is_shut_down_inside() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, int)
+        pool.shutdown()
+
+
+@on_every_loop
+async def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down() -> None:
     pools: list[AdaptiveExecutor] = []
     futures: list[Any] = []
 
@@ -288,7 +227,7 @@ def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down(run: Run) ->
             futures.append(pool.submit(gate, "ran on"))
             gate.await_begun()
 
-    async def main() -> None:
+    with Gate() as gate:
         task = asyncio.create_task(use())
         await until(lambda: pools and pools[0]._shutdown)
         task.cancel()
@@ -296,35 +235,26 @@ def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down(run: Run) ->
             await task
         assert not futures[0].done()
         gate.open()
-
-    with gate:
-        run(main)
     assert futures[0].result(TIMEOUT) == "ran on"
     assert all_end(gate.threads)
 
 
-def test_two_loops_in_two_threads_share_a_pool(run: Run) -> None:
+def test_two_loops_in_two_threads_share_a_pool(loops: Loops) -> None:
+    """Each loop runs in a thread of its own."""
     with AdaptiveExecutor(4) as pool:
 
         async def main() -> list[int]:
             loop = asyncio.get_running_loop()
             return await asyncio.gather(*[loop.run_in_executor(pool, int, n) for n in range(100)])
 
-        results: list[list[int]] = []
-        threads = [threading.Thread(target=lambda: results.append(run(main))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        assert all_end(threads)
-        assert results == [list(range(100))] * 2
+        assert in_threads(*[lambda: loops(main)] * 2) == [list(range(100))] * 2
 
 
-def test_no_thread_is_left_by_async_with(run: Run) -> None:
-    async def main() -> set[threading.Thread]:
-        async with AdaptiveExecutor(4) as pool:
-            await asyncio.gather(*[asyncio.get_running_loop().run_in_executor(pool, int) for _ in range(50)])
-            return set(pool._threads)
-
+@on_every_loop
+async def test_no_thread_is_left_by_async_with() -> None:
     before = {thread for thread in threading.enumerate() if thread.name != "ebbpool-timekeeper"}
-    threads = run(main)
+    async with AdaptiveExecutor(4) as pool:
+        await asyncio.gather(*[asyncio.get_running_loop().run_in_executor(pool, int) for _ in range(50)])
+        threads = set(pool._threads)
     assert all_end(threads)
     eventually(lambda: {t for t in threading.enumerate() if t.name != "ebbpool-timekeeper"} <= before)

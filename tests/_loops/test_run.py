@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Boom, Gate, wait_for_idle
-from support.loops import Loops, Report, behind, each_loop, in_threads, turns, until  # noqa: F401  (a fixture)
+from support.loops import Loops, in_threads, on_every_loop, until
 
 from ebbpool import AdaptiveExecutor, BrokenThreadPool
 
@@ -23,98 +23,85 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-def test_it_returns_a_future_of_the_loop(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1, "mine") as pool:
-            future = pool.run(threading.current_thread)
-            assert isinstance(future, asyncio.Future)
-            assert future.get_loop() is asyncio.get_running_loop()
-            assert not future.done()
-            assert (await future).name == "mine_0"
-            assert future.result().name == "mine_0"
-            assert await asyncio.wait_for(pool.run(int, "7"), TIMEOUT) == 7
-
-    loops(main)
+@on_every_loop
+async def test_it_returns_a_future_of_the_loop() -> None:
+    async with AdaptiveExecutor(1, "mine") as pool:
+        future = pool.run(threading.current_thread)
+        assert isinstance(future, asyncio.Future)
+        assert future.get_loop() is asyncio.get_running_loop()
+        assert not future.done()
+        assert (await future).name == "mine_0"
+        assert future.result().name == "mine_0"
+        assert await asyncio.wait_for(pool.run(int, "7"), TIMEOUT) == 7
 
 
-def test_arguments(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            assert await pool.run(pow, 2, exp=5) == 32
-            assert await pool.run(lambda *args, **kwargs: (args, kwargs), 1, 2, a=3) == ((1, 2), {"a": 3})
-            names = {"self": 1, "fn": 2, "args": 3, "kwargs": 4, "lane": 5, "loop": 6, "callable": 7}
-            assert await pool.run(dict, **names) == names
-            with pytest.raises(TypeError):
-                pool.run(fn=int)
-
-    loops(main)
-
-
-@pytest.mark.parametrize("kind", [Boom, GeneratorExit, SystemExit, KeyboardInterrupt])
-def test_whatever_a_call_raises_goes_to_its_future(loops: Loops, kind: type[BaseException]) -> None:
-    async def main() -> None:
-        error = kind()
-        async with AdaptiveExecutor(1) as pool:
-            future = pool.run(fail, error)
-            await asyncio.wait([future])
-            assert future.exception() is error
-            assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["fail"]
-            wait_for_idle(pool)
-            assert (pool.stats().failed, pool.stats().completed) == (1, 0)
-            assert await pool.run(int) == 0
-
-    loops(main)
-
-
-def test_an_error_is_raised_where_the_future_is_awaited(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with pytest.raises(Boom, match="here"):
-                await pool.run(fail, Boom("here"))
-            assert [
-                str(error) for error in await asyncio.gather(pool.run(fail, Boom("x")), return_exceptions=True)
-            ] == ["x"]
-
-    loops(main)
-
-
-@pytest.mark.parametrize("kind", [asyncio.CancelledError, concurrent.futures.CancelledError])
-def test_a_call_that_raises_cancelled_error(loops: Loops, kind: type[BaseException]) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with pytest.raises(asyncio.CancelledError):
-                await pool.run(fail, kind())
-
-    loops(main)
-
-
-def test_stop_iteration_becomes_runtime_error(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with pytest.raises(RuntimeError, match="StopIteration") as caught:
-                await pool.run(next, iter(()))
-            assert isinstance(caught.value.__cause__, StopIteration)
-
-    loops(main)
-
-
-def test_bad_calls_are_refused_at_once(loops: Loops) -> None:
-    async def main() -> None:
-        pool = AdaptiveExecutor(1)
-        with pytest.raises(TypeError, match="fn must be callable, not 17"):
-            pool.run(17)
+@on_every_loop
+async def test_arguments() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        assert await pool.run(pow, 2, exp=5) == 32
+        assert await pool.run(lambda *args, **kwargs: (args, kwargs), 1, 2, a=3) == ((1, 2), {"a": 3})
+        names = {"self": 1, "fn": 2, "args": 3, "kwargs": 4, "lane": 5, "loop": 6, "callable": 7}
+        assert await pool.run(dict, **names) == names
         with pytest.raises(TypeError):
-            pool.run()
-        assert pool.stats().submitted == 0
-        pool.shutdown()
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            pool.run(int)
-        assert pool.stats().submitted == 0
+            pool.run(fn=int)
 
-    loops(main)
+
+@on_every_loop
+@pytest.mark.parametrize("kind", [Boom, GeneratorExit, SystemExit, KeyboardInterrupt])
+async def test_whatever_a_call_raises_goes_to_its_future(kind: type[BaseException]) -> None:
+    error = kind()
+    async with AdaptiveExecutor(1) as pool:
+        future = pool.run(fail, error)
+        await asyncio.wait([future])
+        assert future.exception() is error
+        assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["fail"]
+        wait_for_idle(pool)
+        assert (pool.stats().failed, pool.stats().completed) == (1, 0)
+        assert await pool.run(int) == 0
+
+
+@on_every_loop
+async def test_an_error_is_raised_where_the_future_is_awaited() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with pytest.raises(Boom, match="here"):
+            await pool.run(fail, Boom("here"))
+        assert [str(error) for error in await asyncio.gather(pool.run(fail, Boom("x")), return_exceptions=True)] == [
+            "x"
+        ]
+
+
+@on_every_loop
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, concurrent.futures.CancelledError])
+async def test_a_call_that_raises_cancelled_error(kind: type[BaseException]) -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with pytest.raises(asyncio.CancelledError):
+            await pool.run(fail, kind())
+
+
+@on_every_loop
+async def test_stop_iteration_becomes_runtime_error() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with pytest.raises(RuntimeError, match="StopIteration") as caught:
+            await pool.run(next, iter(()))
+        assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@on_every_loop
+async def test_bad_calls_are_refused_at_once() -> None:
+    pool = AdaptiveExecutor(1)
+    with pytest.raises(TypeError, match="fn must be callable, not 17"):
+        pool.run(17)
+    with pytest.raises(TypeError):
+        pool.run()
+    assert pool.stats().submitted == 0
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        pool.run(int)
+    assert pool.stats().submitted == 0
 
 
 def test_outside_of_a_loop(loops: Loops) -> None:
+    """Before a loop runs, beside it, and after its end."""
     with AdaptiveExecutor(1) as pool:
         with pytest.raises(RuntimeError, match="no asyncio event loop"):
             pool.run(int)
@@ -143,62 +130,55 @@ def test_in_a_trio_loop() -> None:
         assert pool.stats().submitted == 0
 
 
-def test_a_broken_initializer(loops: Loops) -> None:
-    async def main() -> None:
-        gate = Gate()
+@on_every_loop
+async def test_a_broken_initializer() -> None:
+    gate = Gate()
 
-        def initialize() -> None:
-            gate()
-            raise Boom
+    def initialize() -> None:
+        gate()
+        raise Boom
 
-        with gate:
-            pool = AdaptiveExecutor(1, initializer=initialize)
-            queued = [pool.run(int) for _ in range(3)]
-            gate.await_begun()
-            gate.open()
-            for future in queued:
-                with pytest.raises(BrokenThreadPool):
-                    await future
+    with gate:
+        pool = AdaptiveExecutor(1, initializer=initialize)
+        queued = [pool.run(int) for _ in range(3)]
+        gate.await_begun()
+        gate.open()
+        for future in queued:
             with pytest.raises(BrokenThreadPool):
-                pool.run(int)
-            pool.shutdown()
-
-    loops(main)
-
-
-def test_many_gathered_calls_each_get_their_own_result(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(4) as pool:
-            assert await asyncio.gather(*[pool.run(int, n) for n in range(3000)]) == list(range(3000))
-            wait_for_idle(pool)
-            stats = pool.stats()
-            assert (stats.submitted, stats.completed) == (3000, 3000)
-
-    loops(main)
+                await future
+        with pytest.raises(BrokenThreadPool):
+            pool.run(int)
+        pool.shutdown()
 
 
-def test_blocking_calls_run_side_by_side(loops: Loops) -> None:
-    async def main() -> None:
-        barrier = threading.Barrier(8)
-        async with AdaptiveExecutor(8) as pool:
-            assert sorted(await asyncio.gather(*[pool.run(barrier.wait, TIMEOUT) for _ in range(8)])) == list(range(8))
-
-    loops(main)
-
-
-def test_the_loop_turns_while_a_call_runs(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                future = pool.run(gate, "through")
-                gate.await_begun()
-                asyncio.get_running_loop().call_later(0.001, gate.open)
-                assert await future == "through"
-
-    loops(main)
+@on_every_loop
+async def test_many_gathered_calls_each_get_their_own_result() -> None:
+    async with AdaptiveExecutor(4) as pool:
+        assert await asyncio.gather(*[pool.run(int, n) for n in range(3000)]) == list(range(3000))
+        wait_for_idle(pool)
+        stats = pool.stats()
+        assert (stats.submitted, stats.completed) == (3000, 3000)
 
 
-def test_context_variables_are_carried_in_and_do_not_leak(loops: Loops) -> None:
+@on_every_loop
+async def test_blocking_calls_run_side_by_side() -> None:
+    barrier = threading.Barrier(8)
+    async with AdaptiveExecutor(8) as pool:
+        assert sorted(await asyncio.gather(*[pool.run(barrier.wait, TIMEOUT) for _ in range(8)])) == list(range(8))
+
+
+@on_every_loop
+async def test_the_loop_turns_while_a_call_runs() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            future = pool.run(gate, "through")
+            gate.await_begun()
+            asyncio.get_running_loop().call_later(0.001, gate.open)
+            assert await future == "through"
+
+
+@on_every_loop
+async def test_context_variables_are_carried_in_and_do_not_leak() -> None:
     def call(value: str, error: BaseException | None = None) -> str:
         seen = variable.get()
         variable.set(value)
@@ -206,52 +186,47 @@ def test_context_variables_are_carried_in_and_do_not_leak(loops: Loops) -> None:
             raise error
         return seen
 
-    async def main() -> None:
-        for propagate in (False, True):
-            async with AdaptiveExecutor(1, propagate_context=propagate) as pool:
-                token = variable.set("mine")
-                future = pool.run(call, "theirs")
-                variable.set("changed later")
-                assert await future == "mine"
-                assert variable.get() == "changed later"
-                with pytest.raises(Boom):
-                    await pool.run(call, "theirs", Boom())
-                await asyncio.gather(pool.run(call, "theirs", GeneratorExit()), return_exceptions=True)
-                assert await pool.run(call, "theirs") == "changed later"
-                variable.reset(token)
-                # Nothing stays with the worker, either.
-                assert await pool.run(variable.get) == "unset"
-                assert contextvars.Context().run(pool.submit, variable.get).result(TIMEOUT) == "unset"
-
-    loops(main)
+    for propagate in (False, True):
+        async with AdaptiveExecutor(1, propagate_context=propagate) as pool:
+            token = variable.set("mine")
+            future = pool.run(call, "theirs")
+            variable.set("changed later")
+            assert await future == "mine"
+            assert variable.get() == "changed later"
+            with pytest.raises(Boom):
+                await pool.run(call, "theirs", Boom())
+            await asyncio.gather(pool.run(call, "theirs", GeneratorExit()), return_exceptions=True)
+            assert await pool.run(call, "theirs") == "changed later"
+            variable.reset(token)
+            # Nothing stays with the worker, either.
+            assert await pool.run(variable.get) == "unset"
+            assert contextvars.Context().run(pool.submit, variable.get).result(TIMEOUT) == "unset"
 
 
-def test_each_task_s_calls_see_that_task_s_context(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
+@on_every_loop
+async def test_each_task_s_calls_see_that_task_s_context() -> None:
+    async with AdaptiveExecutor(2) as pool:
 
-            async def task(name: str) -> list[str]:
-                variable.set(name)
-                return [await pool.run(variable.get) for _ in range(5)]
+        async def task(name: str) -> list[str]:
+            variable.set(name)
+            return [await pool.run(variable.get) for _ in range(5)]
 
-            names = [f"task {number}" for number in range(5)]
-            assert await asyncio.gather(*map(task, names)) == [[name] * 5 for name in names]
-
-    loops(main)
+        names = [f"task {number}" for number in range(5)]
+        assert await asyncio.gather(*map(task, names)) == [[name] * 5 for name in names]
 
 
-def test_from_a_plain_callback(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            futures: list[asyncio.Future[int]] = []
-            asyncio.get_running_loop().call_soon(lambda: futures.append(pool.run(int, 3)))
-            await until(lambda: futures)
-            assert await futures[0] == 3
-
-    loops(main)
+@on_every_loop
+async def test_from_a_plain_callback() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        futures: list[asyncio.Future[int]] = []
+        asyncio.get_running_loop().call_soon(lambda: futures.append(pool.run(int, 3)))
+        await until(lambda: futures)
+        assert await futures[0] == 3
 
 
 def test_a_call_may_run_a_loop_of_its_own(loops: Loops) -> None:
+    """Two loops of a kind: that of the call runs in a worker."""
+
     async def main() -> None:
         async with AdaptiveExecutor(2) as pool:
 
@@ -268,6 +243,7 @@ def test_a_call_may_run_a_loop_of_its_own(loops: Loops) -> None:
 
 
 def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
+    """Each loop runs in a thread of its own."""
     with AdaptiveExecutor(4) as pool:
 
         async def main() -> list[str]:
@@ -297,25 +273,21 @@ def call_with(how: str, pool: AdaptiveExecutor) -> Callable[[], Any]:
     return calls[how]
 
 
+@on_every_loop
 @pytest.mark.parametrize("how", ["wait_for", "shield", "ensure_future", "wrapped"])
-def test_with_what_asyncio_does_to_futures(loops: Loops, how: str) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            assert await call_with(how, pool)() in (5, [5])
-
-    loops(main)
+async def test_with_what_asyncio_does_to_futures(how: str) -> None:
+    async with AdaptiveExecutor(1) as pool:
+        assert await call_with(how, pool)() in (5, [5])
 
 
-def test_with_as_completed_and_wait(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
-            values = [await future for future in asyncio.as_completed([pool.run(int, n) for n in range(10)])]
-            assert sorted(values) == list(range(10))
-            with Gate() as gate:
-                slow = pool.run(gate)
-                done, pending = await asyncio.wait([slow, pool.run(int, 1)], return_when=asyncio.FIRST_COMPLETED)
-                assert ([future.result() for future in done], pending) == ([1], {slow})
-                gate.open()
-                await slow
-
-    loops(main)
+@on_every_loop
+async def test_with_as_completed_and_wait() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        values = [await future for future in asyncio.as_completed([pool.run(int, n) for n in range(10)])]
+        assert sorted(values) == list(range(10))
+        with Gate() as gate:
+            slow = pool.run(gate)
+            done, pending = await asyncio.wait([slow, pool.run(int, 1)], return_when=asyncio.FIRST_COMPLETED)
+            assert ([future.result() for future in done], pending) == ([1], {slow})
+            gate.open()
+            await slow

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.common import Boom, Gate, Thing, gone, no_collector
-from support.loops import Loops, Report, behind, each_loop, turns, until  # noqa: F401  (a fixture)
+from support.loops import Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._core.accel import LoopCall
@@ -51,297 +51,270 @@ every_way = pytest.mark.parametrize("way", [awaits, in_wait_for, in_timeout, in_
 Way = Callable[[Any], Awaitable[Any]]
 
 
+@on_every_loop
 @every_way
-def test_cancelling_a_task_takes_its_queued_call_off_the_queue(loops: Loops, way: Way) -> None:
+async def test_cancelling_a_task_takes_its_queued_call_off_the_queue(way: Way) -> None:
     ran: list[int] = []
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                running = pool.run(gate, "ran on")
-                gate.await_begun()
-                future = pool.run(ran.append, 1)
-                task = asyncio.ensure_future(way(future))
-                await turns()
-                assert pool.stats().queued == 1
-                task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled()
-                assert future.cancelled()
-                stats = pool.stats()
-                assert (stats.queued, stats.cancelled, stats.running) == (0, 1, 1)
-                gate.open()
-                assert await running == "ran on"
-
-    loops(main)
-    assert ran == []
-
-
-@every_way
-@pytest.mark.parametrize("raises", [False, True])
-def test_cancelling_a_task_leaves_its_running_call_to_finish(loops: Loops, way: Way, raises: bool) -> None:
-    error = Boom("late") if raises else None
-    reports: list[Report] = []
-    ended: list[bool] = []
-
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-
-                def call() -> None:
-                    gate()
-                    ended.append(True)
-                    if error is not None:
-                        raise error
-
-                future = pool.run(call)
-                task = asyncio.ensure_future(way(future))
-                gate.await_begun()
-                await turns()
-                task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled()
-                assert future.cancelled()
-                assert (pool.stats().running, pool.stats().cancelled) == (1, 0)
-                gate.open()
-                assert await pool.run(int) == 0
-            assert future.cancelled()
-            assert (pool.stats().failed, pool.stats().cancelled) == (int(error is not None), 0)
-
-    loops(main, reports)
-    assert ended == [True]
-    assert [report["exception"] for report in reports] == ([] if error is None else [error])
-    for report in reports:
-        assert "cancelled" in report["message"]
-
-
-def test_a_call_whose_time_is_over(loops: Loops) -> None:
-    ran: list[int] = []
-
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                pool.submit(gate)
-                gate.await_begun()
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.001):
-                        await pool.run(ran.append, 1)
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(pool.run(ran.append, 2), 0.001)
-                assert (pool.stats().queued, pool.stats().cancelled) == (0, 2)
-
-    loops(main)
-    assert ran == []
-
-
-def test_an_error_in_a_task_group_cancels_the_calls_of_the_others(loops: Loops) -> None:
-    ran: list[int] = []
-
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                pool.submit(gate)
-                gate.await_begun()
-
-                async def later() -> None:
-                    await turns()
-                    raise Boom
-
-                with pytest.raises(ExceptionGroup) as caught:
-                    async with asyncio.TaskGroup() as group:
-                        group.create_task(awaits(pool.run(ran.append, 1)))
-                        group.create_task(awaits(pool.run(ran.append, 2)))
-                        group.create_task(later())
-                assert [type(error) for error in caught.value.exceptions] == [Boom]
-                assert (pool.stats().queued, pool.stats().cancelled) == (0, 2)
-
-    loops(main)
-    assert ran == []
-
-
-def test_cancelling_the_future_itself(loops: Loops) -> None:
-    ran: list[int] = []
-
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                running = pool.run(gate)
-                gate.await_begun()
-                queued = pool.run(ran.append, 1)
-                told: list[bool] = []
-                queued.add_done_callback(lambda future: told.append(future.cancelled()))
-                assert queued.cancel("not needed")
-                assert queued.cancelled()
-                assert (pool.stats().queued, pool.stats().cancelled) == (0, 1)
-                assert not queued.cancel()
-                assert running.cancel()
-                assert not running.cancel()
-                assert pool.stats().running == 1
-                with pytest.raises(asyncio.CancelledError, match="not needed"):
-                    await queued
-                await turns()
-                assert told == [True]
-            done = pool.run(int)
-            await done
-            assert not done.cancel()
-            assert (pool.stats().submitted, pool.stats().cancelled) == (3, 1)
-
-    loops(main)
-    assert ran == []
-
-
-def test_the_message_of_a_cancelled_task_reaches_its_future(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                future = pool.run(gate)
-                gate.await_begun()
-                task = asyncio.ensure_future(awaits(future))
-                await turns()
-                task.cancel("why")
-                with pytest.raises(asyncio.CancelledError, match="why"):
-                    await task
-
-    loops(main)
-
-
-@pytest.mark.parametrize("raised", [False, True])
-def test_cancelled_between_the_end_of_the_call_and_its_delivery(loops: Loops, raised: bool) -> None:
-    error = Boom("late") if raised else None
-    reports: list[Report] = []
-
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            future = pool.run(int) if error is None else pool.run(fail, error)
-            behind(pool)
-            assert future.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await future
-            await pool.run(int)
-            assert future.cancelled()
-            assert pool.stats().cancelled == 0
-
-    loops(main, reports)
-    assert [report["exception"] for report in reports] == ([] if error is None else [error])
-
-
-def test_a_shielded_call_goes_on(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                running, queued = pool.run(gate, 1), pool.run(int, 2)
-                tasks = [asyncio.ensure_future(awaits(asyncio.shield(future))) for future in (running, queued)]
-                gate.await_begun()
-                await turns()
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-                assert all(task.cancelled() for task in tasks)
-                gate.open()
-                assert (await running, await queued) == (1, 2)
-
-    loops(main)
-
-
-def test_a_cancelled_call_lets_go_of_all_it_held_at_once(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                pool.submit(gate)
-                gate.await_begun()
-                # One that is ahead of it: the head of the queue is looked at by others, too.
-                ahead = pool.run(int)
-                thing, in_context = Thing(), Thing()
-                references = [weakref.ref(thing), weakref.ref(in_context)]
-                token = variable.set(in_context)
-                future = pool.run(thing.method, thing, keyword=thing)
-                variable.reset(token)
-                del thing, in_context, token
-                future.cancel()
-                await turns()
-                with no_collector():
-                    # The worker is busy: nobody else could have let go of it.
-                    gone(*references)
-                references.append(weakref.ref(future))
-                del future
-                gone(*references)
-                gate.open()
-                await ahead
-
-    loops(main)
-
-
-def test_cancelled_calls_do_not_fill_the_queue(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                pool.submit(gate)
-                gate.await_begun()
-                kept = [pool.run(int, number) for number in range(3)]
-                references = []
-                for _ in range(1000):
-                    future = pool.run(int)
-                    references.append(weakref.ref(future))
-                    future.cancel()
-                del future
-                await turns()
-                gone(*references)
-                assert sum(type(thing) is LoopCall for thing in gc.get_objects()) < 500
-                assert (pool.stats().queued, pool.stats().cancelled) == (3, 1000)
-                gate.open()
-                assert await asyncio.gather(*kept) == [0, 1, 2]
-
-    loops(main)
-
-
-def test_a_shutdown_that_cancels_tells_every_future_that_was_queued(loops: Loops) -> None:
-    ran: list[int] = []
-
-    async def main() -> None:
-        pool = AdaptiveExecutor(1)
+    async with AdaptiveExecutor(1) as pool:
         with Gate() as gate:
             running = pool.run(gate, "ran on")
             gate.await_begun()
-            queued = [pool.run(ran.append, number) for number in range(5)]
-            task = asyncio.ensure_future(awaits(queued[-1]))
-            pool.shutdown(wait=False, cancel_futures=True)
-            for future in queued:
-                with pytest.raises(asyncio.CancelledError):
-                    await future
+            future = pool.run(ran.append, 1)
+            task = asyncio.ensure_future(way(future))
+            await turns()
+            assert pool.stats().queued == 1
+            task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
-            assert pool.stats().cancelled == 5
+            assert future.cancelled()
+            stats = pool.stats()
+            assert (stats.queued, stats.cancelled, stats.running) == (0, 1, 1)
             gate.open()
             assert await running == "ran on"
-        pool.shutdown()
-
-    loops(main)
     assert ran == []
 
 
-def test_a_shutdown_waits_for_what_was_queued(loops: Loops) -> None:
-    async def main() -> None:
-        pool = AdaptiveExecutor(1)
-        futures = [pool.run(int, number) for number in range(100)]
-        pool.shutdown()
-        assert await asyncio.gather(*futures) == list(range(100))
+@on_every_loop
+@every_way
+@pytest.mark.parametrize("raises", [False, True])
+async def test_cancelling_a_task_leaves_its_running_call_to_finish(reports: Reports, way: Way, raises: bool) -> None:
+    error = Boom("late") if raises else None
+    ended: list[bool] = []
 
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+
+            def call() -> None:
+                gate()
+                ended.append(True)
+                if error is not None:
+                    raise error
+
+            future = pool.run(call)
+            task = asyncio.ensure_future(way(future))
+            gate.await_begun()
+            await turns()
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert future.cancelled()
+            assert (pool.stats().running, pool.stats().cancelled) == (1, 0)
+            gate.open()
+            assert await pool.run(int) == 0
+        assert future.cancelled()
+        assert (pool.stats().failed, pool.stats().cancelled) == (int(error is not None), 0)
+    assert ended == [True]
+    heard = await reports.all()
+    assert [report["exception"] for report in heard] == ([] if error is None else [error])
+    for report in heard:
+        assert "cancelled" in report["message"]
 
 
-def test_a_task_that_is_cancelled_goes_on_with_another_call(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
-            with Gate() as gate:
+@on_every_loop
+async def test_a_call_whose_time_is_over() -> None:
+    ran: list[int] = []
 
-                async def work() -> int:
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await pool.run(gate)
-                    return int(await pool.run(int, 7))
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            pool.submit(gate)
+            gate.await_begun()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await pool.run(ran.append, 1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(pool.run(ran.append, 2), 0.001)
+            assert (pool.stats().queued, pool.stats().cancelled) == (0, 2)
+    assert ran == []
 
-                task = asyncio.ensure_future(work())
-                await until(lambda: gate.peak == 1)
+
+@on_every_loop
+async def test_an_error_in_a_task_group_cancels_the_calls_of_the_others() -> None:
+    ran: list[int] = []
+
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            pool.submit(gate)
+            gate.await_begun()
+
+            async def later() -> None:
+                await turns()
+                raise Boom
+
+            with pytest.raises(ExceptionGroup) as caught:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(awaits(pool.run(ran.append, 1)))
+                    group.create_task(awaits(pool.run(ran.append, 2)))
+                    group.create_task(later())
+            assert [type(error) for error in caught.value.exceptions] == [Boom]
+            assert (pool.stats().queued, pool.stats().cancelled) == (0, 2)
+    assert ran == []
+
+
+@on_every_loop
+async def test_cancelling_the_future_itself() -> None:
+    ran: list[int] = []
+
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            running = pool.run(gate)
+            gate.await_begun()
+            queued = pool.run(ran.append, 1)
+            told: list[bool] = []
+            queued.add_done_callback(lambda future: told.append(future.cancelled()))
+            assert queued.cancel("not needed")
+            assert queued.cancelled()
+            assert (pool.stats().queued, pool.stats().cancelled) == (0, 1)
+            assert not queued.cancel()
+            assert running.cancel()
+            assert not running.cancel()
+            assert pool.stats().running == 1
+            with pytest.raises(asyncio.CancelledError, match="not needed"):
+                await queued
+            await turns()
+            assert told == [True]
+        done = pool.run(int)
+        await done
+        assert not done.cancel()
+        assert (pool.stats().submitted, pool.stats().cancelled) == (3, 1)
+    assert ran == []
+
+
+@on_every_loop
+async def test_the_message_of_a_cancelled_task_reaches_its_future() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            future = pool.run(gate)
+            gate.await_begun()
+            task = asyncio.ensure_future(awaits(future))
+            await turns()
+            task.cancel("why")
+            with pytest.raises(asyncio.CancelledError, match="why"):
+                await task
+
+
+@on_every_loop
+@pytest.mark.parametrize("raised", [False, True])
+async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: Reports, raised: bool) -> None:
+    error = Boom("late") if raised else None
+
+    async with AdaptiveExecutor(1) as pool:
+        future = pool.run(int) if error is None else pool.run(fail, error)
+        behind(pool)
+        assert future.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await future
+        await pool.run(int)
+        assert future.cancelled()
+        assert pool.stats().cancelled == 0
+    assert [report["exception"] for report in await reports.all()] == ([] if error is None else [error])
+
+
+@on_every_loop
+async def test_a_shielded_call_goes_on() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            running, queued = pool.run(gate, 1), pool.run(int, 2)
+            tasks = [asyncio.ensure_future(awaits(asyncio.shield(future))) for future in (running, queued)]
+            gate.await_begun()
+            await turns()
+            for task in tasks:
                 task.cancel()
-                assert await task == 7
+            await asyncio.wait(tasks)
+            assert all(task.cancelled() for task in tasks)
+            gate.open()
+            assert (await running, await queued) == (1, 2)
 
-    loops(main)
+
+@on_every_loop
+async def test_a_cancelled_call_lets_go_of_all_it_held_at_once() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            pool.submit(gate)
+            gate.await_begun()
+            # One that is ahead of it: the head of the queue is looked at by others, too.
+            ahead = pool.run(int)
+            thing, in_context = Thing(), Thing()
+            references = [weakref.ref(thing), weakref.ref(in_context)]
+            token = variable.set(in_context)
+            future = pool.run(thing.method, thing, keyword=thing)
+            variable.reset(token)
+            del thing, in_context, token
+            future.cancel()
+            await turns()
+            with no_collector():
+                # The worker is busy: nobody else could have let go of it.
+                gone(*references)
+            references.append(weakref.ref(future))
+            del future
+            gone(*references)
+            gate.open()
+            await ahead
+
+
+@on_every_loop
+async def test_cancelled_calls_do_not_fill_the_queue() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            pool.submit(gate)
+            gate.await_begun()
+            kept = [pool.run(int, number) for number in range(3)]
+            references = []
+            for _ in range(1000):
+                future = pool.run(int)
+                references.append(weakref.ref(future))
+                future.cancel()
+            del future
+            await turns()
+            gone(*references)
+            assert sum(type(thing) is LoopCall for thing in gc.get_objects()) < 500
+            assert (pool.stats().queued, pool.stats().cancelled) == (3, 1000)
+            gate.open()
+            assert await asyncio.gather(*kept) == [0, 1, 2]
+
+
+@on_every_loop
+async def test_a_shutdown_that_cancels_tells_every_future_that_was_queued() -> None:
+    ran: list[int] = []
+
+    pool = AdaptiveExecutor(1)
+    with Gate() as gate:
+        running = pool.run(gate, "ran on")
+        gate.await_begun()
+        queued = [pool.run(ran.append, number) for number in range(5)]
+        task = asyncio.ensure_future(awaits(queued[-1]))
+        pool.shutdown(wait=False, cancel_futures=True)
+        for future in queued:
+            with pytest.raises(asyncio.CancelledError):
+                await future
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert pool.stats().cancelled == 5
+        gate.open()
+        assert await running == "ran on"
+    pool.shutdown()
+    assert ran == []
+
+
+@on_every_loop
+async def test_a_shutdown_waits_for_what_was_queued() -> None:
+    pool = AdaptiveExecutor(1)
+    futures = [pool.run(int, number) for number in range(100)]
+    pool.shutdown()
+    assert await asyncio.gather(*futures) == list(range(100))
+
+
+@on_every_loop
+async def test_a_task_that_is_cancelled_goes_on_with_another_call() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        with Gate() as gate:
+
+            async def work() -> int:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await pool.run(gate)
+                return int(await pool.run(int, 7))
+
+            task = asyncio.ensure_future(work())
+            await until(lambda: gate.peak == 1)
+            task.cancel()
+            assert await task == 7

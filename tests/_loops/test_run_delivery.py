@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
-from support.loops import Loops, Report, behind, each_loop, in_threads, turns, until  # noqa: F401  (a fixture)
+from support.loops import Loops, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._core.engine import DELIVERED_AT_ONCE
@@ -49,170 +49,156 @@ class Ticket:
         self.outcome.append(("abandoned", error))
 
 
-def test_futures_are_done_in_the_order_in_which_their_calls_were(loops: Loops) -> None:
-    async def main() -> None:
-        done: list[int] = []
-        async with AdaptiveExecutor(1) as pool:
-            futures = [pool.run(int, n) for n in range(1000)]
-            for number, future in enumerate(futures):
-                future.add_done_callback(lambda _, number=number: done.append(number))
-            await asyncio.wait(futures)
-        assert done == list(range(1000))
-
-    loops(main)
+@on_every_loop
+async def test_futures_are_done_in_the_order_in_which_their_calls_were() -> None:
+    done: list[int] = []
+    async with AdaptiveExecutor(1) as pool:
+        futures = [pool.run(int, n) for n in range(1000)]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: done.append(number))
+        await asyncio.wait(futures)
+    assert done == list(range(1000))
 
 
-def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done(loops: Loops) -> None:
+@on_every_loop
+async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> None:
     """Whoever looks at the future in the meantime finds it pending."""
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        count = 3 * DELIVERED_AT_ONCE
-        futures: list[asyncio.Future[int]] = []
-        seen: list[tuple[int, bool]] = []
+    loop = asyncio.get_running_loop()
+    count = 3 * DELIVERED_AT_ONCE
+    futures: list[asyncio.Future[int]] = []
+    seen: list[tuple[int, bool]] = []
 
-        def look(number: int) -> None:
-            seen.append((number, futures[number].done()))
+    def look(number: int) -> None:
+        seen.append((number, futures[number].done()))
 
-        def call(number: int) -> int:
-            loop.call_soon_threadsafe(look, number)
-            loop.call_soon_threadsafe(look, number)
-            return number
+    def call(number: int) -> int:
+        loop.call_soon_threadsafe(look, number)
+        loop.call_soon_threadsafe(look, number)
+        return number
 
-        async with AdaptiveExecutor(1) as pool:
-            for burst in ("while the loop is busy", "while the loop turns", "one by one"):
-                futures.clear()
-                seen.clear()
-                for number in range(count):
-                    futures.append(pool.run(call, number))
-                    if burst == "one by one":
-                        await futures[-1]
-                    elif burst == "while the loop turns" and number % 10 == 0:
-                        await asyncio.sleep(0)
-                if burst == "while the loop is busy":
-                    behind(pool)
-                assert await asyncio.gather(*futures) == list(range(count))
-                assert seen == [(number, False) for number in range(count) for _ in range(2)], burst
-
-    loops(main)
+    async with AdaptiveExecutor(1) as pool:
+        for burst in ("while the loop is busy", "while the loop turns", "one by one"):
+            futures.clear()
+            seen.clear()
+            for number in range(count):
+                futures.append(pool.run(call, number))
+                if burst == "one by one":
+                    await futures[-1]
+                elif burst == "while the loop turns" and number % 10 == 0:
+                    await asyncio.sleep(0)
+            if burst == "while the loop is busy":
+                behind(pool)
+            assert await asyncio.gather(*futures) == list(range(count))
+            assert seen == [(number, False) for number in range(count) for _ in range(2)], burst
 
 
-def test_what_a_call_gave_to_the_loop_runs_first_though_others_are_being_delivered(loops: Loops) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Any]] = []
-        seen: list[tuple[int, bool]] = []
+@on_every_loop
+async def test_what_a_call_gave_to_the_loop_runs_first_though_others_are_being_delivered() -> None:
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Any]] = []
+    seen: list[tuple[int, bool]] = []
 
-        def call(number: int, gate: Callable[[], Any]) -> None:
-            gate()
-            loop.call_soon_threadsafe(lambda: seen.append((number, futures[number].done())))
+    def call(number: int, gate: Callable[[], Any]) -> None:
+        gate()
+        loop.call_soon_threadsafe(lambda: seen.append((number, futures[number].done())))
 
-        async with AdaptiveExecutor(1) as pool:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+
+            def let_through() -> None:
+                gate.open()
+                behind(pool)
+
+            futures += [pool.run(call, number, int) for number in range(2)]
+            behind(pool)
+            # The first is about to be delivered. The third ends in between, before the second is.
+            futures.append(pool.run(call, 2, gate))
+            loop.call_soon(let_through)
+            await asyncio.gather(*futures)
+    assert seen == [(0, False), (1, False), (2, False)]
+
+
+@on_every_loop
+async def test_a_task_that_is_ready_to_await_does_not_overtake() -> None:
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+    futures: list[asyncio.Future[Any]] = []
+    ready = [loop.create_future() for _ in range(3)]
+
+    async def wait(number: int) -> None:
+        await ready[number]
+        await futures[number]
+        order.append(f"awaited {number}")
+
+    def call(number: int) -> None:
+        # Makes the task ready, and only then gives the loop what must come first.
+        loop.call_soon_threadsafe(ready[number].set_result, None)
+        loop.call_soon_threadsafe(loop.call_soon, int)
+        loop.call_soon_threadsafe(order.append, f"given by {number}")
+
+    async with AdaptiveExecutor(1) as pool:
+        tasks = [loop.create_task(wait(number)) for number in range(3)]
+        await turns()
+        futures.extend(pool.run(call, number) for number in range(3))
+        behind(pool)
+        await asyncio.gather(*tasks)
+    for number in range(3):
+        assert order.index(f"given by {number}") < order.index(f"awaited {number}")
+
+
+@on_every_loop
+async def test_other_callbacks_get_their_turn_while_many_results_are_delivered() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        futures = [pool.run(int) for _ in range(8 * DELIVERED_AT_ONCE)]
+        behind(pool)
+        done = [0]
+        while done[-1] < len(futures):
+            await asyncio.sleep(0)
+            done.append(sum(future.done() for future in futures))
+    steps = [after - before for before, after in itertools.pairwise(done)]
+    assert max(steps) <= DELIVERED_AT_ONCE
+    # No less than a slice at a time, either: the first, its successors, and what is left.
+    assert len([step for step in steps if step]) <= 10
+
+
+@on_every_loop
+async def test_a_call_that_ends_in_the_midst_of_a_delivery_is_delivered() -> None:
+    mailbox = mailbox_of(asyncio.get_running_loop())
+    async with AdaptiveExecutor(1) as pool:
+        for ahead in range(3):
             with Gate() as gate:
 
-                def let_through() -> None:
+                def let_through(gate: Gate = gate) -> None:
                     gate.open()
                     behind(pool)
 
-                futures += [pool.run(call, number, int) for number in range(2)]
+                tickets = [Ticket() for _ in range(ahead)] + [Ticket(let_through), Ticket()]
+                for ticket in tickets[:-1]:
+                    pool.offload(mailbox, ticket, None, int, (), None)
                 behind(pool)
-                # The first is about to be delivered. The third ends in between, before the second is.
-                futures.append(pool.run(call, 2, gate))
-                loop.call_soon(let_through)
-                await asyncio.gather(*futures)
-        assert seen == [(0, False), (1, False), (2, False)]
-
-    loops(main)
+                pool.offload(mailbox, tickets[-1], None, gate, (7,), None)
+                await until(lambda tickets=tickets: tickets[-1].done())
+                assert [ticket.outcome for ticket in tickets] == [[0]] * (ahead + 1) + [[7]]
 
 
-def test_a_task_that_is_ready_to_await_does_not_overtake(loops: Loops) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        order: list[str] = []
-        futures: list[asyncio.Future[Any]] = []
-        ready = [loop.create_future() for _ in range(3)]
+@on_every_loop
+async def test_an_error_in_a_delivery_does_not_stop_the_others(reports: Reports) -> None:
 
-        async def wait(number: int) -> None:
-            await ready[number]
-            await futures[number]
-            order.append(f"awaited {number}")
-
-        def call(number: int) -> None:
-            # Makes the task ready, and only then gives the loop what must come first.
-            loop.call_soon_threadsafe(ready[number].set_result, None)
-            loop.call_soon_threadsafe(loop.call_soon, int)
-            loop.call_soon_threadsafe(order.append, f"given by {number}")
-
-        async with AdaptiveExecutor(1) as pool:
-            tasks = [loop.create_task(wait(number)) for number in range(3)]
-            await turns()
-            futures.extend(pool.run(call, number) for number in range(3))
-            behind(pool)
-            await asyncio.gather(*tasks)
-        for number in range(3):
-            assert order.index(f"given by {number}") < order.index(f"awaited {number}")
-
-    loops(main)
-
-
-def test_other_callbacks_get_their_turn_while_many_results_are_delivered(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            futures = [pool.run(int) for _ in range(8 * DELIVERED_AT_ONCE)]
-            behind(pool)
-            done = [0]
-            while done[-1] < len(futures):
-                await asyncio.sleep(0)
-                done.append(sum(future.done() for future in futures))
-        steps = [after - before for before, after in itertools.pairwise(done)]
-        assert max(steps) <= DELIVERED_AT_ONCE
-        # No less than a slice at a time, either: the first, its successors, and what is left.
-        assert len([step for step in steps if step]) <= 10
-
-    loops(main)
-
-
-def test_a_call_that_ends_in_the_midst_of_a_delivery_is_delivered(loops: Loops) -> None:
-    async def main() -> None:
-        mailbox = mailbox_of(asyncio.get_running_loop())
-        async with AdaptiveExecutor(1) as pool:
-            for ahead in range(3):
-                with Gate() as gate:
-
-                    def let_through(gate: Gate = gate) -> None:
-                        gate.open()
-                        behind(pool)
-
-                    tickets = [Ticket() for _ in range(ahead)] + [Ticket(let_through), Ticket()]
-                    for ticket in tickets[:-1]:
-                        pool.offload(mailbox, ticket, None, int, (), None)
-                    behind(pool)
-                    pool.offload(mailbox, tickets[-1], None, gate, (7,), None)
-                    await until(lambda tickets=tickets: tickets[-1].done())
-                    assert [ticket.outcome for ticket in tickets] == [[0]] * (ahead + 1) + [[7]]
-
-    loops(main)
-
-
-def test_an_error_in_a_delivery_does_not_stop_the_others(loops: Loops) -> None:
-    reports: list[Report] = []
-
-    async def main() -> None:
-        mailbox = mailbox_of(asyncio.get_running_loop())
-        async with AdaptiveExecutor(1) as pool:
-            tickets = [Ticket(lambda: fail(Boom())) for _ in range(5)]
-            for ticket in tickets:
-                pool.offload(mailbox, ticket, None, int, (), None)
-            futures = [pool.run(int, number) for number in range(5)]
-            behind(pool)
-            assert await asyncio.gather(*futures) == list(range(5))
-            assert [ticket.outcome for ticket in tickets] == [[0]] * 5
-
-    loops(main, reports)
-    assert [type(report["exception"]) for report in reports] == [Boom] * 5
+    mailbox = mailbox_of(asyncio.get_running_loop())
+    async with AdaptiveExecutor(1) as pool:
+        tickets = [Ticket(lambda: fail(Boom())) for _ in range(5)]
+        for ticket in tickets:
+            pool.offload(mailbox, ticket, None, int, (), None)
+        futures = [pool.run(int, number) for number in range(5)]
+        behind(pool)
+        assert await asyncio.gather(*futures) == list(range(5))
+        assert [ticket.outcome for ticket in tickets] == [[0]] * 5
+    assert [type(report["exception"]) for report in await reports.all()] == [Boom] * 5
 
 
 def test_a_loop_that_is_stopped_and_goes_on(loops: Loops) -> None:
+    """The loop that stops cannot be the one that runs the test."""
     loop = loops.new()
     try:
         with AdaptiveExecutor(1) as pool:
@@ -236,6 +222,7 @@ def test_a_loop_that_is_stopped_and_goes_on(loops: Loops) -> None:
 
 @pytest.mark.parametrize("when", ["running", "finished"])
 def test_a_loop_that_is_closed_meanwhile(loops: Loops, caplog: pytest.LogCaptureFixture, when: str) -> None:
+    """The loop that is closed cannot be the one that runs the test."""
     results: list[weakref.ref[Any]] = []
 
     def call() -> Thing:
@@ -282,6 +269,7 @@ def test_a_loop_that_is_closed_meanwhile(loops: Loops, caplog: pytest.LogCapture
 
 
 def test_a_loop_is_freed_while_the_pool_lives_on(loops: Loops) -> None:
+    """The loop that is freed cannot be the one that runs the test."""
     with AdaptiveExecutor(2) as pool:
 
         async def main() -> weakref.ref[Any]:
@@ -293,89 +281,78 @@ def test_a_loop_is_freed_while_the_pool_lives_on(loops: Loops) -> None:
         gone(reference, pool=pool)
 
 
-def test_a_pool_is_freed_while_the_loop_lives_on(loops: Loops) -> None:
-    async def main() -> None:
-        pool = AdaptiveExecutor(1)
-        assert await pool.run(int) == 0
-        reference = weakref.ref(pool)
-        pool.shutdown()
-        del pool
-        gc.collect()
-        eventually(lambda: reference() is None)
-
-    loops(main)
+@on_every_loop
+async def test_a_pool_is_freed_while_the_loop_lives_on() -> None:
+    pool = AdaptiveExecutor(1)
+    assert await pool.run(int) == 0
+    reference = weakref.ref(pool)
+    pool.shutdown()
+    del pool
+    gc.collect()
+    eventually(lambda: reference() is None)
 
 
+@on_every_loop
 @pytest.mark.parametrize("how", ["returns", "raises"])
-def test_nothing_is_kept_once_the_result_is_delivered(loops: Loops, how: str) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
+async def test_nothing_is_kept_once_the_result_is_delivered(how: str) -> None:
+    async with AdaptiveExecutor(1) as pool:
 
-            async def use() -> list[weakref.ref[Any]]:
-                owner, argument, keyword, result = Thing(), Thing(), Thing(), Thing()
-                error = Boom()
+        async def use() -> list[weakref.ref[Any]]:
+            owner, argument, keyword, result = Thing(), Thing(), Thing(), Thing()
+            error = Boom()
 
-                def call(*args: Any, **kwargs: Any) -> Any:
-                    assert owner is not None
-                    if how == "raises":
-                        raise error
-                    return result
+            def call(*args: Any, **kwargs: Any) -> Any:
+                assert owner is not None
+                if how == "raises":
+                    raise error
+                return result
 
-                references = [weakref.ref(thing) for thing in (owner, argument, keyword, result, error, call)]
-                future = pool.run(call, argument, keyword=keyword)
-                references.append(weakref.ref(future))
-                try:
-                    await future
-                except Boom:
-                    error.__traceback__ = None
-                return references
+            references = [weakref.ref(thing) for thing in (owner, argument, keyword, result, error, call)]
+            future = pool.run(call, argument, keyword=keyword)
+            references.append(weakref.ref(future))
+            try:
+                await future
+            except Boom:
+                error.__traceback__ = None
+            return references
 
-            with no_collector():
-                references = await use()
-                await turns()
-                gone(*references, pool=pool)
-
-    loops(main)
+        with no_collector():
+            references = await use()
+            await turns()
+            gone(*references, pool=pool)
 
 
-def test_a_future_that_is_kept_does_not_keep_the_call(loops: Loops) -> None:
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            thing = Thing()
-            reference = weakref.ref(thing)
-            token = variable.set(thing)  # type: ignore[arg-type]
-            future = pool.run(thing.method, thing)
-            variable.reset(token)
-            del thing, token
-            assert await future == 1
-            with no_collector():
-                gone(reference, pool=pool)
-            assert future.result() == 1
-
-    loops(main)
+@on_every_loop
+async def test_a_future_that_is_kept_does_not_keep_the_call() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        thing = Thing()
+        reference = weakref.ref(thing)
+        token = variable.set(thing)  # type: ignore[arg-type]
+        future = pool.run(thing.method, thing)
+        variable.reset(token)
+        del thing, token
+        assert await future == 1
+        with no_collector():
+            gone(reference, pool=pool)
+        assert future.result() == 1
 
 
-def test_an_error_that_nobody_asks_for_is_reported_once(loops: Loops) -> None:
-    reports: list[Report] = []
+@on_every_loop
+async def test_an_error_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
 
-    async def main() -> None:
-        async with AdaptiveExecutor(1) as pool:
-            pool.run(fail, Boom("dropped"))
-            pool.run(int)
-            await pool.run(int)
-
-    loops(main, reports)
-    assert [repr(report["exception"]) for report in reports] == ["Boom('dropped')"]
+    async with AdaptiveExecutor(1) as pool:
+        pool.run(fail, Boom("dropped"))
+        pool.run(int)
+        await pool.run(int)
+    assert [repr(report["exception"]) for report in await reports.all()] == ["Boom('dropped')"]
 
 
-def test_a_future_nobody_keeps_is_done_all_the_same(loops: Loops) -> None:
-    async def main() -> None:
-        done: list[int] = []
-        async with AdaptiveExecutor(1) as pool:
-            with Gate() as gate:
-                pool.run(gate, 1).add_done_callback(lambda future: done.append(future.result()))
-                gc.collect()
-                gate.open()
-                await until(lambda: done == [1])
-
-    loops(main)
+@on_every_loop
+async def test_a_future_nobody_keeps_is_done_all_the_same() -> None:
+    done: list[int] = []
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            pool.run(gate, 1).add_done_callback(lambda future: done.append(future.result()))
+            gc.collect()
+            gate.open()
+            await until(lambda: done == [1])

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies
 from support.common import Boom, Gate
-from support.loops import Loops, Report, each_loop, until  # noqa: F401  (a fixture)
+from support.loops import Loops, Report, until
 
 from ebbpool import AdaptiveExecutor
 
@@ -81,10 +81,14 @@ class Model:
 def test_tasks_cancelled_at_any_of_their_calls(
     loops: Loops, data: strategies.DataObject, workers: int, max_queue: int | None
 ) -> None:
-    """Start tasks, cancel them, let calls end, in any order: a model knows what runs, and what is reported."""
+    """Start tasks, cancel them, let calls end, in any order: a model knows what runs, and what is reported.
+
+    Each example has a loop of its own: pytest-asyncio would run all on one, where one may be in the way of the next.
+    """
     reports: list[Report] = []
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, report: reports.append(report))
         model = Model(workers)
         ran: set[tuple[int, int]] = set()
         submitted: list[tuple[int, int]] = []
@@ -165,6 +169,6 @@ def test_tasks_cancelled_at_any_of_their_calls(
             assert outcome == actor.outcome
         assert ran == model.ran
 
-    loops(main, reports)
+    loops(main)
     wanted = [report for report in reports if type(report["exception"]) is Boom]
     assert wanted == reports

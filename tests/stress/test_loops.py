@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import itertools
 import logging
 import random
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from stress_harness import LONG_ENOUGH, PATIENCE, SEED, BoomError, Crew, Ledger, add_up, bounded, bring, rounds, stuck
-from support.loops import KINDS, Loops, Report, each_loop  # noqa: F401  (a fixture)
+from support.loops import FACTORIES, Loops, Report, each_loop, why_lacking  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, Lane, QueueFull
 
@@ -43,12 +42,7 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def kinds() -> list[str]:
     """Return the kinds of event loops that there are here."""
-    missing = set()
-    if importlib.util.find_spec("uvloop") is None:
-        missing.add("uvloop")
-    if not hasattr(asyncio, "eager_task_factory"):
-        missing.add("eager")
-    return [kind for kind in KINDS if kind not in missing]
+    return [kind for kind in FACTORIES if not why_lacking(kind)]
 
 
 class Call:
@@ -230,7 +224,7 @@ class Storm:
                 await asyncio.sleep(0.001)
             await caller.settle()
 
-        with asyncio.Runner(loop_factory=Loops(kind).new) as runner:
+        with asyncio.Runner(loop_factory=FACTORIES[kind]) as runner:
             runner.run(main())
 
     def submitter(self, rng: random.Random) -> bool:

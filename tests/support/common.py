@@ -249,6 +249,13 @@ def collected(*references: weakref.ref[Any]) -> None:
         eventually(lambda: freed(reference), f"{reference} is collected")  # noqa: B023  (used at once)
 
 
+def forget_the_past() -> None:
+    """Take all that is alive now out of the garbage collector's sight, where it can be told so."""
+    if hasattr(gc, "freeze"):
+        gc.collect()
+        gc.freeze()
+
+
 def wait_for_idle(pool: Any) -> None:
     """Wait until `pool` has nothing queued and nothing running."""
     if not COUNTS_REFERENCES and not pool.wait_idle(0.2):

@@ -1,4 +1,9 @@
-"""The event loops on which tests of the asyncio side run, each as a parameter of one fixture."""
+"""The event loops on which tests of the asyncio side run, and what their tests share.
+
+pytest-asyncio runs an `async def` test that is marked `on_every_loop` on each of them. The fixture `loops` is for what
+it has no way for: several loops in one test, a loop in a thread of its own, and what is to be seen only once a loop has
+ended or is closed.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,75 @@ from typing import Any
 
 import pytest
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, aio
 from support.common import TIMEOUT, collect_at
 
-KINDS = ("asyncio", "uvloop", "eager", "debug")
-"""The standard loop, uvloop, the standard loop with eager tasks (Python 3.12 and later), and in debug mode."""
-
 Report = dict[str, Any]
+
+
+def new_uvloop() -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    return loop
+
+
+def new_eager_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  (not on Python 3.11)
+    return loop
+
+
+def new_debug_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    # pytest-asyncio sets the mode of each loop it is given as its own option says.
+    vars(loop)["set_debug"] = lambda enabled: None
+    return loop
+
+
+FACTORIES: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": new_uvloop,
+    "eager": new_eager_loop,
+    "debug": new_debug_loop,
+    "ebbpool": aio.new_event_loop,
+    "ebbpool-uvloop": aio.new_uvloop,
+}
+OURS = ("ebbpool", "ebbpool-uvloop")
+"""The loops with the short way to a pool."""
+
+on_every_loop = pytest.mark.asyncio(loop_factories=list(FACTORIES))
+on_our_loops = pytest.mark.asyncio(loop_factories=OURS)
+
+
+def why_lacking(kind: str) -> str:
+    """Return why there are no loops of this kind here; nothing if there are."""
+    if kind.endswith("uvloop"):
+        try:
+            importlib.import_module("uvloop")
+        except ImportError as error:
+            return f"uvloop cannot be imported here: {error}"
+    if kind == "eager" and not hasattr(asyncio, "eager_task_factory"):
+        return "this Python has no eager tasks"
+    return ""
+
+
+class Reports:
+    """What a loop's exception handler was told. A test takes what it expects; what is left when it ends fails it."""
+
+    def __init__(self) -> None:
+        self._heard: list[Report] = []
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, report: Report) -> None:
+        self._heard.append(report)
+
+    async def all(self) -> list[Report]:
+        """Wait until no other task is left; take and return all that was reported."""
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "no task is left")
+        # An error that nobody retrieved is reported when its future is freed.
+        gc.collect()
+        await asyncio.sleep(0)
+        heard, self._heard = self._heard, []
+        return heard
 
 
 class Loops:
@@ -25,54 +92,29 @@ class Loops:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.new = FACTORIES[kind]
 
-    def new(self) -> asyncio.AbstractEventLoop:
-        """Make a loop of this kind."""
-        if self.kind == "uvloop":
-            loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-        else:
-            loop = asyncio.new_event_loop()
-        if self.kind == "eager":
-            loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  (not on Python 3.11)
-        loop.set_debug(self.kind == "debug")
-        return loop
-
-    def __call__(self, main: Callable[[], Awaitable[Any]], reports: list[Report] | None = None) -> Any:
-        """Run `main` on a fresh loop, within bounds; it must leave no task behind.
-
-        What is reported to the loop's exception handler goes to `reports`, and fails the test where there is none.
-        """
-        unexpected: list[Report] = []
+    def __call__(self, main: Callable[[], Awaitable[Any]]) -> Any:
+        """Run `main` on a fresh loop, within bounds; it must leave no task behind, and no report."""
 
         async def bounded() -> Any:
-            loop = asyncio.get_running_loop()
-            heard = unexpected if reports is None else reports
-            loop.set_exception_handler(lambda loop, report: heard.append(report))
+            reports = Reports()
+            asyncio.get_running_loop().set_exception_handler(reports)
             result = await asyncio.wait_for(main(), 3 * TIMEOUT)
-            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "no task is left")
-            # An error that nobody retrieved is reported when its future is freed.
-            gc.collect()
-            await asyncio.sleep(0)
+            left = await reports.all()
+            assert not left, left
             return result
 
         with asyncio.Runner(loop_factory=self.new) as runner:
-            result = runner.run(bounded())
-        assert not unexpected, unexpected
-        return result
+            return runner.run(bounded())
 
 
-@pytest.fixture(name="loops", params=KINDS)
+@pytest.fixture(name="loops", params=FACTORIES)
 def each_loop(request: pytest.FixtureRequest) -> Loops:
     """Loops of each kind in turn."""
-    kind = request.param
-    if kind == "eager" and not hasattr(asyncio, "eager_task_factory"):
-        pytest.skip("this Python has no eager tasks")
-    if kind == "uvloop":
-        try:
-            importlib.import_module("uvloop")
-        except ImportError as error:
-            pytest.skip(f"uvloop cannot be imported here: {error}")
-    return Loops(kind)
+    if why := why_lacking(request.param):
+        pytest.skip(why)
+    return Loops(request.param)
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
