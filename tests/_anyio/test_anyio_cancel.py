@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -18,334 +15,276 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Way, run_on, until, way
+from support.anyio import Way, on_asyncio, until
 from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-on_asyncio = pytest.mark.parametrize("loop", ASYNCIO)
-
-
-@pytest.fixture(params=[*ASYNCIO, *TRIO])
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["direct", "installed", "stock"])
-def any_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
-
-
-@pytest.fixture(params=["direct", "installed"])
-def narrow_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """One worker, so that a second call is queued."""
-    with way(request.param, max_workers=1) as given:
-        yield given
 
 
 def failing() -> None:
     raise Boom("on purpose")
 
 
-def test_a_running_call_is_shielded(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_a_running_call_is_shielded(any_way: Way) -> None:
     results: list[str] = []
 
-    async def main() -> None:
-        async def call() -> None:
-            results.append(await any_way.run_sync(gate, "kept"))
-            await anyio.lowlevel.checkpoint()
-            results.append("never")
+    async def call() -> None:
+        results.append(await any_way.run_sync(gate, "kept"))
+        await anyio.lowlevel.checkpoint()
+        results.append("never")
 
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    for _ in range(5):
-                        await anyio.lowlevel.checkpoint()
-                    assert results == []
-                    gate.open()
-
-    run_on(loop, main)
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+                assert results == []
+                gate.open()
     assert results == ["kept"]
 
 
-def test_a_shielded_call_may_fail(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-
-            def fail() -> None:
-                gate()
-                failing()
-
-            async def call() -> None:
-                with pytest.raises(Boom):
-                    await any_way.run_sync(fail)
-                failed.append(True)
-
-            failed: list[bool] = []
-            async with anyio.create_task_group() as group:
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-                gate.open()
-            assert failed == [True]
-
-    run_on(loop, main)
-
-
-def test_a_deadline_that_passes_while_the_call_runs(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-
-            async def open_later() -> None:
-                await until(lambda: scope.cancel_called)
-                gate.open()
-
-            async with anyio.create_task_group() as group:
-                with anyio.CancelScope(deadline=anyio.current_time() + 0.02) as scope:
-                    group.start_soon(open_later)
-                    assert await any_way.run_sync(gate, 7) == 7
-                    await anyio.sleep(60)
-                assert scope.cancelled_caught
-
-    run_on(loop, main)
-
-
-def test_an_abandoned_call_runs_on_and_its_outcome_is_dropped(loop: str, any_way: Way) -> None:
-    complaints: list[Any] = []
-    finished = threading.Event()
-
-    async def main() -> None:
-        if loop != "trio":
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+@pytest.mark.anyio
+async def test_a_shielded_call_may_fail(any_way: Way) -> None:
+    with Gate() as gate:
 
         def fail() -> None:
-            try:
-                gate()
-                failing()
-            finally:
-                finished.set()
+            gate()
+            failing()
 
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
+        async def call() -> None:
+            with pytest.raises(Boom):
+                await any_way.run_sync(fail)
+            failed.append(True)
 
-                async def call() -> None:
-                    await any_way.run_sync(fail, abandon_on_cancel=True)
-
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-            assert not finished.is_set()
+        failed: list[bool] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
             gate.open()
-            eventually(finished.is_set)
-            wait_for_idle(any_way.pool)
-            for _ in range(10):
-                await anyio.lowlevel.checkpoint()
-            assert await any_way.run_sync(abs, -1) == 1
-
-    run_on(loop, main)
-    gc.collect()
-    assert complaints == []
+        assert failed == [True]
 
 
+@pytest.mark.anyio
+async def test_a_deadline_that_passes_while_the_call_runs(any_way: Way) -> None:
+    with Gate() as gate:
+
+        async def open_later() -> None:
+            await until(lambda: scope.cancel_called)
+            gate.open()
+
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope(deadline=anyio.current_time() + 0.02) as scope:
+                group.start_soon(open_later)
+                assert await any_way.run_sync(gate, 7) == 7
+                await anyio.sleep(60)
+            assert scope.cancelled_caught
+
+
+@pytest.mark.anyio
+async def test_an_abandoned_call_runs_on_and_its_outcome_is_dropped(any_way: Way) -> None:
+    """A loop that is told of the outcome fails the test; see `watched_loop`."""
+    finished = threading.Event()
+
+    def fail() -> None:
+        try:
+            gate()
+            failing()
+        finally:
+            finished.set()
+
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+
+            async def call() -> None:
+                await any_way.run_sync(fail, abandon_on_cancel=True)
+
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
+        assert not finished.is_set()
+        gate.open()
+        eventually(finished.is_set)
+        wait_for_idle(any_way.pool)
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert await any_way.run_sync(abs, -1) == 1
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("abandon", [False, True])
-def test_a_cancelled_task_takes_its_queued_call_off_the_queue(loop: str, narrow_way: Way, abandon: bool) -> None:
+async def test_a_cancelled_task_takes_its_queued_call_off_the_queue(
+    anyio_backend_name: str, narrow_way: Way, abandon: bool
+) -> None:
     """As with stock anyio, where what has not begun waits for a token and can be cancelled."""
     calls: list[int] = []
     pool = narrow_way.pool
 
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as outer:
-                outer.start_soon(narrow_way.run_sync, gate)
+    with Gate() as gate:
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(narrow_way.run_sync, gate)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            async with anyio.create_task_group() as group:
+
+                async def call() -> None:
+                    await narrow_way.run_sync(calls.append, 1, abandon_on_cancel=abandon)
+
+                group.start_soon(call)
+                group.start_soon(call)
                 await wait_all_tasks_blocked()
-                gate.await_begun()
-                async with anyio.create_task_group() as group:
-
-                    async def call() -> None:
-                        await narrow_way.run_sync(calls.append, 1, abandon_on_cancel=abandon)
-
-                    group.start_soon(call)
-                    group.start_soon(call)
-                    await wait_all_tasks_blocked()
-                    assert pool.stats().queued == 2
-                    group.cancel_scope.cancel()
-                assert pool.stats().queued == 0
-                assert pool.stats().cancelled == 2
-                gate.open()
-            if loop != "trio":
-                task = asyncio.current_task()
-                assert task is not None and task.cancelling() == 0
-
-    run_on(loop, main)
+                assert pool.stats().queued == 2
+                group.cancel_scope.cancel()
+            assert pool.stats().queued == 0
+            assert pool.stats().cancelled == 2
+            gate.open()
+        if anyio_backend_name != "trio":
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
     wait_for_idle(pool)
     assert calls == []
 
 
-def test_a_queued_call_inside_of_a_shield_is_kept(loop: str, narrow_way: Way) -> None:
+@pytest.mark.anyio
+async def test_a_queued_call_inside_of_a_shield_is_kept(narrow_way: Way) -> None:
     calls: list[int] = []
 
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
-                group.start_soon(narrow_way.run_sync, gate)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+            group.start_soon(narrow_way.run_sync, gate)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
 
-                async def call() -> None:
-                    with anyio.CancelScope(shield=True):
-                        await narrow_way.run_sync(calls.append, 1)
-
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                group.cancel_scope.cancel()
+            async def call() -> None:
                 with anyio.CancelScope(shield=True):
-                    for _ in range(5):
-                        await anyio.lowlevel.checkpoint()
-                    assert narrow_way.pool.stats().queued == 1
-                    gate.open()
+                    await narrow_way.run_sync(calls.append, 1)
 
-    run_on(loop, main)
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+                assert narrow_way.pool.stats().queued == 1
+                gate.open()
     assert calls == [1]
 
 
 @on_asyncio
 @pytest.mark.parametrize("scoped", [False, True])
-def test_a_native_cancel_leaves_a_running_call_behind(loop: str, any_way: Way, scoped: bool) -> None:
-    async def main() -> None:
-        async def call() -> None:
-            if not scoped:
-                await any_way.run_sync(gate)
-                return
-            with anyio.CancelScope():
-                await any_way.run_sync(gate)
+async def test_a_native_cancel_leaves_a_running_call_behind(any_way: Way, scoped: bool) -> None:
+    async def call() -> None:
+        if not scoped:
+            await any_way.run_sync(gate)
+            return
+        with anyio.CancelScope():
+            await any_way.run_sync(gate)
 
-        with Gate() as gate:
-            task = asyncio.ensure_future(call())
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-            task.cancel("native")
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert task.cancelled()
-            gate.open()
-
-    run_on(loop, main)
+    with Gate() as gate:
+        task = asyncio.ensure_future(call())
+        await wait_all_tasks_blocked()
+        gate.await_begun()
+        task.cancel("native")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        gate.open()
 
 
 @on_asyncio
 @pytest.mark.parametrize("scoped", [False, True])
-def test_a_native_cancel_takes_a_queued_call_off_the_queue(loop: str, narrow_way: Way, scoped: bool) -> None:
+async def test_a_native_cancel_takes_a_queued_call_off_the_queue(narrow_way: Way, scoped: bool) -> None:
     calls: list[int] = []
     pool = narrow_way.pool
 
-    async def main() -> None:
-        async def call() -> None:
-            if not scoped:
-                await narrow_way.run_sync(calls.append, 1)
-                return
-            with anyio.CancelScope():
-                await narrow_way.run_sync(calls.append, 1)
+    async def call() -> None:
+        if not scoped:
+            await narrow_way.run_sync(calls.append, 1)
+            return
+        with anyio.CancelScope():
+            await narrow_way.run_sync(calls.append, 1)
 
-        with Gate() as gate:
-            first = asyncio.ensure_future(narrow_way.run_sync(gate))
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-            task = asyncio.ensure_future(call())
-            await wait_all_tasks_blocked()
-            assert pool.stats().queued == 1
-            task.cancel()
-            assert pool.stats().queued == 0
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            gate.open()
-            await first
-
-    run_on(loop, main)
+    with Gate() as gate:
+        first = asyncio.ensure_future(narrow_way.run_sync(gate))
+        await wait_all_tasks_blocked()
+        gate.await_begun()
+        task = asyncio.ensure_future(call())
+        await wait_all_tasks_blocked()
+        assert pool.stats().queued == 1
+        task.cancel()
+        assert pool.stats().queued == 0
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.open()
+        await first
     assert calls == []
 
 
 @on_asyncio
 @pytest.mark.parametrize("pause", [0, 3])
-def test_a_native_cancel_goes_through_the_shield(loop: str, any_way: Way, pause: int) -> None:
-    """Even in the same turn of the loop as anyio's, which asyncio folds into one error."""
+async def test_a_native_cancel_goes_through_the_shield(any_way: Way, pause: int) -> None:
+    """Even in the same turn of the loop as anyio's, which asyncio folds into one error; see `watched_loop`, too."""
+    scopes: list[anyio.CancelScope] = []
 
-    complaints: list[Any] = []
+    async def call() -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await any_way.run_sync(gate)
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        scopes: list[anyio.CancelScope] = []
-
-        async def call() -> None:
-            with anyio.CancelScope() as scope:
-                scopes.append(scope)
-                await any_way.run_sync(gate)
-
-        with Gate() as gate:
-            task = asyncio.ensure_future(call())
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-            scopes[0].cancel()
-            for _ in range(pause):
-                await asyncio.sleep(0)
-            assert not task.done()
-            task.cancel("native")
-            await asyncio.wait([task], timeout=TIMEOUT)
-            assert task.done()
-            gate.open()
-            wait_for_idle(any_way.pool)
-            for _ in range(5):
-                await anyio.lowlevel.checkpoint()
-
-    run_on(loop, main)
-    assert complaints == []
+    with Gate() as gate:
+        task = asyncio.ensure_future(call())
+        await wait_all_tasks_blocked()
+        gate.await_begun()
+        scopes[0].cancel()
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel("native")
+        await asyncio.wait([task], timeout=TIMEOUT)
+        assert task.done()
+        gate.open()
+        wait_for_idle(any_way.pool)
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
 
 
 @on_asyncio
 @pytest.mark.parametrize("abandon", [False, True])
-def test_a_scope_leaves_no_request_behind(loop: str, any_way: Way, abandon: bool) -> None:
-    async def main() -> None:
+async def test_a_scope_leaves_no_request_behind(any_way: Way, abandon: bool) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with Gate() as gate:
+        with anyio.CancelScope() as scope:
+            asyncio.get_running_loop().call_later(0.01, scope.cancel)
+            asyncio.get_running_loop().call_later(0.02, gate.open)
+            await any_way.run_sync(gate, abandon_on_cancel=abandon)
+            await anyio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+    assert task.cancelling() == 0
+
+
+@on_asyncio
+async def test_a_timeout_of_asyncio(any_way: Way) -> None:
+    with Gate() as gate:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await any_way.run_sync(gate)
+        gate.open()
         task = asyncio.current_task()
-        assert task is not None
-        with Gate() as gate:
-            with anyio.CancelScope() as scope:
-                asyncio.get_running_loop().call_later(0.01, scope.cancel)
-                asyncio.get_running_loop().call_later(0.02, gate.open)
-                await any_way.run_sync(gate, abandon_on_cancel=abandon)
-                await anyio.lowlevel.checkpoint()
-            assert scope.cancelled_caught
-        assert task.cancelling() == 0
-
-    run_on(loop, main)
+        assert task is not None and task.cancelling() == 0
 
 
 @on_asyncio
-def test_a_timeout_of_asyncio(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await any_way.run_sync(gate)
-            gate.open()
-            task = asyncio.current_task()
-            assert task is not None and task.cancelling() == 0
-
-    run_on(loop, main)
-
-
-@on_asyncio
-def test_a_task_group_of_asyncio(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with pytest.raises(ExceptionGroup) as caught, Gate() as gate:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(any_way.run_sync(gate))
-                group.create_task(any_way.run_sync(failing))
-        assert caught.group_contains(Boom)
-
-    run_on(loop, main)
+async def test_a_task_group_of_asyncio(any_way: Way) -> None:
+    with pytest.raises(ExceptionGroup) as caught, Gate() as gate:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(any_way.run_sync(gate))
+            group.create_task(any_way.run_sync(failing))
+    assert caught.group_contains(Boom)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -14,30 +14,10 @@ import anyio.lowlevel
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio._core._eventloop import threadlocals
-from support.anyio import ASYNCIO, TRIO, Way, leave_behind, run_on, until, way
+from support.anyio import Backend, Way, leave_behind, on_asyncio, on_trio, run_on, until
 from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-on_asyncio = pytest.mark.parametrize("loop", ASYNCIO)
-on_trio = pytest.mark.parametrize("loop", TRIO)
-
-
-@pytest.fixture(params=[*ASYNCIO, *TRIO])
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["direct", "installed", "stock"])
-def any_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
-
-
-@pytest.fixture(params=["direct", "installed"])
-def our_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
 
 
 abandoning = pytest.mark.parametrize("abandon", [False, True])
@@ -54,38 +34,31 @@ async def fail() -> None:
     raise Boom("in the loop")
 
 
+@pytest.mark.anyio
 @abandoning
 @scoping
-def test_run(loop: str, any_way: Way, abandon: bool, scoped: bool) -> None:
+async def test_run(any_way: Way, abandon: bool, scoped: bool) -> None:
     def work() -> int:
         first = anyio.from_thread.run(add, 1, 2)
         return anyio.from_thread.run(add, first, 3)
 
-    async def main() -> int:
-        if not scoped:
-            return int(await any_way.run_sync(work, abandon_on_cancel=abandon))
-        with anyio.CancelScope():
-            return int(await any_way.run_sync(work, abandon_on_cancel=abandon))
-
-    assert run_on(loop, main) == 6
+    with anyio.CancelScope() if scoped else contextlib.nullcontext():
+        assert await any_way.run_sync(work, abandon_on_cancel=abandon) == 6
 
 
+@pytest.mark.anyio
 @abandoning
 @scoping
-def test_run_sync(loop: str, any_way: Way, abandon: bool, scoped: bool) -> None:
+async def test_run_sync(any_way: Way, abandon: bool, scoped: bool) -> None:
     def work() -> list[threading.Thread]:
         return [anyio.from_thread.run_sync(threading.current_thread) for _ in range(3)]
 
-    async def main() -> list[threading.Thread]:
-        if not scoped:
-            return list(await any_way.run_sync(work, abandon_on_cancel=abandon))
-        with anyio.CancelScope():
-            return list(await any_way.run_sync(work, abandon_on_cancel=abandon))
-
-    assert run_on(loop, main) == [threading.current_thread()] * 3
+    with anyio.CancelScope() if scoped else contextlib.nullcontext():
+        assert await any_way.run_sync(work, abandon_on_cancel=abandon) == [threading.current_thread()] * 3
 
 
-def test_errors_come_back_to_the_worker(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_errors_come_back_to_the_worker(any_way: Way) -> None:
     def work() -> str:
         with pytest.raises(Boom, match="in the loop"):
             anyio.from_thread.run(fail)
@@ -93,18 +66,17 @@ def test_errors_come_back_to_the_worker(loop: str, any_way: Way) -> None:
             anyio.from_thread.run_sync(divmod, 1, 0)
         return "caught"
 
-    assert run_on(loop, any_way.run_sync, work) == "caught"
+    assert await any_way.run_sync(work) == "caught"
 
 
-def test_errors_go_on_to_the_task(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with pytest.raises(Boom, match="in the loop"):
-            await any_way.run_sync(anyio.from_thread.run, fail)
-
-    run_on(loop, main)
+@pytest.mark.anyio
+async def test_errors_go_on_to_the_task(any_way: Way) -> None:
+    with pytest.raises(Boom, match="in the loop"):
+        await any_way.run_sync(anyio.from_thread.run, fail)
 
 
-def test_context_variables_of_the_call_are_seen_in_the_loop(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_context_variables_of_the_call_are_seen_in_the_loop(any_way: Way) -> None:
     async def look() -> str:
         await anyio.lowlevel.checkpoint()
         return variable.get()
@@ -113,124 +85,109 @@ def test_context_variables_of_the_call_are_seen_in_the_loop(loop: str, any_way: 
         variable.set("the call's")
         return anyio.from_thread.run(look), anyio.from_thread.run_sync(variable.get)
 
-    async def main() -> Any:
-        variable.set("the task's")
-        return await any_way.run_sync(work)
-
-    assert run_on(loop, main)[0] == "the call's"
+    variable.set("the task's")
+    assert (await any_way.run_sync(work))[0] == "the call's"
 
 
-def test_the_library_is_known_in_the_loop(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_the_library_is_known_in_the_loop(any_way: Way) -> None:
     def work() -> Any:
         return anyio.from_thread.run_sync(anyio.get_cancelled_exc_class)
 
-    async def main() -> None:
-        assert await any_way.run_sync(work) is anyio.get_cancelled_exc_class()
-
-    run_on(loop, main)
+    assert await any_way.run_sync(work) is anyio.get_cancelled_exc_class()
 
 
-def test_check_cancelled_passes_while_nothing_is_cancelled(loop: str, any_way: Way) -> None:
-    async def main() -> None:
+@pytest.mark.anyio
+async def test_check_cancelled_passes_while_nothing_is_cancelled(any_way: Way) -> None:
+    await any_way.run_sync(anyio.from_thread.check_cancelled)
+    with anyio.CancelScope():
         await any_way.run_sync(anyio.from_thread.check_cancelled)
-        with anyio.CancelScope():
-            await any_way.run_sync(anyio.from_thread.check_cancelled)
-            await any_way.run_sync(anyio.from_thread.check_cancelled, abandon_on_cancel=True)
-
-    run_on(loop, main)
+        await any_way.run_sync(anyio.from_thread.check_cancelled, abandon_on_cancel=True)
 
 
-def test_check_cancelled_raises_in_a_shielded_call(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_check_cancelled_raises_in_a_shielded_call(anyio_backend_name: str, any_way: Way) -> None:
     outcome: list[str] = []
 
-    async def main() -> None:
-        with Gate() as gate:
+    with Gate() as gate:
 
-            def work() -> None:
-                gate()
-                try:
-                    anyio.from_thread.check_cancelled()
-                except BaseException as error:
-                    outcome.append(type(error).__name__)
-                    raise
+        def work() -> None:
+            gate()
+            try:
+                anyio.from_thread.check_cancelled()
+            except BaseException as error:
+                outcome.append(type(error).__name__)
+                raise
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(any_way.run_sync, work)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-                gate.open()
-            assert group.cancel_scope.cancelled_caught or loop == "trio"
-
-    run_on(loop, main)
+        async with anyio.create_task_group() as group:
+            group.start_soon(any_way.run_sync, work)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
+            gate.open()
+        assert group.cancel_scope.cancelled_caught or anyio_backend_name == "trio"
     assert outcome in (["CancelledError"], ["Cancelled"])
 
 
-def test_check_cancelled_raises_in_an_abandoned_call(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_check_cancelled_raises_in_an_abandoned_call(any_way: Way) -> None:
     outcome: list[BaseException] = []
 
-    async def main() -> None:
-        with Gate() as gate:
+    with Gate() as gate:
 
-            def work() -> None:
-                gate()
-                try:
-                    anyio.from_thread.check_cancelled()
-                except BaseException as error:
-                    outcome.append(error)
-                    raise
+        def work() -> None:
+            gate()
+            try:
+                anyio.from_thread.check_cancelled()
+            except BaseException as error:
+                outcome.append(error)
+                raise
 
-            await leave_behind(any_way, gate, work)
-            gate.open()
-            await until(lambda: outcome)
-
-    run_on(loop, main)
+        await leave_behind(any_way, gate, work)
+        gate.open()
+        await until(lambda: outcome)
 
 
-def test_an_abandoned_call_still_has_its_way_back(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_an_abandoned_call_still_has_its_way_back(any_way: Way) -> None:
     outcome: list[int] = []
 
     def work() -> None:
         gate()
         outcome.append(anyio.from_thread.run_sync(abs, -1))
 
-    async def main() -> None:
+    with Gate() as gate:
         await leave_behind(any_way, gate, work)
         gate.open()
         await until(lambda: outcome)
-
-    with Gate() as gate:
-        run_on(loop, main)
     assert outcome == [1]
 
 
 @on_asyncio
-def test_check_cancelled_stops_at_a_shield(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        with Gate() as gate:
+async def test_check_cancelled_stops_at_a_shield(any_way: Way) -> None:
+    with Gate() as gate:
 
-            def work() -> None:
-                gate()
-                anyio.from_thread.check_cancelled()
+        def work() -> None:
+            gate()
+            anyio.from_thread.check_cancelled()
 
-            async def call() -> None:
-                with anyio.CancelScope(shield=True):
-                    await any_way.run_sync(work)
-                passed.append(True)
+        async def call() -> None:
+            with anyio.CancelScope(shield=True):
+                await any_way.run_sync(work)
+            passed.append(True)
 
-            passed: list[bool] = []
-            async with anyio.create_task_group() as group:
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-                gate.open()
-            assert passed == [True]
-
-    run_on(loop, main)
+        passed: list[bool] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
+            gate.open()
+        assert passed == [True]
 
 
-def test_a_coroutine_run_for_a_cancelled_task_is_cancelled(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_a_coroutine_run_for_a_cancelled_task_is_cancelled(any_way: Way) -> None:
     begun: list[bool] = []
     outcome: list[str] = []
 
@@ -242,80 +199,77 @@ def test_a_coroutine_run_for_a_cancelled_task_is_cancelled(loop: str, any_way: W
             outcome.append("cancelled")
             raise
 
-    async def main() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(any_way.run_sync, anyio.from_thread.run, wait)
-            await until(lambda: begun)
-            group.cancel_scope.cancel()
-
-    run_on(loop, main)
+    async with anyio.create_task_group() as group:
+        group.start_soon(any_way.run_sync, anyio.from_thread.run, wait)
+        await until(lambda: begun)
+        group.cancel_scope.cancel()
     assert outcome == ["cancelled"]
 
 
-def test_a_call_within_a_coroutine_within_a_call(loop: str, any_way: Way) -> None:
+@pytest.mark.anyio
+async def test_a_call_within_a_coroutine_within_a_call(any_way: Way) -> None:
     async def again() -> int:
         return int(await any_way.run_sync(abs, -8))
 
-    assert run_on(loop, any_way.run_sync, anyio.from_thread.run, again) == 8
+    assert await any_way.run_sync(anyio.from_thread.run, again) == 8
 
 
-def test_a_portal(any_way: Way, loop: str) -> None:
-    if loop not in ("asyncio", "trio"):
-        pytest.skip("the portal makes its own loop")
-    with anyio.from_thread.start_blocking_portal(loop) as portal:
+def test_a_portal(any_way: Way, anyio_backend: Backend) -> None:
+    """The portal runs a loop of its own, in a thread of its own."""
+    with anyio.from_thread.start_blocking_portal(*anyio_backend) as portal:
         assert portal.call(any_way.run_sync, anyio.from_thread.run, add, 1, 2) == 3
 
 
-def test_outside_of_a_call_there_is_no_way_back(loop: str, our_way: Way) -> None:
+@pytest.mark.anyio
+async def test_outside_of_a_call_there_is_no_way_back(our_way: Way) -> None:
     pool = our_way.pool
     pool.resize(max_workers=1)
-    run_on(loop, our_way.run_sync, anyio.from_thread.run, add, 1, 2)
+    await our_way.run_sync(anyio.from_thread.run, add, 1, 2)
     for call in (anyio.from_thread.check_cancelled, lambda: anyio.from_thread.run_sync(abs, -1)):
         with pytest.raises(RuntimeError):
-            pool.submit(call).result()
-    assert pool.submit(lambda: dict(vars(threadlocals))).result() == {}
+            pool.submit(call).result(TIMEOUT)
+    assert pool.submit(lambda: dict(vars(threadlocals))).result(TIMEOUT) == {}
     assert pool.stats().started == 1
 
 
-def test_a_failing_call_leaves_no_way_back(loop: str, our_way: Way) -> None:
+@pytest.mark.anyio
+async def test_a_failing_call_leaves_no_way_back(our_way: Way) -> None:
     def boom() -> None:
         raise Boom("on purpose")
 
-    async def main() -> None:
-        with pytest.raises(Boom):
-            await our_way.run_sync(boom)
-
     pool = our_way.pool
     pool.resize(max_workers=1)
-    run_on(loop, main)
+    with pytest.raises(Boom):
+        await our_way.run_sync(boom)
     with pytest.raises(RuntimeError):
-        pool.submit(anyio.from_thread.check_cancelled).result()
+        pool.submit(anyio.from_thread.check_cancelled).result(TIMEOUT)
     assert pool.stats().started == 1
 
 
 @on_trio
-def test_with_trio_its_own_ways_work(loop: str, any_way: Way) -> None:
+async def test_with_trio_its_own_ways_work(any_way: Way) -> None:
     trio = pytest.importorskip("trio")
 
     def work() -> tuple[int, int]:
         trio.from_thread.check_cancelled()
         return trio.from_thread.run(add, 1, 2), trio.from_thread.run_sync(abs, -4)
 
-    assert run_on(loop, any_way.run_sync, work) == (3, 4)
+    assert await any_way.run_sync(work) == (3, 4)
 
 
 @on_trio
-def test_with_trio_its_own_ways_end_with_the_call(loop: str, our_way: Way) -> None:
+async def test_with_trio_its_own_ways_end_with_the_call(our_way: Way) -> None:
     trio = pytest.importorskip("trio")
     our_way.pool.resize(max_workers=1)
-    run_on(loop, our_way.run_sync, abs, -1)
+    await our_way.run_sync(abs, -1)
     with pytest.raises(RuntimeError):
-        our_way.pool.submit(trio.from_thread.check_cancelled).result()
+        our_way.pool.submit(trio.from_thread.check_cancelled).result(TIMEOUT)
     with pytest.raises(RuntimeError):
-        our_way.pool.submit(trio.from_thread.run_sync, abs, -1).result()
+        our_way.pool.submit(trio.from_thread.run_sync, abs, -1).result(TIMEOUT)
 
 
-def test_the_loop_ends_before_an_abandoned_call_asks(loop: str, our_way: Way) -> None:
+def test_the_loop_ends_before_an_abandoned_call_asks(anyio_backend: Backend, our_way: Way) -> None:
+    """The loop that ends cannot be the one that runs the test."""
     outcome: list[BaseException] = []
 
     def work() -> None:
@@ -329,17 +283,12 @@ def test_the_loop_ends_before_an_abandoned_call_asks(loop: str, our_way: Way) ->
         await leave_behind(our_way, gate, work)
 
     with Gate() as gate:
-        run_on(loop, main)
+        run_on(anyio_backend, main)
         gate.open()
         eventually(lambda: outcome)
         wait_for_idle(our_way.pool)
 
 
 @on_asyncio
-def test_the_loop_of_the_call_is_found(loop: str, any_way: Way) -> None:
-    async def main() -> None:
-        assert (
-            await any_way.run_sync(anyio.from_thread.run_sync, asyncio.get_running_loop) is asyncio.get_running_loop()
-        )
-
-    run_on(loop, main)
+async def test_the_loop_of_the_call_is_found(any_way: Way) -> None:
+    assert await any_way.run_sync(anyio.from_thread.run_sync, asyncio.get_running_loop) is asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from anyio import to_thread, wait_all_tasks_blocked
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio._core import _eventloop
 from anyio.to_thread import run_sync as imported_before
-from support.anyio import ASYNCIO, TRIO, leave_soon, missing, run_on
+from support.anyio import missing
 from support.common import TIMEOUT, Background, Gate, output_of, run_script
 
 import ebbpool.anyio
@@ -27,14 +27,8 @@ from ebbpool.anyio import UnsupportedVersion, install, uninstall
 METHOD = "run_sync_in_worker_thread"
 
 
-@pytest.fixture(params=[*ASYNCIO, *TRIO])
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def pool() -> Iterator[AdaptiveExecutor]:
-    leave_soon()
     with AdaptiveExecutor(thread_name_prefix="ours") as executor:
         yield executor
 
@@ -56,42 +50,38 @@ def thread_name() -> str:
     return threading.current_thread().name
 
 
-def test_it_reaches_a_caller_that_imported_run_sync_before(loop: str, pool: AdaptiveExecutor) -> None:
-    assert not run_on(loop, imported_before, thread_name).startswith("ours")
+@pytest.mark.anyio
+async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveExecutor) -> None:
+    assert not (await imported_before(thread_name)).startswith("ours")
     with install(pool):
-        assert run_on(loop, imported_before, thread_name).startswith("ours")
-        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ours")
-    assert not run_on(loop, imported_before, thread_name).startswith("ours")
+        assert (await imported_before(thread_name)).startswith("ours")
+        assert (await to_thread.run_sync(thread_name)).startswith("ours")
+    assert not (await imported_before(thread_name)).startswith("ours")
 
 
-def test_it_reaches_files(loop: str, pool: AdaptiveExecutor, tmp_path: Path) -> None:
-    async def main() -> str:
+@pytest.mark.anyio
+async def test_it_reaches_files(pool: AdaptiveExecutor, tmp_path: Path) -> None:
+    with install(pool):
         path = anyio.Path(tmp_path / "file")
         await path.write_text("text")
         async with await anyio.open_file(path) as file:
-            return await file.read()
-
-    with install(pool):
-        assert run_on(loop, main) == "text"
+            assert await file.read() == "text"
     assert pool.stats().completed >= 3
 
 
-def test_run_sync_without_an_executor_uses_it(loop: str, pool: AdaptiveExecutor) -> None:
+@pytest.mark.anyio
+async def test_run_sync_without_an_executor_uses_it(pool: AdaptiveExecutor) -> None:
     with install(pool), AdaptiveExecutor(thread_name_prefix="other") as other:
-        assert run_on(loop, ebbpool.anyio.run_sync, thread_name).startswith("ours")
-
-        async def main() -> str:
-            return await ebbpool.anyio.run_sync(thread_name, executor=other)
-
-        assert run_on(loop, main).startswith("other")
+        assert (await ebbpool.anyio.run_sync(thread_name)).startswith("ours")
+        assert (await ebbpool.anyio.run_sync(thread_name, executor=other)).startswith("other")
 
 
-def test_without_an_executor_the_shared_one_is_installed(loop: str) -> None:
+@pytest.mark.anyio
+async def test_without_an_executor_the_shared_one_is_installed() -> None:
     with install() as installation:
-        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ebbpool-anyio")
-        installation.executor.shutdown()
-        assert run_on(loop, to_thread.run_sync, thread_name).startswith("ebbpool-anyio")
-        installation.executor.shutdown()
+        for _ in range(2):
+            assert (await to_thread.run_sync(thread_name)).startswith("ebbpool-anyio")
+            installation.executor.shutdown()
 
 
 def test_install_and_uninstall_as_functions(pool: AdaptiveExecutor) -> None:
@@ -121,7 +111,7 @@ def test_install_twice(pool: AdaptiveExecutor) -> None:
         for executor in (pool, other, None):
             with pytest.raises(RuntimeError, match=r"already installed: .*'ours'"):
                 install(executor)
-        assert run_on("asyncio", to_thread.run_sync, thread_name).startswith("ours")
+        assert anyio.run(to_thread.run_sync, thread_name).startswith("ours")
 
 
 def test_uninstall_without_install() -> None:
@@ -141,17 +131,18 @@ def test_somebody_else_has_replaced_it_since(pool: AdaptiveExecutor, monkeypatch
         other.setattr(AsyncIOBackend, METHOD, classmethod(lambda *args: None))
         with pytest.raises(RuntimeError, match=r"AsyncIOBackend\.run_sync_in_worker_thread has been replaced since"):
             uninstall()
-    assert run_on("asyncio", to_thread.run_sync, thread_name).startswith("ours")
+    assert anyio.run(to_thread.run_sync, thread_name).startswith("ours")
     assert repr(installation).startswith("<ebbpool.anyio.Installation of <AdaptiveExecutor 'ours'")
     uninstall()
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("keep", [False, True])
-def test_the_default_limiter(loop: str, pool: AdaptiveExecutor, keep: bool) -> None:
+async def test_the_default_limiter(pool: AdaptiveExecutor, keep: bool) -> None:
     tokens = 3
     gate = Gate()
 
-    async def main() -> None:
+    with gate, install(pool, keep_default_limiter=keep):
         limiter = to_thread.current_default_thread_limiter()
         assert limiter.total_tokens == 40
         limiter.total_tokens = tokens
@@ -164,58 +155,51 @@ def test_the_default_limiter(loop: str, pool: AdaptiveExecutor, keep: bool) -> N
             assert limiter.borrowed_tokens == (tokens if keep else 0)
             gate.open()
 
-    with gate, install(pool, keep_default_limiter=keep):
-        run_on(loop, main)
+
+@pytest.mark.anyio
+async def test_calls_under_way_end_where_they_began(pool: AdaptiveExecutor) -> None:
+    names: list[str] = []
+
+    def work(gate: Gate) -> str:
+        gate()
+        return thread_name()
+
+    async def call(gate: Gate) -> None:
+        names.append(await imported_before(work, gate))
+
+    with Gate() as first, Gate() as second:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, first)
+            await wait_all_tasks_blocked()
+            first.await_begun()
+            install(pool)
+            group.start_soon(call, second)
+            await wait_all_tasks_blocked()
+            second.await_begun()
+            uninstall()
+            first.open()
+            second.open()
+    assert sorted(name.startswith("ours") for name in names) == [False, True]
 
 
-def test_calls_under_way_end_where_they_began(loop: str, pool: AdaptiveExecutor) -> None:
-    async def main() -> None:
-        names: list[str] = []
-
-        def work(gate: Gate) -> str:
-            gate()
-            return thread_name()
-
-        async def call(gate: Gate) -> None:
-            names.append(await imported_before(work, gate))
-
-        with Gate() as first, Gate() as second:
-            async with anyio.create_task_group() as group:
-                group.start_soon(call, first)
+@pytest.mark.anyio
+async def test_the_pool_is_shut_down_while_installed(pool: AdaptiveExecutor) -> None:
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+            with install(pool):
+                group.start_soon(imported_before, gate)
                 await wait_all_tasks_blocked()
-                first.await_begun()
-                install(pool)
-                group.start_soon(call, second)
-                await wait_all_tasks_blocked()
-                second.await_begun()
-                uninstall()
-                first.open()
-                second.open()
-        assert sorted(name.startswith("ours") for name in names) == [False, True]
-
-    run_on(loop, main)
-
-
-def test_the_pool_is_shut_down_while_installed(loop: str, pool: AdaptiveExecutor) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
-                with install(pool):
-                    group.start_soon(imported_before, gate)
-                    await wait_all_tasks_blocked()
-                    gate.await_begun()
-                    pool.shutdown(wait=False)
-                    with pytest.raises(RuntimeError, match="after shutdown"):
-                        await imported_before(abs, -1)
-                gate.open()
-        assert await imported_before(abs, -1) == 1
-
-    run_on(loop, main)
+                gate.await_begun()
+                pool.shutdown(wait=False)
+                with pytest.raises(RuntimeError, match="after shutdown"):
+                    await imported_before(abs, -1)
+            gate.open()
+    assert await imported_before(abs, -1) == 1
 
 
 def test_other_threads_see_it(pool: AdaptiveExecutor) -> None:
     with install(pool):
-        names = [Background(lambda: run_on("asyncio", imported_before, thread_name)) for _ in range(3)]
+        names = [Background(lambda: anyio.run(imported_before, thread_name)) for _ in range(3)]
         assert all(name.join().startswith("ours") for name in names)
 
 
@@ -250,7 +234,7 @@ def test_a_version_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @missing("trio")
 def test_a_version_of_trio_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on("trio", anyio.lowlevel.checkpoint)
+    anyio.run(anyio.lowlevel.checkpoint, backend="trio")
     real = importlib.metadata.version
     monkeypatch.setattr(ebbpool.anyio, "_halves", {})
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.22.0" if name == "trio" else real(name))

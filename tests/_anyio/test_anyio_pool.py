@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,33 +17,13 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Way, leave_behind, run_on, way
+from support.anyio import ASYNCIO, TRIO, Backend, Way, leave_behind, on_asyncio, run_on
 from support.common import Background, Boom, Gate, Thing, collected, eventually, gone, no_collector, wait_for_idle
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor, QueueFull
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-on_asyncio = pytest.mark.parametrize("loop", ASYNCIO)
-
-
-@pytest.fixture(params=[*ASYNCIO, *TRIO])
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["direct", "installed"])
-def our_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
-
-
-@pytest.fixture(params=["direct", "installed"])
-def narrow_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """One worker, so that a second call is queued."""
-    with way(request.param, max_workers=1) as given:
-        yield given
 
 
 def raising() -> None:
@@ -55,18 +34,22 @@ def stopping() -> None:
     raise StopIteration("no more")
 
 
-def test_a_call_that_outlives_its_loop_harms_nobody(loop: str, our_way: Way) -> None:
+def test_a_call_that_outlives_its_loop_harms_nobody(anyio_backend: Backend, our_way: Way) -> None:
+    """The loop that ends cannot be the one that runs the test."""
+
     async def main() -> None:
         await leave_behind(our_way, gate, gate)
 
     with Gate() as gate:
-        run_on(loop, main)
+        run_on(anyio_backend, main)
         gate.open()
         wait_for_idle(our_way.pool)
-    assert run_on(loop, our_way.run_sync, abs, -3) == 3
+    assert run_on(anyio_backend, our_way.run_sync, abs, -3) == 3
 
 
 def test_several_loops_share_one_pool(our_way: Way) -> None:
+    """Each loop runs in a thread of its own."""
+
     async def main() -> int:
         results: list[int] = []
         async with anyio.create_task_group() as group:
@@ -78,22 +61,25 @@ def test_several_loops_share_one_pool(our_way: Way) -> None:
                 group.start_soon(call)
         return sum(results)
 
-    kinds = [str(param.values[0]) for param in (*ASYNCIO, *TRIO) if not any(mark.args[0] for mark in param.marks)]
-    threads = [Background(partial(run_on, kind, main)) for kind in [*kinds, *kinds]]
+    backends = [param.values[0] for param in (*ASYNCIO, *TRIO) if not any(mark.args[0] for mark in param.marks)]
+    threads = [Background(partial(run_on, backend, main)) for backend in [*backends, *backends]]
     assert [thread.join() for thread in threads] == [50] * len(threads)
 
 
-def test_a_loop_in_a_worker_uses_the_same_pool(loop: str, our_way: Way) -> None:
+def test_a_loop_in_a_worker_uses_the_same_pool(anyio_backend: Backend, our_way: Way) -> None:
+    """Two loops of a kind: that of the call runs in a worker."""
+
     async def inner() -> int:
         return int(await our_way.run_sync(abs, -4))
 
     async def main() -> int:
-        return int(await our_way.run_sync(run_on, loop, inner))
+        return int(await our_way.run_sync(run_on, anyio_backend, inner))
 
-    assert run_on(loop, main) == 4
+    assert run_on(anyio_backend, main) == 4
 
 
-def test_an_error_is_freed_without_the_collector(loop: str, our_way: Way) -> None:
+@pytest.mark.anyio
+async def test_an_error_is_freed_without_the_collector(our_way: Way) -> None:
     references: list[weakref.ref[Any]] = []
 
     def fail() -> None:
@@ -108,21 +94,19 @@ def test_an_error_is_freed_without_the_collector(loop: str, our_way: Way) -> Non
         with contextlib.suppress(Boom):
             await our_way.run_sync(fail, abandon_on_cancel=abandon)
 
-    async def main() -> None:
-        with no_collector():
-            for abandon in (False, True):
+    with no_collector():
+        for abandon in (False, True):
+            await call(abandon)
+            with anyio.CancelScope():
                 await call(abandon)
-                with anyio.CancelScope():
-                    await call(abandon)
-            wait_for_idle(our_way.pool)
-            # The callback that woke this task holds the outcome.
-            await anyio.lowlevel.checkpoint()
-            gone(*references, pool=our_way.pool)
-
-    run_on(loop, main)
+        wait_for_idle(our_way.pool)
+        # The callback that woke this task holds the outcome.
+        await anyio.lowlevel.checkpoint()
+        gone(*references, pool=our_way.pool)
 
 
-def test_an_error_that_passed_the_shield_is_freed_too(loop: str, our_way: Way) -> None:
+@pytest.mark.anyio
+async def test_an_error_that_passed_the_shield_is_freed_too(our_way: Way) -> None:
     references: list[weakref.ref[Any]] = []
 
     def fail() -> None:
@@ -138,7 +122,7 @@ def test_an_error_that_passed_the_shield_is_freed_too(loop: str, our_way: Way) -
         with contextlib.suppress(Boom):
             await our_way.run_sync(fail)
 
-    async def main() -> None:
+    with Gate() as gate, no_collector():
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await wait_all_tasks_blocked()
@@ -148,34 +132,30 @@ def test_an_error_that_passed_the_shield_is_freed_too(loop: str, our_way: Way) -
                 for _ in range(3):
                     await anyio.lowlevel.checkpoint()
                 gate.open()
-
-    with Gate() as gate, no_collector():
-        run_on(loop, main)
         wait_for_idle(our_way.pool)
         gone(*references, pool=our_way.pool)
 
 
-def test_nothing_of_a_finished_call_is_kept(loop: str, our_way: Way) -> None:
-    async def main() -> None:
-        references = []
-        with no_collector():
-            for scope in (contextlib.nullcontext(), anyio.CancelScope()):
-                thing = Thing()
-                references.append(weakref.ref(thing))
-                with scope:
-                    await our_way.run_sync(thing.method)
-                    same = await our_way.run_sync(lambda given: given, thing)
-                    del same, thing
-            wait_for_idle(our_way.pool)
-            # The callback that woke this task holds the outcome.
-            await anyio.lowlevel.checkpoint()
-            gone(*references, pool=our_way.pool)
-
-    run_on(loop, main)
+@pytest.mark.anyio
+async def test_nothing_of_a_finished_call_is_kept(our_way: Way) -> None:
+    references = []
+    with no_collector():
+        for scope in (contextlib.nullcontext(), anyio.CancelScope()):
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            with scope:
+                await our_way.run_sync(thing.method)
+                same = await our_way.run_sync(lambda given: given, thing)
+                del same, thing
+        wait_for_idle(our_way.pool)
+        # The callback that woke this task holds the outcome.
+        await anyio.lowlevel.checkpoint()
+        gone(*references, pool=our_way.pool)
 
 
-@on_asyncio
-def test_a_loop_is_not_kept(loop: str) -> None:
+@pytest.mark.parametrize("anyio_backend", ASYNCIO)
+def test_a_loop_is_not_kept(anyio_backend: Backend) -> None:
+    """The loop that is freed cannot be the one that runs the test."""
     references: list[weakref.ref[Any]] = []
 
     async def main() -> None:
@@ -183,207 +163,183 @@ def test_a_loop_is_not_kept(loop: str) -> None:
         await ebbpool.anyio.run_sync(abs, -1, executor=pool)
 
     with AdaptiveExecutor() as pool:
-        run_on(loop, main)
+        run_on(anyio_backend, main)
         collected(references[0])
 
 
-def test_a_pool_that_is_shut_down_refuses(loop: str, our_way: Way) -> None:
-    async def main() -> None:
-        limiter = anyio.CapacityLimiter(1)
-        our_way.pool.shutdown()
-        for given in (None, limiter):
-            with pytest.raises(RuntimeError, match="after shutdown"):
-                await our_way.run_sync(abs, -1, limiter=given)
-        assert limiter.borrowed_tokens == 0
-
-    run_on(loop, main)
+@pytest.mark.anyio
+async def test_a_pool_that_is_shut_down_refuses(our_way: Way) -> None:
+    limiter = anyio.CapacityLimiter(1)
+    our_way.pool.shutdown()
+    for given in (None, limiter):
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            await our_way.run_sync(abs, -1, limiter=given)
+    assert limiter.borrowed_tokens == 0
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("abandon", [False, True])
 @pytest.mark.parametrize("scoped", [False, True])
-def test_a_call_that_the_pool_cancels(loop: str, narrow_way: Way, abandon: bool, scoped: bool) -> None:
+async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scoped: bool) -> None:
     pool = narrow_way.pool
 
-    async def main() -> None:
-        outcome: list[str] = []
+    outcome: list[str] = []
 
-        async def call() -> None:
-            with pytest.raises(concurrent.futures.CancelledError, match="the pool"):
-                if scoped:
-                    with anyio.CancelScope():
-                        await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
-                else:
+    async def call() -> None:
+        with pytest.raises(concurrent.futures.CancelledError, match="the pool"):
+            if scoped:
+                with anyio.CancelScope():
                     await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
-            outcome.append("told")
+            else:
+                await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
+        outcome.append("told")
 
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+            group.start_soon(narrow_way.run_sync, gate)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            pool.shutdown(wait=False, cancel_futures=True)
+            gate.open()
+    assert outcome == ["told"]
+
+
+@pytest.mark.anyio
+async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(narrow_way: Way) -> None:
+    pool = narrow_way.pool
+
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
+            # The second of these waits in the queue.
+            for _ in range(2):
                 group.start_soon(narrow_way.run_sync, gate)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                pool.shutdown(wait=False, cancel_futures=True)
-                gate.open()
-        assert outcome == ["told"]
-
-    run_on(loop, main)
-
-
-def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(loop: str, narrow_way: Way) -> None:
-    pool = narrow_way.pool
-
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
-                # The second of these waits in the queue.
-                for _ in range(2):
-                    group.start_soon(narrow_way.run_sync, gate)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                for _ in range(3):
-                    assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
-                assert gate.nobody_begins()
-                with pytest.raises(Boom):
-                    await narrow_way.run_sync(raising, limiter=anyio.CapacityLimiter(1))
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
-                assert (pool._pool.lent, pool._pool.max_workers) == (0, 1)
-                gate.open()
-        wait_for_idle(pool)
-        eventually(lambda: pool.stats().workers <= 1)
-
-    run_on(loop, main)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            for _ in range(3):
+                assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
+            assert gate.nobody_begins()
+            with pytest.raises(Boom):
+                await narrow_way.run_sync(raising, limiter=anyio.CapacityLimiter(1))
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
+            assert (pool._pool.lent, pool._pool.max_workers) == (0, 1)
+            gate.open()
+    wait_for_idle(pool)
+    eventually(lambda: pool.stats().workers <= 1)
 
 
-def test_a_kept_default_limiter_does_not_lift_the_ceiling(loop: str) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(anyio.to_thread.run_sync, gate)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                assert gate.nobody_begins()
-                gate.open()
-
-    with AdaptiveExecutor(1) as pool, ebbpool.anyio.install(pool, keep_default_limiter=True):
-        run_on(loop, main)
+@pytest.mark.anyio
+async def test_a_kept_default_limiter_does_not_lift_the_ceiling() -> None:
+    with AdaptiveExecutor(1) as pool, ebbpool.anyio.install(pool, keep_default_limiter=True), Gate() as gate:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(anyio.to_thread.run_sync, gate)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            assert gate.nobody_begins()
+            gate.open()
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("abandon", [False, True])
-def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(
-    loop: str, narrow_way: Way, abandon: bool
-) -> None:
+async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(narrow_way: Way, abandon: bool) -> None:
     pool = narrow_way.pool
 
-    async def main() -> None:
-        with Gate() as gate:
-            async with anyio.create_task_group() as group:
+    with Gate() as gate:
+        async with anyio.create_task_group() as group:
 
-                async def call() -> None:
-                    await narrow_way.run_sync(gate, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
+            async def call() -> None:
+                await narrow_way.run_sync(gate, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                gate.await_begun()
-                group.cancel_scope.cancel()
-                gate.open()
-        wait_for_idle(pool)
-        await anyio.lowlevel.checkpoint()
-
-    run_on(loop, main)
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            gate.await_begun()
+            group.cancel_scope.cancel()
+            gate.open()
+    wait_for_idle(pool)
+    await anyio.lowlevel.checkpoint()
     eventually(lambda: (pool._pool.lent, pool._pool.max_workers) == (0, 1))
 
 
 @on_asyncio
-def test_a_call_that_pool_and_task_cancel_at_once(loop: str, narrow_way: Way) -> None:
-    async def main() -> None:
-        with Gate() as gate:
-            first = asyncio.ensure_future(narrow_way.run_sync(gate))
+async def test_a_call_that_pool_and_task_cancel_at_once(narrow_way: Way) -> None:
+    with Gate() as gate:
+        first = asyncio.ensure_future(narrow_way.run_sync(gate))
+        await wait_all_tasks_blocked()
+        gate.await_begun()
+        second = asyncio.ensure_future(narrow_way.run_sync(abs, -1))
+        await wait_all_tasks_blocked()
+        narrow_way.pool.shutdown(wait=False, cancel_futures=True)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        gate.open()
+        await first
+
+
+@pytest.mark.anyio
+async def test_a_full_queue_rejects() -> None:
+    limiter = anyio.CapacityLimiter(5)
+    with Gate() as gate, AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool:
+        running = pool.submit(gate)
+        gate.await_begun()
+        with pytest.raises(QueueFull):
+            await ebbpool.anyio.run_sync(abs, -1, executor=pool)
+        assert await ebbpool.anyio.run_sync(abs, -1, executor=pool, limiter=limiter) == 1
+        assert limiter.borrowed_tokens == 0
+        gate.open()
+        running.result()
+
+
+@pytest.mark.anyio
+async def test_a_full_queue_that_blocks_does_not_block_the_loop() -> None:
+    results: list[int] = []
+
+    async def call(number: int) -> None:
+        results.append(await ebbpool.anyio.run_sync(abs, number, executor=pool))
+
+    with AdaptiveExecutor(1, max_queue=1) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(call, number)
             await wait_all_tasks_blocked()
-            gate.await_begun()
-            second = asyncio.ensure_future(narrow_way.run_sync(abs, -1))
-            await wait_all_tasks_blocked()
-            narrow_way.pool.shutdown(wait=False, cancel_futures=True)
-            second.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await second
+            with anyio.move_on_after(0.01) as scope:
+                await ebbpool.anyio.run_sync(abs, -100, executor=pool)
+            assert scope.cancelled_caught
+            assert results == []
             gate.open()
-            await first
-
-    run_on(loop, main)
+    assert sorted(results) == [0, 1, 2, 3]
 
 
-def test_a_full_queue_rejects(loop: str) -> None:
-    async def main() -> None:
-        limiter = anyio.CapacityLimiter(5)
-        with Gate() as gate, AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool:
-            running = pool.submit(gate)
-            gate.await_begun()
-            with pytest.raises(QueueFull):
-                await ebbpool.anyio.run_sync(abs, -1, executor=pool)
-            assert await ebbpool.anyio.run_sync(abs, -1, executor=pool, limiter=limiter) == 1
-            assert limiter.borrowed_tokens == 0
-            gate.open()
-            running.result()
-
-    run_on(loop, main)
-
-
-def test_a_full_queue_that_blocks_does_not_block_the_loop(loop: str) -> None:
-    async def main() -> None:
-        results: list[int] = []
-
-        async def call(number: int) -> None:
-            results.append(await ebbpool.anyio.run_sync(abs, number, executor=pool))
-
-        with AdaptiveExecutor(1, max_queue=1) as pool, Gate() as gate:
-            pool.submit(gate)
-            gate.await_begun()
-            async with anyio.create_task_group() as group:
-                for number in range(4):
-                    group.start_soon(call, number)
-                await wait_all_tasks_blocked()
-                with anyio.move_on_after(0.01) as scope:
-                    await ebbpool.anyio.run_sync(abs, -100, executor=pool)
-                assert scope.cancelled_caught
-                assert results == []
-                gate.open()
-        assert sorted(results) == [0, 1, 2, 3]
-
-    run_on(loop, main)
-
-
-def test_a_call_that_the_caller_runs_has_no_way_back(loop: str) -> None:
+@pytest.mark.anyio
+async def test_a_call_that_the_caller_runs_has_no_way_back() -> None:
     def work() -> str:
         assert threading.current_thread() is here
         with pytest.raises(RuntimeError):
             anyio.from_thread.run_sync(abs, -1)
         return variable.get()
 
-    async def main() -> None:
-        variable.set("the task's")
-        with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-            pool.submit(gate)
-            gate.await_begun()
-            assert await ebbpool.anyio.run_sync(work, executor=pool) == "the task's"
-            with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
-                await ebbpool.anyio.run_sync(stopping, executor=pool)
-            gate.open()
-
     here = threading.current_thread()
-    run_on(loop, main)
+    variable.set("the task's")
+    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        assert await ebbpool.anyio.run_sync(work, executor=pool) == "the task's"
+        with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
+            await ebbpool.anyio.run_sync(stopping, executor=pool)
+        gate.open()
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("executor", [17, concurrent.futures.ThreadPoolExecutor])
-def test_an_executor_of_another_kind(loop: str, executor: Any) -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match=r"executor must be an ebbpool\.AdaptiveExecutor or None, not"):
-            await ebbpool.anyio.run_sync(abs, -1, executor=executor)
-
-    run_on(loop, main)
+async def test_an_executor_of_another_kind(executor: Any) -> None:
+    with pytest.raises(TypeError, match=r"executor must be an ebbpool\.AdaptiveExecutor or None, not"):
+        await ebbpool.anyio.run_sync(abs, -1, executor=executor)
 
 
 def test_outside_of_a_loop() -> None:
@@ -393,24 +349,20 @@ def test_outside_of_a_loop() -> None:
             coroutine.send(None)
 
 
-def test_without_an_executor_the_process_shares_one(loop: str) -> None:
-    async def main() -> tuple[AdaptiveExecutor, AdaptiveExecutor]:
-        shared = []
-        for _ in range(2):
-            assert await ebbpool.anyio.run_sync(abs, -1) == 1
-            with ebbpool.anyio.install() as installation:
-                shared.append(installation.executor)
-        assert shared[0] is shared[1]
-        first = shared[0]
-        first.shutdown()
-        name = await ebbpool.anyio.run_sync(lambda: threading.current_thread().name)
-        assert name.startswith("ebbpool-anyio")
+@pytest.mark.anyio
+async def test_without_an_executor_the_process_shares_one() -> None:
+    shared = []
+    for _ in range(2):
+        assert await ebbpool.anyio.run_sync(abs, -1) == 1
         with ebbpool.anyio.install() as installation:
-            return first, installation.executor
-
-    first, second = run_on(loop, main)
-    assert first is not second
-    second.shutdown()
+            shared.append(installation.executor)
+    assert shared[0] is shared[1]
+    shared[0].shutdown()
+    name = await ebbpool.anyio.run_sync(lambda: threading.current_thread().name)
+    assert name.startswith("ebbpool-anyio")
+    with ebbpool.anyio.install() as installation:
+        assert installation.executor is not shared[0]
+        installation.executor.shutdown()
 
 
 def test_it_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:

@@ -184,7 +184,6 @@ async def test_a_call_that_ends_in_the_midst_of_a_delivery_is_delivered() -> Non
 
 @on_every_loop
 async def test_an_error_in_a_delivery_does_not_stop_the_others(reports: Reports) -> None:
-
     mailbox = mailbox_of(asyncio.get_running_loop())
     async with AdaptiveExecutor(1) as pool:
         tickets = [Ticket(lambda: fail(Boom())) for _ in range(5)]
@@ -339,7 +338,6 @@ async def test_a_future_that_is_kept_does_not_keep_the_call() -> None:
 
 @on_every_loop
 async def test_an_error_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
-
     async with AdaptiveExecutor(1) as pool:
         pool.run(fail, Boom("dropped"))
         pool.run(int)

@@ -308,7 +308,6 @@ async def test_a_full_queue_whose_callers_run() -> None:
 
 @on_every_loop
 async def test_an_error_of_a_call_run_in_line_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
-
     with Full(when_full="caller_runs") as full:
         full.pool.run(fail, Boom("dropped"))
         await turns()

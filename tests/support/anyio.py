@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -17,43 +15,41 @@ import pytest
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
 from support.common import TIMEOUT, Gate
-
-
-def new_eager_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    return loop
-
-
-def new_uvloop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
+from support.loops import FACTORIES, why_lacking
 
 
 def missing(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
 
 
-ASYNCIO = [
-    pytest.param("asyncio"),
-    pytest.param("uvloop", marks=missing("uvloop")),
-    pytest.param("eager", marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")),
-]
-TRIO = [pytest.param("trio", marks=missing("trio"))]
-
-FACTORIES: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": new_uvloop,
-    "eager": new_eager_loop,
-}
+def asyncio_backend(kind: str) -> Any:
+    why = why_lacking(kind)
+    backend = ("asyncio", {"loop_factory": FACTORIES[kind]})
+    return pytest.param(backend, id=kind, marks=pytest.mark.skipif(bool(why), reason=why))
 
 
-def run_on(loop: str, main: Callable[..., Any], *args: Any) -> Any:
-    """Runs the coroutine function `main` on the named kind of loop."""
-    if loop == "trio":
-        return anyio.run(main, *args, backend="trio")
-    return anyio.run(main, *args, backend="asyncio", backend_options={"loop_factory": FACTORIES[loop]})
+ASYNCIO = [asyncio_backend(kind) for kind in FACTORIES]
+TRIO = [pytest.param(("trio", {}), id="trio", marks=missing("trio"))]
+
+
+def on_asyncio(test: Callable[..., Any]) -> Any:
+    """Have anyio's plugin run a test on asyncio's kinds of loops alone."""
+    return pytest.mark.anyio(pytest.mark.parametrize("anyio_backend", ASYNCIO)(test))
+
+
+def on_trio(test: Callable[..., Any]) -> Any:
+    """Have anyio's plugin run a test on trio alone."""
+    return pytest.mark.anyio(pytest.mark.parametrize("anyio_backend", TRIO)(test))
+
+
+Backend = tuple[str, dict[str, Any]]
+"""What the fixture `anyio_backend` gives: the name and the options."""
+
+
+def run_on(backend: Backend, main: Callable[..., Any], *args: Any) -> Any:
+    """Run a coroutine function on a loop of its own: for tests of several loops, and of what a loop leaves behind."""
+    name, options = backend
+    return anyio.run(main, *args, backend=name, backend_options=options)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -94,7 +90,6 @@ def way(name: str, **settings: Any) -> Iterator[Way]:
         installed: AbstractContextManager[object] = nullcontext()
         if name == "installed":
             installed = ebbpool.anyio.install(pool)
-        leave_soon()
         with installed:
             yield Way(name, pool)
 

@@ -80,6 +80,10 @@ class Reports:
     async def all(self) -> list[Report]:
         """Wait until no other task is left; take and return all that was reported."""
         await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "no task is left")
+        return await self.taken()
+
+    async def taken(self) -> list[Report]:
+        """Take and return all that was reported."""
         # An error that nobody retrieved is reported when its future is freed.
         gc.collect()
         await asyncio.sleep(0)
