@@ -250,8 +250,8 @@ def collected(*references: weakref.ref[Any]) -> None:
 
 
 def forget_the_past() -> None:
-    """Take all that is alive now out of the garbage collector's sight, where it can be told so."""
-    if hasattr(gc, "freeze"):
+    """Take all that is alive now out of the garbage collector's sight, where that makes its work less."""
+    if hasattr(gc, "freeze") and not FREE_THREADED:
         gc.collect()
         gc.freeze()
 
