@@ -73,7 +73,7 @@ def _bound(listener: socket.socket) -> socket.socket:
 
 
 class Handed:
-    """A listening socket on its way to a child; it is non-blocking when the child makes a socket of it.
+    """A listening socket on its way to a child, which it does not make blocking for the others on its way.
 
     When PyPy makes a socket of a descriptor, it makes the descriptor blocking for all processes that share it. A
     process that is about to accept a connection that another one takes would hang.
@@ -87,7 +87,12 @@ class Handed:
 
 
 def received(pickled: bytes) -> Any:
-    """Return the socket of a `Handed`, in a child that has no other thread yet: one might make sockets meanwhile."""
+    """Return the socket of a `Handed`, in the child.
+
+    On PyPy sockets that another thread makes in the same moment are non-blocking, too.
+    """
+    if sys.implementation.name != "pypy":
+        return pickle.loads(pickled)
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(0)
     try:
