@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.common import COUNTS_REFERENCES, FORK, needs_fork, output_of
+from support.common import COUNTS_REFERENCES, FORK, needs_fork, output_of, run_script
 
 pytestmark = needs_fork
 
@@ -254,3 +254,23 @@ def test_the_child_of_a_fork_in_the_timekeepers_thread_may_wait() -> None:
         HOOKS + FORK,
     )
     assert lines == ["5", "0"]
+
+
+def test_a_hook_that_fails_keeps_no_other_from_running() -> None:
+    script = """
+    import os
+    from ebbpool._pool import lifecycle
+    called = []
+    def fail():
+        raise ArithmeticError
+    lifecycle._renew = fail
+    lifecycle.after_fork(lambda: called.append("first"))
+    lifecycle.after_fork(fail)
+    lifecycle.after_fork(lambda: called.append("last"))
+    pid = os.fork()
+    if pid == 0:
+        print(*called, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    """
+    assert run_script(script).stdout == "first last\n"

@@ -36,7 +36,6 @@ _live: dict[int, weakref.ref[Registered]] = {}
 _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
-_in_child: list[Callable[[], None]] = []
 
 
 def register(crew: Registered) -> None:
@@ -73,8 +72,12 @@ def before_exit(call: Callable[[], None]) -> None:
 
 
 def after_fork(call: Callable[[], None]) -> None:
-    """Have `call()` made in each forked child, once the pools there are renewed; in the order of these requests."""
-    _in_child.append(call)
+    """Have `call()` made in each forked child, after pools have been renewed; in the order of these requests.
+
+    Each call has a hook of its own, so that an error in one does not keep the others from being made.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
 
 
 def exiting() -> bool:
@@ -145,8 +148,6 @@ def _after_fork_in_child() -> None:
     if not _herald.told:
         _renew()
     _herald.told = False
-    for call in _in_child:
-        call()
 
 
 def _install(at_exit: Callable[[], None]) -> None:
@@ -157,8 +158,7 @@ def _install(at_exit: Callable[[], None]) -> None:
 
         register_atexit = atexit.register
     register_atexit(at_exit)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+    after_fork(_after_fork_in_child)
 
 
 timekeeper.needed = _staffed
