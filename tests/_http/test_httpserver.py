@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import ssl
 import sys
@@ -18,7 +19,7 @@ import ebbpool
 from ebbpool import AdaptiveExecutor
 from ebbpool._http import frontdoor
 from ebbpool._http import poller as pollers
-from ebbpool.socketserver import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn
 
 
 @pytest.fixture(params=["best", "portable"])
@@ -408,3 +409,9 @@ def test_a_tls_listener_is_served_the_plain_way() -> None:
             assert b"/tls" in file.read()
         server.shutdown()
         loop.join()
+
+
+@pytest.mark.parametrize("name", ["process_request", "process_request_thread", "refuse_request"])
+def test_an_override_may_pass_its_arguments_on_by_name(name: str) -> None:
+    ours, base = (inspect.signature(getattr(kind, name)) for kind in (AdaptivePoolHTTPServer, AdaptivePoolMixIn))
+    assert list(ours.parameters) == list(base.parameters)

@@ -134,19 +134,21 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
                 if not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(patience)
 
-    def process_request(self, connection: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Have a worker handle the request, or refuse it; called for each request of a connection."""
+        connection = request
         if not _is_lent(connection) and isinstance(connection, socket.socket) and connection.gettimeout() is None:
             connection.settimeout(self._limits.request_timeout)
             if isinstance(connection, Connection):
                 connection.timed = False
         super().process_request(connection, client_address)
 
-    def process_request_thread(self, connection: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker, and give the connection back.
 
         An error goes to `handle_error`, and the connection is closed.
         """
+        connection = request
         door = self._door
         if door is None or not _is_lent(connection):
             super().process_request_thread(connection, client_address)
@@ -155,7 +157,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             connection.request.again = False
         _return_connection(door, connection, client_address)
 
-    def _lost(self, connection: Any, client_address: Any) -> None:
+    def _lost(self, request: Any, client_address: Any) -> None:
+        connection = request
         door = self._door
         if door is None or not _is_lent(connection):
             super()._lost(connection, client_address)
@@ -168,8 +171,9 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             pass
         _return_connection(door, connection, client_address)
 
-    def refuse_request(self, connection: Any, client_address: Any) -> None:
+    def refuse_request(self, request: Any, client_address: Any) -> None:
         """Answer 503 with Retry-After. An override must not wait either."""
+        connection = request
         door = self._door
         if door is not None and _is_lent(connection):
             door.refuse(connection)
