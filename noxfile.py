@@ -77,13 +77,13 @@ FREE = (WITHOUT_GIL[-1], "ext") if WITHOUT_GIL else NEWEST
 """The newest CPython without a GIL, if there is one."""
 TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or (name, variant) == PLAIN or name in OTHERS]
 """Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
-turn. With "pure" all other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
+turn. With "pure" the other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
 
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
     "_cli": {OLDEST, NEWEST},
     "_prefork": {OLDEST, NEWEST},
-    "_fastthreadpool": {OLDEST, NEWEST, PLAIN},
+    "_fastthreadpool": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
     "_anyio": {OLDEST, NEWEST, PLAIN, FREE},
     "_http": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
     "_servers": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
@@ -223,6 +223,11 @@ def typing(session: nox.Session) -> None:
 
 
 FACES = {
+    "__main__": ("test_main.py", "_cli"),
+    "_checks": ("test_bad_input.py",),
+    "_interpreter": ("test_main.py",),
+    "_output": ("test_output.py",),
+    "_quota": ("_pool/test_quota.py",),
     "aio": ("_loops",),
     "anyio": ("_anyio",),
     "executor": ("test_executor.py", "test_bad_input.py"),
@@ -231,7 +236,7 @@ FACES = {
     "socketserver": ("_servers",),
     "sync": ("_core",),
 }
-"""Where the tests of a public module are, if not in a file of its name."""
+"""Where the tests of a file at the top of the package are, if not in one of its name."""
 
 
 def changed(session: nox.Session) -> set[Path]:
@@ -242,7 +247,8 @@ def changed(session: nox.Session) -> set[Path]:
         return str(told).splitlines()
 
     others = git("ls-files", "--others", "--exclude-standard")
-    for since in ("main...", "HEAD", "HEAD~1"):
+    known = git("for-each-ref", "--format=%(refname:short)", "refs/heads/main", "refs/remotes/origin/main")
+    for since in (*(f"{name}..." for name in known[:1]), "HEAD", "HEAD~1"):
         if found := {*git("diff", "--name-only", since), *git("diff", "--name-only", "HEAD"), *others}:
             break
     return {Path(name) for name in found}
@@ -253,9 +259,11 @@ def tests_of(path: Path) -> set[str]:
     first, *rest = path.parts
     if first == "src" and len(rest) > 1:
         room = rest[1].removesuffix(".py")
-        wanted = FACES.get(room, (room if room.startswith("_") else f"test_{room}.py",))
+        wanted: tuple[str, ...] = FACES.get(room, (room if room.startswith("_") else f"test_{room}.py",))
     elif first == "tests" and path.name.startswith("test_") and "stress" not in rest:
         return {str(path)}
+    elif first == "tests" and (rest[0] == "support" or path.name == "conftest.py") and "stress" not in rest:
+        return {"tests"}
     else:
         others = {"benchmarks": ("bench",), "docs": ("test_examples.py",), "README.md": ("test_examples.py",)}
         wanted = others.get(first, ())
