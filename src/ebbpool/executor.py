@@ -181,7 +181,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             if in_line or self._pool.forbids() is not None:
                 refusal = self._pool.line_up(future)
                 continue
-            if self._when_full == "caller_runs" or self.runs_here():
+            if self._when_full == "caller_runs" or self._runs_here():
                 future.perform()
                 return
             refusal = self._push_after_waiting(future, first, again)
@@ -380,7 +380,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             TypeError: `timeout` is no number.
             ValueError: `timeout` is not a number.
         """
-        if self.runs_here():
+        if self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
         limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return bool(self._pool.await_idle(limit))
@@ -413,7 +413,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             self._discarding = True
         self._pool.close()
         delayed.close(self._crew)
-        if wait and self.runs_here():
+        if wait and self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
             for future in self._pool.waiting():

@@ -39,7 +39,8 @@ class Lane(maps.Maps, ThreadPoolExecutor):
 
     def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool) -> None:
         self.name = name
-        self.executor = executor
+        # An `AdaptiveExecutor`, whose module imports this one.
+        self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
         self.core = LaneCore(executor._pool, limit, first)
         self._cancelling = False
@@ -88,7 +89,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
                 future.cancel()
         if not wait:
             return
-        if self.executor.runs_here():
+        if self.executor._runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
         if not self.core.pool.await_lane(self.core, -1.0 if limit is None else limit):
             left = self.stats()

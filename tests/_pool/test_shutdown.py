@@ -229,7 +229,7 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
         heading, *stack = text.splitlines()
         assert f": {name}, running for " in heading
         places = [line for line in stack if line.startswith('  File "')]
-        assert len(places) == lines and "_crew.py" not in text and "_core" not in text and "_bootstrap" not in text
+        assert len(places) == lines and "crew.py" not in text and "_core" not in text and "_bootstrap" not in text
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]
 
 

@@ -2199,7 +2199,7 @@ class ExecutorCore:
 
     _pool: Pool
 
-    def runs_here(self) -> bool:
+    def _runs_here(self) -> bool:
         """Return whether the calling thread runs a task of this pool."""
         worker = current_worker()
         return worker is not None and worker.pool is self._pool

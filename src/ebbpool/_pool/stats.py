@@ -28,6 +28,8 @@ class PoolStats:
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
     """
 
+    __module__ = "ebbpool"
+
     workers: int
     idle: int
     running: int
@@ -59,6 +61,8 @@ class LaneStats:
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.
     """
+
+    __module__ = "ebbpool"
 
     limit: int
     running: int
