@@ -94,7 +94,9 @@ def test_daemon_is_refused_by_the_constructor_where_there_are_no_daemon_threads(
     daemon = """
 import ebbpool
 try:
-    print(ebbpool.AdaptiveExecutor(daemon=True).submit(pow, 2, 3).result(10), flush=True)
+    # An interpreter must not end before its daemon threads.
+    with ebbpool.AdaptiveExecutor(daemon=True) as pool:
+        print(pool.submit(pow, 2, 3).result(10), flush=True)
 except RuntimeError as error:
     print(error, flush=True)
 """
