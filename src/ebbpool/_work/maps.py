@@ -67,33 +67,7 @@ class Results(chain[Any]):
         self._pieces.close()
 
 
-def ordered(
-    executor: Executor,
-    fn: Callable[..., Any],
-    iterables: tuple[Iterable[Any], ...],
-    timeout: float | None,
-    chunksize: int | None,
-    buffersize: int | None,
-) -> Iterator[Any]:
-    """See `AdaptiveExecutor.map`. Tasks are submitted here, before it returns."""
-    run, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, True)
-    return Results.of(_hand_out(run, source, keeper, buffersize, limit, ENDS))
-
-
-def unordered(
-    executor: Executor,
-    fn: Callable[..., Any],
-    iterables: tuple[Iterable[Any], ...],
-    timeout: float | None,
-    chunksize: int | None,
-    buffersize: int | None,
-) -> Iterator[Any]:
-    """See `AdaptiveExecutor.map_unordered`. Tasks are submitted here, before it returns."""
-    run, source, keeper, limit = _begin(executor, fn, iterables, timeout, chunksize, buffersize, False)
-    return Results.of(_hand_out(run, source, keeper, buffersize, limit, False))
-
-
-def _begin(
+def _start(
     executor: Executor,
     fn: Callable[..., Any],
     iterables: tuple[Iterable[Any], ...],
@@ -101,7 +75,8 @@ def _begin(
     chunksize: int | None,
     buffersize: int | None,
     in_order: bool,
-) -> tuple[MapRun, Iterator[Any], Executor | None, float | None]:
+) -> Results:
+    """Start a map: its tasks are submitted before this returns."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     chunksize = whole_or_none("chunksize", chunksize)
@@ -126,7 +101,8 @@ def _begin(
         run.abandon()
         raise
     # Without a buffer size all items have been read by now, and the executor may be collected.
-    return run, source, None if buffersize is None else executor, limit
+    keeper = None if buffersize is None else executor
+    return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
 
 
 def _hand_out(
@@ -250,7 +226,7 @@ class Maps(Executor):
 
         A lane's map runs in the lane. `stats` counts tasks, each of which may run many items.
         """
-        return ordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return _start(self, fn, iterables, timeout, chunksize, buffersize, True)
 
     def map_unordered(
         self,
@@ -265,4 +241,4 @@ class Maps(Executor):
         An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
         so does a pool that breaks or cancels.
         """
-        return unordered(self, fn, iterables, timeout, chunksize, buffersize)
+        return _start(self, fn, iterables, timeout, chunksize, buffersize, False)
