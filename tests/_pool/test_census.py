@@ -12,15 +12,15 @@ import pytest
 from support.common import TIMEOUT, Gate, eventually
 
 from ebbpool._pool import census
-from ebbpool._pool.census import CLOCK_COST, COST, LEAST, SPELL, STILL, Census, Place
-from ebbpool._pool.sizing import Asleep
+from ebbpool._pool.census import CLOCK_COST, COST, LEAST, STILL, Census, Place
+from ebbpool._pool.sizing import WINDOW, Asleep
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
 needs_places = pytest.mark.skipif(
     sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"
 )
 
-LONG = 10 * SPELL
+LONG = 10 * WINDOW
 
 
 class Numbered:
@@ -155,7 +155,7 @@ def test_who_computes_is_asked_less_often_in_a_process_of_many_threads(world: Wo
     world.measure(workers, many)
     world.compute(LONG, 1)
     soon = 0.5 * CLOCK_COST * 2000
-    assert soon > SPELL
+    assert soon > WINDOW
     assert world.measure(workers, many, after=soon) == Asleep(1, outside=0, in_locks=1)
     assert world.measure(workers, many, after=1.1 * soon) == Asleep(1, outside=0, in_locks=0, in_doubt=1)
 

@@ -10,7 +10,7 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
-from ebbpool._pool.sizing import Asleep
+from ebbpool._pool.sizing import WINDOW, Asleep
 
 LEAST: Final = 0.002
 """Least seconds between two counts ..."""
@@ -23,9 +23,6 @@ CLOCK_COST: Final = 20e-6
 
 STILL: Final = 0.006
 """A thread that has not run for so many seconds does not wait for the GIL: a thread that does wakes every 5 ms."""
-
-SPELL: Final = 0.012
-"""Seconds over which use of the processors is compared: the clock of a process may move in steps of 4 ms."""
 
 LITTLE: Final = 0.1
 """Threads that use less than this share of one processor do not compute, unless all processors are in use."""
@@ -97,7 +94,7 @@ class Census:
         for tid, used in _clocks(threads).items():
             sights[tid] = self._sight(tid, used, now)
         self._sights = sights
-        if now - self._compared >= max(SPELL, CLOCK_COST * self._clocks):
+        if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
             self._compare(now, cpu, everyone, busy)
         places = [sight.place for sight in sights.values()]
         still = [sight for sight in sights.values() if now - sight.since >= self._patience]

@@ -22,7 +22,7 @@ QUICK_TICK: Final = 0.0005
 """The same while workers are started beside idle processors."""
 
 WINDOW: Final = 0.012
-"""Seconds over which looks are averaged: the clock of a process may move in steps of 4 ms."""
+"""Seconds over which looks are averaged, and threads compared: the clock of a process may move in steps of 4 ms."""
 
 IDLE: Final = 0.35
 """A process that uses less than this share of its processors leaves one idle ..."""
