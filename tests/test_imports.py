@@ -35,7 +35,7 @@ IMPORTS: dict[str, set[str]] = {
     "_quota": set(),
     "_interpreter": {"_quota"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_output"},
+    "_prefork": {"_checks", "_output"},
     "sync": {"_core", "_interpreter"},
     "_loops": {"_checks", "_core"},
     "_pool": {"_checks", "_core", "_interpreter"},

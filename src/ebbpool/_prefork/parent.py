@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbpool._checks import one_of
 from ebbpool._output import flush_or_discard
 from ebbpool._prefork.bind import Handed, Listeners
 from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
@@ -55,9 +56,8 @@ def context_of(name: str | None) -> SpawnContext | ForkServerContext:
         name = known[0]
     if not isinstance(name, str):
         raise TypeError(f"context must be a string or None, not {name!r}")
-    if name not in known:
-        raise ValueError(f"context must be one of {', '.join(map(repr, known))}, not {name!r}")
-    chosen: SpawnContext | ForkServerContext = multiprocessing.get_context(name)  # type: ignore[assignment]
+    name = one_of("context", name, known)
+    chosen: SpawnContext | ForkServerContext = multiprocessing.get_context(name)  # type: ignore[assignment]  # not "fork"
     return chosen
 
 
