@@ -79,14 +79,18 @@ TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or (nam
 """Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
 turn. With "pure" the other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
 
+ENDS = {OLDEST, NEWEST, FREE}
+EACH_KIND = {*ENDS, PLAIN, *((name, "pure") for name in OTHERS)}
+"""One session of each kind: the oldest, the newest, without a GIL, plain, and not CPython."""
+
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
     "_cli": {OLDEST, NEWEST},
     "_prefork": {OLDEST, NEWEST},
-    "_fastthreadpool": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
-    "_anyio": {OLDEST, NEWEST, PLAIN, FREE},
-    "_http": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
-    "_servers": {OLDEST, NEWEST, PLAIN, FREE, *((name, "pure") for name in OTHERS)},
+    "_anyio": {*ENDS, PLAIN},
+    "_fastthreadpool": EACH_KIND,
+    "_http": EACH_KIND,
+    "_servers": EACH_KIND,
 }
 """Tests of what is the same on every Python, and where they run. The others run everywhere."""
 
@@ -94,7 +98,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
 def spared(session: nox.Session, variant: str) -> list[str]:
     """Return what keeps pytest from the tests that other sessions have."""
     pair = (str(session.python), variant)
-    return [f"--ignore=tests/{folder}" for folder, pairs in SPARED.items() if pair not in pairs]
+    return [f"--ignore=tests/{folder}" for folder, chosen in SPARED.items() if pair not in chosen]
 
 
 Task = Callable[[nox.Session, str], None]
@@ -103,10 +107,9 @@ Task = Callable[[nox.Session, str], None]
 def pairs(chosen: list[tuple[str, str]]) -> Callable[[Task], Task]:
     """Return the decorator that makes a session for each pair of a Python and a variant, Python by Python."""
     ordered = sorted(chosen, key=lambda pair: PYTHONS.index(pair[0]))
-    ends = {OLDEST, NEWEST, FREE}
     return nox.parametrize(
         "python,variant",
-        [nox.param(*pair, id="-".join(pair), tags=["ends"] if pair in ends else []) for pair in ordered],
+        [nox.param(*pair, id="-".join(pair), tags=["ends"] if pair in ENDS else []) for pair in ordered],
     )
 
 
@@ -246,12 +249,10 @@ def changed(session: nox.Session) -> set[Path]:
         told = session.run("git", *arguments, external=True, silent=True)
         return str(told).splitlines()
 
-    others = git("ls-files", "--others", "--exclude-standard")
+    found = {*git("diff", "--name-only", "HEAD"), *git("ls-files", "--others", "--exclude-standard")}
     known = git("for-each-ref", "--format=%(refname:short)", "refs/heads/main", "refs/remotes/origin/main")
-    for since in (*(f"{name}..." for name in known[:1]), "HEAD", "HEAD~1"):
-        if found := {*git("diff", "--name-only", since), *git("diff", "--name-only", "HEAD"), *others}:
-            break
-    return {Path(name) for name in found}
+    found.update(*(git("diff", "--name-only", f"{name}...") for name in known[:1]))
+    return {Path(name) for name in found or git("diff", "--name-only", "HEAD~1")}
 
 
 def tests_of(path: Path) -> set[str]:
