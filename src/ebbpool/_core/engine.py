@@ -252,7 +252,7 @@ class FutureCore:
             raise self._error
         finally:
             # Breaks a cycle: the error holds the traceback, which holds this frame, which would hold the error.
-            self = None  # type: ignore[assignment]
+            self = None  # type: ignore[assignment]  # breaks a cycle
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what the call raised, or None, waiting for at most `timeout` seconds.
@@ -366,7 +366,7 @@ class FutureCore:
         self._code = RUNNING
         value = error = None
         try:
-            value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]
+            value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]  # it was pending
         except BaseException as caught:
             error = _trimmed(caught)
         fn = args = kwargs = None
@@ -421,7 +421,7 @@ class FutureCore:
             try:
                 raise CancelledError()
             finally:
-                self = None  # type: ignore[assignment]
+                self = None  # type: ignore[assignment]  # breaks a cycle
 
     def _await(self, timeout: float | None) -> None:
         if timeout is None or timeout > 0:
@@ -460,7 +460,7 @@ class FutureCore:
             try:
                 raise TimeoutError()
             finally:
-                self = None  # type: ignore[assignment]
+                self = None  # type: ignore[assignment]  # breaks a cycle
 
     def _await_condition(self, timeout: float | None) -> None:
         condition = self._condition
@@ -471,7 +471,7 @@ class FutureCore:
             try:
                 raise TimeoutError()
             finally:
-                self = None  # type: ignore[assignment]
+                self = None  # type: ignore[assignment]  # breaks a cycle
 
     def _ignore(self, waiter: LockType) -> None:
         # Compared by identity: a callback's own __eq__ must not run under the mutex.
@@ -553,7 +553,7 @@ class FutureCore:
 
 
 # The standard library's Future has plain attributes where FutureCore has properties.
-class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]
+class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]  # see `accel.Future`
     """The result of a call handed to a pool: a `concurrent.futures.Future` that is cheap until it is waited on."""
 
     @cython.locals(future=FutureCore)
@@ -586,13 +586,20 @@ class Observers(list[Any]):
         super().append(waiter)
 
 
-class _CountedEvent:
-    def __init__(self, event: threading.Event, pool: Pool) -> None:
+class _WaiterEvent:
+    """The event of a waiter, without its `wait`."""
+
+    def __init__(self, event: threading.Event) -> None:
         self._event = event
-        self._pool = pool
         self.set = event.set
         self.clear = event.clear
         self.is_set = event.is_set
+
+
+class _CountedEvent(_WaiterEvent):
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
+        super().__init__(event)
+        self._pool = pool
 
     def wait(self, timeout: float | None = None) -> bool:
         self._pool.block()
@@ -607,13 +614,10 @@ class _CountedEvent:
             self._pool.unblock()
 
 
-class _ForbiddenEvent:
+class _ForbiddenEvent(_WaiterEvent):
     def __init__(self, event: threading.Event, reason: str) -> None:
-        self._event = event
+        super().__init__(event)
         self._reason = reason
-        self.set = event.set
-        self.clear = event.clear
-        self.is_set = event.is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._event.is_set() and (timeout is None or timeout > 0):

@@ -142,7 +142,7 @@ class Child:
             self.beat()
             actions()
 
-        server.service_actions = turn  # type: ignore[method-assign]
+        server.service_actions = turn  # type: ignore[method-assign]  # on this server alone
         self.on_stop(server.shutdown)
         interval = self._terms.interval
         try:
