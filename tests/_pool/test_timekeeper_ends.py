@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -105,6 +106,14 @@ def use(keeper: Timekeeper, way: str) -> Callable[[], bool]:
     return lambda: look.looks == 1 or book.fired == [1] or called.is_set()
 
 
+@contextmanager
+def held(keeper: Interrupted) -> Iterator[None]:
+    """Keep the thread: it may end between its start and the moment in which there is something to do."""
+    keeper.stays = True
+    yield
+    keeper.stays = False
+
+
 @pytest.mark.parametrize("place", ["asked", "announced"])
 @pytest.mark.parametrize("inside", [True, False], ids=["in its thread", "in another"])
 @pytest.mark.parametrize("way", ["watch", "call_at", "call_at later", "call_soon"])
@@ -127,7 +136,7 @@ def test_what_comes_as_the_thread_ends_is_done(keeper: Interrupted, way: str, in
     eventually(done[0])
 
 
-def test_whoever_starts_it_as_it_ends_has_it(keeper: Interrupted) -> None:
+def test_a_caller_that_starts_it_as_it_ends_has_it(keeper: Interrupted) -> None:
     """That need is new: the thread has asked before it was there."""
 
     def come_to_need_it() -> None:
@@ -144,7 +153,8 @@ def test_whoever_starts_it_as_it_ends_has_it(keeper: Interrupted) -> None:
 
 def test_the_thread_ends_and_comes_back(keeper: Interrupted) -> None:
     for count in range(1, 4):
-        eventually(use(keeper, "watch"))
+        with held(keeper):
+            eventually(use(keeper, "watch"))
         keeper.dismiss()
         assert len(keeper.threads) == count
         assert not keeper.threads[-1].is_alive()
@@ -164,7 +174,8 @@ def test_it_stays_as_long_as_somebody_needs_it(keeper: Interrupted) -> None:
 
 def test_it_stays_while_something_is_due(keeper: Interrupted) -> None:
     book = Notes()
-    keeper.call_at(keeper.clock() + LONG, book, 1)
+    with held(keeper):
+        keeper.call_at(keeper.clock() + LONG, book, 1)
     keeper.dismiss()
     assert keeper.threads[0].is_alive()
     # Void, it is nothing to wait for.
@@ -210,7 +221,8 @@ def test_a_start_inside_the_start_makes_no_second_thread(keeper: Interrupted) ->
             keeper.start()
 
     keeper.kind = Nested
-    eventually(use(keeper, "watch"))
+    with held(keeper):
+        eventually(use(keeper, "watch"))
     assert len(keeper.threads) == 1
 
 
