@@ -39,3 +39,4 @@ current_worker = core.current_worker
 instrumented = core.instrumented
 keep_time = core.keep_time
 orphans = core.orphans
+wait_counted = core.wait_counted

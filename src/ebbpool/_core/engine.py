@@ -440,20 +440,13 @@ class FutureCore:
             if self._audience is None:
                 self._audience = []
             self._audience.append(waiter)
-        here = getattr(_here, "worker", None)
-        nested = here is not None and here.pool is self._pool
-        if nested:
-            self._pool.block()
         told = False
         try:
-            if here is not None and nested and here.standing_in and timeout is None:
-                # There may be no other thread to run the task that this one waits for.
-                while self._code < CANCELLED and self._pool.stand_in():
-                    pass
-            told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+            if timeout is None:
+                told = wait_counted(self._pool, self.done, waiter.acquire)
+            else:
+                told = wait_counted(self._pool, None, waiter.acquire, True, timeout if timeout > 0 else 0)
         finally:
-            if nested:
-                self._pool.unblock()
             if not told:
                 self._ignore(waiter)
         if not (told or self.done()):
@@ -564,6 +557,25 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
         return future
 
 
+def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[..., Any], *args: Any) -> Any:
+    """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile.
+
+    A thread that stands in for a worker first runs tasks of the pool until `over()` is true, if that is given: there
+    may be no other thread to run the tasks that it waits for.
+    """
+    worker = getattr(_here, "worker", None)
+    if worker is None or worker.pool is not pool:
+        return wait(*args)
+    pool.block()
+    try:
+        if over is not None and worker.standing_in:
+            while not over() and pool.stand_in():
+                pass
+        return wait(*args)
+    finally:
+        pool.unblock()
+
+
 class Observers(list[Any]):
     """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
 
@@ -602,16 +614,8 @@ class _CountedEvent(_WaiterEvent):
         self._pool = pool
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._pool.block()
-        try:
-            worker = getattr(_here, "worker", None)
-            if worker is not None and worker.standing_in:
-                # There may be no other thread to run the tasks that this one waits for.
-                while not self._event.is_set() and self._pool.stand_in():
-                    pass
-            return self._event.wait(timeout)
-        finally:
-            self._pool.unblock()
+        told: bool = wait_counted(self._pool, self._event.is_set, self._event.wait, timeout)
+        return told
 
 
 class _ForbiddenEvent(_WaiterEvent):

@@ -19,7 +19,7 @@ from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import Any, Final
 
-from ebbpool._core.accel import current_worker
+from ebbpool._core.accel import wait_counted
 from ebbpool._work import map_ledger
 from ebbpool._work.map_ledger import NOTHING, Batch, Ledger, Piece
 
@@ -242,16 +242,10 @@ class MapRun(Ledger):
                 raise TimeoutError
 
     def _wait(self, patience: float) -> bool:
-        worker = current_worker()
-        pool = self.pool if worker is not None and worker.pool is self.pool else None
         told = False
-        if pool is not None:
-            pool.block()
         try:
-            told = self.bell.acquire(True, patience)
+            told = wait_counted(self.pool, None, self.bell.acquire, True, patience)
         finally:
-            if pool is not None:
-                pool.unblock()
             with self.lock:
                 if self.wanted == NOTHING and not told:
                     # The bell was rung after all. An interrupted `acquire` may have taken it already, so do not wait

@@ -15,7 +15,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ebbpool._checks import whole
-from ebbpool._core.accel import current_worker
+from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Channel:
                 self.stalled = False
                 return not self.left
         # The worker counts as blocked: the consumer may be a task that waits for a worker.
-        _blocking(self.pool, self.bell)
+        wait_counted(self.pool, None, self.bell.acquire)
         return not self.left
 
     def _goes_on(self) -> bool:
@@ -264,7 +264,7 @@ class Stream(Generic[T]):
             value = channel.next_value(waiter)
             if value is _WAIT:
                 try:
-                    _blocking(channel.pool, waiter)
+                    wait_counted(channel.pool, None, waiter.acquire)
                 except BaseException:
                     channel.forget_reader()
                     raise
@@ -387,19 +387,6 @@ def _reader_here() -> tuple[int, int]:
 
 def _steps(call: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     yield from call()
-
-
-def _blocking(pool: Any, lock: LockType) -> None:
-    """Acquire a lock; a worker of `pool` counts as blocked meanwhile, so that another may take its place."""
-    worker = current_worker()
-    if worker is None or worker.pool is not pool:
-        lock.acquire()
-        return
-    pool.block()
-    try:
-        lock.acquire()
-    finally:
-        pool.unblock()
 
 
 def _wake(reader: Any) -> None:
