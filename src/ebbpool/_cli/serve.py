@@ -13,9 +13,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
 from ebbpool._output import flush_or_discard, unhindered
 
@@ -23,27 +23,6 @@ if TYPE_CHECKING:
     from ebbpool.prefork import Child
 
 BACKLOG = 1024
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of the command line. Times are in seconds; with `processes` None only this process serves."""
-
-    port: int
-    bind: str | None
-    directory: str
-    protocol: str
-    quiet: bool
-    processes: int | None
-    max_workers: int
-    min_workers: int
-    min_spare_workers: int
-    keep_alive: float
-    max_queue: int | None
-    header_timeout: float
-    idle_timeout: float
-    request_timeout: float
-    shutdown_timeout: float
 
 
 class FileHandler(http.server.SimpleHTTPRequestHandler):
@@ -75,15 +54,8 @@ class FileServer(AdaptivePoolHTTPServer):
 
     def __init__(self, *args: Any, options: Options, **kwargs: Any) -> None:
         self.options = options
-        self.max_workers = options.max_workers
-        self.min_workers = options.min_workers
-        self.min_spare_workers = options.min_spare_workers
-        self.keep_alive = options.keep_alive
-        self.max_queue = options.max_queue
-        self.header_timeout = options.header_timeout
-        self.idle_timeout = options.idle_timeout
-        self.request_timeout = options.request_timeout
-        self.shutdown_timeout = options.shutdown_timeout
+        for name in OF_SERVER:
+            setattr(self, name, getattr(options, name))
         super().__init__(*args, **kwargs)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

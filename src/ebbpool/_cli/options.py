@@ -1,0 +1,122 @@
+"""The options of ``python -m ebbpool serve``: each is declared once, with its type, its default and its help."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from ebbpool._pool.settings import DEFAULT_MAX_WORKERS
+
+POOL: Final = "the pool, in each process"
+TIMES: Final = "time limits"
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
+        return value
+
+    # The name that argparse gives the type in its error messages.
+    number.__name__ = "whole number"
+    return number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text}")
+    return value
+
+
+def _some_seconds(text: str) -> float:
+    value = _seconds(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number of seconds above 0, not {text}")
+    return value
+
+
+_seconds.__name__ = _some_seconds.__name__ = "number of seconds"
+
+
+def _directory(text: str) -> str:
+    try:
+        path = os.path.abspath(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"the current directory is gone: {error}") from None
+    if not os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"no such directory: {text!r}")
+    return path
+
+
+def _option(*short: str, group: str = "", **how: Any) -> Any:
+    """Declare an option: its short flags, and what `add_argument` is to be told."""
+    return field(metadata={"short": short, "group": group, "how": how})
+
+
+def _threads(text: str, least: int, default: int | None) -> Any:
+    return _option(group=POOL, metavar="N", type=_whole(least), default=default, help=text)
+
+
+def _time(text: str, default: float, group: str = TIMES, kind: Callable[[str], float] = _some_seconds) -> Any:
+    return _option(group=group, metavar="SECONDS", type=kind, default=default, help=f"{text} (%(default)g)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options. Times are in seconds; with `processes` None only this process serves."""
+
+    port: int = _option(
+        metavar="PORT",
+        nargs="?",
+        default=8000,
+        type=_whole(0, 65535),
+        help="port to bind; 0 for any that is free (%(default)s)",
+    )
+    bind: str | None = _option("-b", metavar="ADDRESS", help="address to bind (all interfaces)")
+    directory: str = _option(
+        "-d", metavar="DIR", default=".", type=_directory, help="directory to serve (the current one)"
+    )
+    protocol: str = _option(
+        "-p",
+        metavar="VERSION",
+        default="HTTP/1.1",
+        choices=("HTTP/1.0", "HTTP/1.1"),
+        help="HTTP version of the replies; clients can keep their connections with HTTP/1.1 alone (%(default)s)",
+    )
+    quiet: bool = _option("-q", action="store_true", help="write no line per request")
+    processes: int | None = _option(
+        metavar="N",
+        type=_whole(1),
+        help="serve with N processes under a watchdog, each with a pool of its own (in this process)",
+    )
+    max_workers: int = _threads("most threads (%(default)s)", 1, DEFAULT_MAX_WORKERS)
+    min_workers: int = _threads("threads that stay, however idle (%(default)s)", 0, 0)
+    min_spare_workers: int = _threads("idle threads to keep ahead of demand (%(default)s)", 0, 0)
+    keep_alive: float = _time("after which an idle thread leaves; inf for never", 10.0, POOL, _seconds)
+    max_queue: int | None = _threads("most requests that may wait for a thread, more are told 503 (no limit)", 0, None)
+    header_timeout: float = _time("for the head of a request to arrive", 10.0)
+    idle_timeout: float = _time("between two requests of a connection", 60.0)
+    request_timeout: float = _time("for a client to take, or send, some more of what a thread waits for", 30.0)
+    shutdown_timeout: float = _time("for what runs to be done, at the end", 30.0)
+
+
+OF_SERVER: Final = tuple(option.name for option in fields(Options) if option.metadata["group"])
+"""The options that the server has as attributes of the same names."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a parser of arguments."""
+    groups: dict[str, Any] = {"": parser}
+    for option in fields(Options):
+        about = option.metadata
+        if about["group"] not in groups:
+            groups[about["group"]] = parser.add_argument_group(about["group"])
+        name = option.name if option.name == "port" else "--" + option.name.replace("_", "-")
+        groups[about["group"]].add_argument(*about["short"], name, **about["how"])
