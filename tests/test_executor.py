@@ -190,7 +190,7 @@ def test_worker_names() -> None:
         assert pool._thread_name_prefix == "lookup"
     with AdaptiveExecutor() as pool:
         name = pool.submit(threading.current_thread).result(TIMEOUT).name
-        assert re.fullmatch(r"AdaptiveExecutor-\d+_0", name)
+        assert re.fullmatch(r"ebbpool-\d+_0", name)
         assert name == pool._thread_name_prefix + "_0"
 
 

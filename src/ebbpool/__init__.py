@@ -5,24 +5,29 @@ from __future__ import annotations
 from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
+from ebbpool._pool.decisions import Decision
+from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
 from ebbpool._work.schedule import ScheduledTask
 from ebbpool._work.streams import Stream
-from ebbpool.executor import AdaptiveExecutor, QueueFull
+from ebbpool.executor import AdaptiveExecutor, QueueFull, pools
 from ebbpool.lane import Lane
 
 __all__ = [
     "COMPILED",
     "AdaptiveExecutor",
     "BrokenThreadPool",
+    "Decision",
     "Future",
     "Lane",
     "LaneStats",
     "PoolStats",
     "QueueFull",
+    "RunningTask",
     "ScheduledTask",
     "Stream",
     "__version__",
+    "pools",
 ]
 
 __version__ = "0.1.0"

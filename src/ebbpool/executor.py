@@ -20,6 +20,8 @@ from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool.crew import Crew, QueueView
+from ebbpool._pool.decisions import Decision
+from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
 from ebbpool._work import delayed, maps, streams
@@ -67,7 +69,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     Args:
         max_workers: How many threads there may be at a time; 256 if None. Workers that block on a future of this same
             pool do not count, so that nested submits cannot deadlock.
-        thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
+        thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
         min_workers: Threads that stay however long they are idle, once they have been needed.
@@ -136,7 +138,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
         self._pool = self._crew.pool
-        self._pool.contextual = bool(propagate_context)
+        if propagate_context:
+            self._pool.carry_context()
         self._apply(settings)
         # For calls that have a limiter of their own, and must not wait for calls that have none.
         self._unlimited = LaneCore(self._pool, sys.maxsize, True, True)
@@ -337,6 +340,18 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             self._lane_cores[name] = lane.core
         return lane
 
+    def lanes(self) -> list[Lane]:
+        """Return the lanes of this pool that are in use, oldest first."""
+        return [lane for lane in list(self._lanes.values()) if not lane.core.closed]
+
+    @property
+    def name(self) -> str:
+        """The pool's name: `thread_name_prefix`, else ``ebbpool-1``, ``ebbpool-2``, ...
+
+        No two open pools of a process have the same name: the second with the prefix ``web`` is called ``web-2``.
+        """
+        return self._crew.name
+
     def resize(
         self,
         *,
@@ -367,7 +382,31 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     def stats(self) -> PoolStats:
         """Return a snapshot of the pool, taken at one moment."""
         counts: dict[str, Any] = self._pool.counts()
-        return PoolStats(**counts, delayed=len(self._crew.timers.waiting))
+        settings = self._settings
+        return PoolStats(
+            self.name,
+            **counts,
+            delayed=len(self._crew.timers.waiting),
+            min_workers=settings.min_workers,
+            max_workers=settings.max_workers,
+            max_queue=settings.max_queue,
+            last_decision=self._crew.decisions.last(),
+        )
+
+    def running(self, *, stacks: bool = False) -> list[RunningTask]:
+        """Return the tasks that run, the one that has run longest first.
+
+        Args:
+            stacks: Whether to include the stack of each, which takes longer.
+        """
+        return self._crew.running(bool(stacks))
+
+    def decisions(self) -> list[Decision]:
+        """Return why the pool last grew, or did not although tasks waited: at most 64 decisions, oldest first.
+
+        Not among them are threads that `submit` itself starts, as it does in a pool without any.
+        """
+        return self._crew.decisions.listed()
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until nothing is queued or running, callbacks included.
@@ -465,13 +504,13 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     def __repr__(self) -> str:
         counts = self._pool.counts()
         return (
-            f"<{type(self).__name__} {self._crew.prefix!r} at {id(self):#x}: {counts['workers']} of at most "
+            f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {counts['workers']} of at most "
             f"{self._settings.max_workers} workers, {counts['queued']} queued>"
         )
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
-    _threads: Any = property(lambda self: {thread for thread, _ in self._pool.crew_list()})
+    _threads: Any = property(lambda self: set(self._pool.crew_list()))
     _work_queue: Any = property(lambda self: QueueView(self._crew))
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
     # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.
@@ -487,3 +526,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
     _initializer: Any = property(lambda self: self._crew.initializer)
     _initargs: Any = property(lambda self: self._crew.initargs)
+
+
+def pools() -> list[AdaptiveExecutor]:
+    """Return the executors of this process that live and have not been shut down, oldest first."""
+    owners = (crew.owner() for crew in lifecycle.live() if not crew.pool.closed)
+    return [owner for owner in owners if isinstance(owner, AdaptiveExecutor)]

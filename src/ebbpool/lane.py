@@ -42,7 +42,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         # An `AdaptiveExecutor`, whose module imports this one.
         self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
-        self.core = LaneCore(executor._pool, limit, first)
+        self.core = LaneCore(executor._pool, limit, first, name=name)
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -64,7 +64,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""
         counts: dict[str, Any] = self.core.counts()
-        return LaneStats(**counts)
+        return LaneStats(self.name, **counts)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Take no more tasks; queued ones still run, unless cancelled. The pool goes on.

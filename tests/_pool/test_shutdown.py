@@ -225,9 +225,9 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
     first, *rest = str(caught.value).split("\nreport_")
     assert first.startswith("after 0 s these tasks still run:")
     assert len(rest) == 2
-    for text, name, lines in zip(sorted(rest), ("wait", "wait_for_it"), (2, 3), strict=True):
+    for text, name, lines in zip(sorted(rest), ("threading.Event.wait", "wait_for_it"), (2, 3), strict=True):
         heading, *stack = text.splitlines()
-        assert f": {name}, running for " in heading
+        assert f"{name}, running for " in heading
         places = [line for line in stack if line.startswith('  File "')]
         assert len(places) == lines and "crew.py" not in text and "_core" not in text and "_bootstrap" not in text
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]

@@ -152,13 +152,13 @@ def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_system_that_refuses_threads_costs_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(2, thread_stack_size=SMALL, keep_alive=LONG) as pool:
+    with AdaptiveExecutor(2, "sized", thread_stack_size=SMALL, keep_alive=LONG) as pool:
         assert pool.submit(int).result(TIMEOUT) == 0
         asked = threading.Event()
         start = threading.Thread.start
 
         def refuse(thread: threading.Thread) -> None:
-            if thread.name.startswith("AdaptiveExecutor"):
+            if thread.name.startswith("sized"):
                 asked.set()
                 raise RuntimeError("can't start new thread")
             start(thread)

@@ -12,9 +12,9 @@ from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually,
 from ebbpool import AdaptiveExecutor, PoolStats
 
 FIELDS = [
-    "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
+    "name", "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
     "cancelled", "rejected", "started", "retired", "longest_running",
-    "delayed",
+    "delayed", "min_workers", "max_workers", "max_queue", "last_decision",
 ]  # fmt: skip
 
 
@@ -32,7 +32,8 @@ def test_stats_cannot_be_changed() -> None:
 
 def test_a_fresh_pool_counts_nothing() -> None:
     with AdaptiveExecutor() as pool:
-        assert dataclasses.asdict(pool.stats()) == dict.fromkeys(FIELDS, 0)
+        settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "last_decision": ""}
+        assert dataclasses.asdict(pool.stats()) == dict.fromkeys(FIELDS, 0) | settings
 
 
 def test_the_figures_of_a_busy_pool() -> None:

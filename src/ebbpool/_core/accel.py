@@ -33,6 +33,7 @@ LaneCore = core.LaneCore
 LoopCall = core.LoopCall
 Mailbox = core.Mailbox
 Pool = core.Pool
+Probe = core.Probe
 Worker = core.Worker
 connect = core.connect
 current_worker = core.current_worker

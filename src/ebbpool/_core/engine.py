@@ -154,7 +154,8 @@ class Snapshot(NamedTuple):
 class FutureCore:
     """State and protocol of a future, in the shape that the worker's loop needs.
 
-    A pending future carries its own call. Lock and condition objects are made only when a thread waits.
+    A pending future carries its own call, a running one what is called. Lock and condition objects are made only when a
+    thread waits.
 
     Attributes:
         _held: Whether it is pending and not in the pool's queue.
@@ -362,13 +363,16 @@ class FutureCore:
     def perform(self, aside: bool = True) -> None:
         """Run the call in this thread; count it here if it has not been taken from a queue (`aside`)."""
         fn, args, kwargs = self._fn, self._args, self._kwargs
-        self._fn = self._args = self._kwargs = None
+        self._args = self._kwargs = None
         self._code = RUNNING
         value = error = None
         try:
             value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]  # it was pending
         except BaseException as caught:
             error = _trimmed(caught)
+        with self._pool.mutex:
+            # `fn` keeps it until the mutex is free, for its end may run any code.
+            self._fn = None
         fn = args = kwargs = None
         if aside:
             self._pool.count_aside(error is not None)
@@ -566,14 +570,14 @@ def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[...
     worker = getattr(_here, "worker", None)
     if worker is None or worker.pool is not pool:
         return wait(*args)
-    pool.block()
+    pool.block(worker)
     try:
         if over is not None and worker.standing_in:
             while not over() and pool.stand_in():
                 pass
         return wait(*args)
     finally:
-        pool.unblock()
+        pool.unblock(worker)
 
 
 class Observers(list[Any]):
@@ -656,7 +660,9 @@ class LoopCall(FutureCore):
         """Run the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
             self._args = (self._fn, *(self._args or ()))
-            self._fn = self._context.run
+            run = self._context.run
+            with self._pool.mutex:
+                self._fn = run
             self._context = None
         FutureCore.perform(self, aside)
 
@@ -817,6 +823,7 @@ class Worker:
         since: When the task in hand was taken (monotonic seconds).
         patience: Seconds to stay parked; below zero, for ever.
         fresh: Whether `Pool._arrived` has something to clear.
+        waits: How many waits for its own pool it is in, one within the other.
         standing_in: Whether its thread does not belong to the pool; see `Pool.stand_in`.
     """
 
@@ -835,6 +842,7 @@ class Worker:
         "standing_in",
         "starting",
         "thread",
+        "waits",
     )
 
     def __init__(self, pool: Pool, searching: bool) -> None:
@@ -852,6 +860,7 @@ class Worker:
         self.fresh = True
         self.expired = False
         self.leaving = False
+        self.waits = 0
         self.standing_in = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
@@ -865,7 +874,7 @@ class Worker:
         done: Any = None
         future: Any = None
         loop_call: Any = None
-        value = error = errand = context = None
+        fn = value = error = errand = context = None
         unfinished = failed = False
         _here.worker = self
         while True:
@@ -892,6 +901,9 @@ class Worker:
                     failed = error is not None
                     unfinished = False
                 if not unfinished:
+                    if done is not None:
+                        # `fn` keeps it until the mutex is free, for its end may run any code.
+                        done._fn = None
                     self.current = None
                     if failed:
                         pool.failed += 1
@@ -923,7 +935,7 @@ class Worker:
                 failed = error is not None
                 unfinished = False
                 continue
-            done = value = error = None
+            done = fn = value = error = None
             if loop_call is not None:
                 # The loop is told only now that this worker is parked or has its next task: a task that the result
                 # leads to finds a worker ready, and does not call the timekeeper for nothing.
@@ -942,7 +954,7 @@ class Worker:
                 future = None
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
-            future._fn = future._args = future._kwargs = None
+            future._args = future._kwargs = None
             if cython.compiled and type(future) is LoopCall:
                 loop_call = future
                 context, loop_call._context = loop_call._context, None
@@ -958,11 +970,57 @@ class Worker:
             if cython.compiled and context is not None:
                 leave(context)
                 context = None
-            fn = args = kwargs = None
+            args = kwargs = None
             done = future
             future = None
             unfinished = True
         _here.worker = None
+
+
+class Probe:
+    """A call that is measured.
+
+    Attributes:
+        fn: What is called.
+        record: Told how long the task waited and how long it ran, in seconds.
+        made: When it was submitted (monotonic seconds).
+    """
+
+    __slots__ = ("fn", "made", "record")
+
+    def __init__(self, fn: Callable[..., Any], record: Callable[[float, float], object]) -> None:
+        self.fn = fn
+        self.record = record
+        self.made = monotonic()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        begun = monotonic()
+        try:
+            return self.fn(*args, **kwargs)
+        finally:
+            self._tell(begun, monotonic())
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def _tell(self, begun: float, ended: float) -> None:
+        queued = self.made
+        worker: Any = getattr(_here, "worker", None)
+        if worker is not None and worker.current is not None:
+            current = worker.current
+            # A worker may run the call in the middle of another task. A delayed task is queued after it was submitted.
+            if current._fn is self:
+                queued = max(queued, current._queued_at)
+        try:
+            self.record(max(0.0, begun - queued), ended - begun)
+        except Exception:
+            LOGGER.exception("exception calling %r", self.record)
+
+
+def _gap(every: int) -> int:
+    """Return how many tasks to pass over, so that one in `every` is measured, whatever pattern they follow."""
+    # Imported here, so that only those pay for it who measure.
+    from random import randrange
+
+    return randrange(2 * every - 1) if every > 0 else 0
 
 
 def _nobody() -> None:
@@ -998,6 +1056,7 @@ class LaneCore:
     Attributes:
         first: Whether its tasks go to the head of the pool's queue.
         lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
+        name: What its users call it; None for one of ebbpool's own.
         backlog: Held futures, oldest first.
         admitted: Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.
         dead: How many futures in the backlog are done already: cancelled, or failed by `reject`.
@@ -1015,15 +1074,19 @@ class LaneCore:
         "first",
         "lifts_ceiling",
         "limit",
+        "name",
         "pool",
         "taken",
     )
 
-    def __init__(self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False) -> None:
+    def __init__(
+        self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None
+    ) -> None:
         self.pool = pool
         self.limit = limit
         self.first = first
         self.lifts_ceiling = lifts_ceiling
+        self.name = name
         self.closed = False
         self.backlog: deque[FutureCore] = deque()
         self.admitted = 0
@@ -1155,6 +1218,11 @@ class Pool:
         max_workers: The most there may be: `ceiling` and `lent`.
         surplus: Workers that should leave as soon as they have no task in hand.
         taken: Tasks taken off the queue so far.
+        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
+            measured.
+        every: One task out of how many is measured, on average; 0 for none.
+        record: What is told of the tasks that are measured; see `observe`.
+        skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
         turned_away: Whether a task has found the queue full since the timekeeper last looked.
     """
 
@@ -1174,6 +1242,7 @@ class Pool:
         "dequeue",
         "enqueue",
         "enqueue_first",
+        "every",
         "failed",
         "headcount",
         "idlers",
@@ -1188,12 +1257,14 @@ class Pool:
         "patience",
         "promised",
         "queue",
+        "record",
         "rejected",
         "rejecting",
         "retired",
         "roused",
         "searching",
         "seekers",
+        "skip",
         "slow_start",
         "special",
         "started",
@@ -1202,6 +1273,7 @@ class Pool:
         "taken",
         "turned_away",
         "workers",
+        "wrapping",
     )
 
     mutex: Any
@@ -1224,6 +1296,10 @@ class Pool:
         self.max_queue = -1
         self.rejecting = False
         self.contextual = False
+        self.wrapping = False
+        self.every = 0
+        self.record: Callable[[float, float], object] | None = None
+        self.skip = 0
         self.slow_start = False
         self.special = False
         self.closed = False
@@ -1279,6 +1355,44 @@ class Pool:
                 errand = self._spare()
         if errand is not None:
             self._run(errand, None)
+
+    def carry_context(self) -> None:
+        """Run tasks in copies of their submitter's context from now on."""
+        self.contextual = self.wrapping = True
+
+    def observe(self, every: int, record: Callable[[float, float], object] | None) -> None:
+        """Measure one out of `every` tasks that are submitted from now on, by chance; none if that is 0.
+
+        After such a task `record(seconds waited, seconds run)` is called in the worker's thread; what it raises is
+        logged. Tasks of a map are turns of its workers, and not its items.
+        """
+        gap = _gap(every)
+        with self.mutex:
+            # The last `record` may end with the call, but not under the mutex.
+            before, self.record = self.record, record
+            self.every = every
+            self.skip = gap
+            self.wrapping = self.contextual or every > 0
+        del before
+
+    def wrap(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, contextual: bool
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
+        """Return the call to be queued in place of a given one, which carries its context if it is `contextual`."""
+        if contextual:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), None
+            args = (fn, *args)
+            fn = copy_context().run
+        if self.every > 0:
+            self.skip -= 1
+            if self.skip < 0:
+                self.skip = _gap(self.every)
+                with self.mutex:
+                    record = self.record
+                if record is not None:
+                    fn = Probe(fn, record)
+        return fn, args, kwargs
 
     def push(self, future: FutureCore, first: bool = False, waiter: LockType | None = None) -> str | None:
         """Queue a task, at the head if it is to be `first`, and make sure that a worker will take it.
@@ -1788,11 +1902,13 @@ class Pool:
             self.dead = 0
             self.ahead = ahead
 
-    def block(self) -> None:
-        """Count the calling worker as blocked while it waits for its own pool; another may take its place."""
+    @cython.locals(worker=Worker)
+    def block(self, worker: Worker) -> None:
+        """Count `worker`, which calls this, as blocked while it waits for its own pool; another may take its place."""
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
+            worker.waits += 1
             self.blocked += 1
             self._measure()
             self._uncover()
@@ -1800,11 +1916,12 @@ class Pool:
         if errand is not None:
             self._run(errand, None)
 
-    @cython.locals(leaver=Worker)
-    def unblock(self) -> None:
-        """Count the calling worker as going on; a surplus worker leaves when it has no task in hand."""
+    @cython.locals(worker=Worker, leaver=Worker)
+    def unblock(self, worker: Worker) -> None:
+        """Count `worker` as going on; a surplus worker leaves when it has no task in hand."""
         leaver = None
         with self.mutex:
+            worker.waits -= 1
             self.blocked -= 1
             self._measure()
             if self.surplus > 0 and self.parked:
@@ -1869,6 +1986,7 @@ class Pool:
     @cython.locals(worker=Worker, current=FutureCore)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
         """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
+        fn = None
         with self.mutex:
             current = worker.current
             self._clear(worker)
@@ -1878,12 +1996,14 @@ class Pool:
                 self._remove(worker)
             worker.current = None
             if current is not None:
+                fn, current._fn = current._fn, fn
                 if error is not None:
                     self.failed += 1
                 if current._lane is not None:
                     self._vacate(current._lane, error is not None)
             self._make_room()
             errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+        fn = None
         if current is not None:
             current._conclude(RUNNING, RUNNING, FINISHED, None, error)
         if errand is not None:
@@ -2109,13 +2229,24 @@ class Pool:
         }
 
     @cython.locals(worker=Worker)
-    def crew_list(self) -> list[tuple[threading.Thread, float]]:
-        """Return (thread, seconds its task has been running or -1.0) of every worker."""
+    def crew_list(self) -> list[threading.Thread]:
+        """Return the thread of every worker."""
+        listed = []
+        with self.mutex:
+            for worker in self.workers:
+                listed.append(worker.thread)
+        return listed
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def in_hand(self) -> list[tuple[threading.Thread, float, Any, LaneCore | None, bool]]:
+        """Return (thread, seconds, what is called, lane, whether it waits for this pool) of every running task."""
         listed = []
         with self.mutex:
             now = monotonic()
             for worker in self.workers:
-                listed.append((worker.thread, now - worker.since if worker.current is not None else -1.0))
+                current = worker.current
+                if current is not None:
+                    listed.append((worker.thread, now - worker.since, current._fn, current._lane, worker.waits > 0))
         return listed
 
     def reopen(self) -> bool:
@@ -2237,11 +2368,8 @@ class ExecutorCore:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = FutureCore.__new__(Future)
         future._pool = pool
-        if pool.contextual:
-            if not cython.compiled and kwargs:
-                fn, kwargs = partial(fn, **kwargs), {}
-            args = (fn, *args)
-            fn = copy_context().run
+        if pool.wrapping:
+            fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
         future._fn = fn
         future._args = args
         if not cython.compiled:
@@ -2351,7 +2479,8 @@ class ExecutorCore:
         if cython.compiled:
             call._context = context
         elif context is not None:
-            call._args = (partial(fn, **kwargs) if kwargs else fn, *args)
+            given: Any = call._fn
+            call._args = (partial(given, **kwargs) if kwargs else given, *args)
             call._fn, call._kwargs = context.run, None
         call._mailbox = mailbox
         call._ticket = ticket
@@ -2370,11 +2499,9 @@ class ExecutorCore:
             raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
             breathe()
-        if self._pool.contextual and type(future) is not LoopCall:
-            if not cython.compiled and kwargs:
-                fn, kwargs = partial(fn, **kwargs), None
-            args = (fn, *args)
-            fn = copy_context().run
+        if self._pool.wrapping:
+            contextual = self._pool.contextual and type(future) is not LoopCall
+            fn, args, kwargs = self._pool.wrap(fn, args, kwargs, contextual)
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None

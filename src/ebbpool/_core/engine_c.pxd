@@ -164,6 +164,7 @@ cdef class LaneCore:
     cdef readonly Py_ssize_t limit
     cdef readonly bint first
     cdef readonly bint lifts_ceiling
+    cdef readonly object name
     cdef readonly bint closed
     cdef object backlog
     cdef readonly Py_ssize_t admitted
@@ -197,7 +198,11 @@ cdef class Pool:
     cdef readonly double patience
     cdef readonly Py_ssize_t max_queue
     cdef readonly bint rejecting
-    cdef public bint contextual
+    cdef readonly bint contextual
+    cdef bint wrapping
+    cdef Py_ssize_t every
+    cdef object record
+    cdef Py_ssize_t skip
     cdef public bint slow_start
     cdef bint special
     cdef readonly bint closed
@@ -224,6 +229,7 @@ cdef class Pool:
     cdef readonly long long started
     cdef readonly long long retired
 
+    cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
     @cython.locals(lane=LaneCore)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*)
     cpdef line_up(self, FutureCore future)
@@ -278,6 +284,14 @@ cdef class Pool:
     cdef _trim(self, list trash)
 
 
+cdef class Probe:
+    cdef readonly object fn
+    cdef object record
+    cdef double made
+
+    cdef _tell(self, double begun, double ended)
+
+
 cdef class Worker:
     cdef readonly Pool pool
     cdef object bell
@@ -292,6 +306,7 @@ cdef class Worker:
     cdef bint fresh
     cdef bint expired
     cdef bint leaving
+    cdef Py_ssize_t waits
     cdef readonly bint standing_in
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import sys
 import threading
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +18,8 @@ from ebbpool._core.accel import Pool, Worker, current_worker
 from ebbpool._interpreter import processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.census import Census
-from ebbpool._pool.frames import above
+from ebbpool._pool.decisions import Decisions
+from ebbpool._pool.running import RunningTask, running
 from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
@@ -31,7 +30,7 @@ LOGGER = logging.getLogger("concurrent.futures")
 CEILING_TICK = 0.05
 """Seconds between looks at a pool that may not grow; the looks keep its clock right."""
 
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 
 
 class _Reading(NamedTuple):
@@ -45,6 +44,10 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
     # thread closes the pool.
     if pool.headcount > 0 and not pool.closed:
         call_soon(pool.close)
+
+
+def _at_limit() -> str:
+    return "max_workers reached"
 
 
 class QueueView:
@@ -81,7 +84,8 @@ class Crew:
         daemon: bool,
         stack_size: int | None,
     ) -> None:
-        self.prefix = prefix or f"AdaptiveExecutor-{next(_numbers)}"
+        self.name = ""
+        self.prefix = prefix or f"ebbpool-{next(_numbers)}"
         self.initializer = initializer
         self.initargs = initargs
         self.finalizer = finalizer
@@ -98,6 +102,7 @@ class Crew:
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
+        self.decisions = Decisions()
         self._previous: _Reading | None = None
         self._ended = -inf
         census.prepare()
@@ -109,6 +114,10 @@ class Crew:
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
         self._owner = weakref.ref(owner, functools.partial(_forgotten, self.pool, timekeeper.call_soon))
+
+    def owner(self) -> object:
+        """Return the executor, or None if it has been collected."""
+        return self._owner() if self._owner is not None else None
 
     def start(self, searching: bool) -> BaseException | None:
         """Start a worker, in any thread, for which the pool has reserved room.
@@ -184,6 +193,7 @@ class Crew:
             self._refused = False
             return None
         if not seen.may_grow:
+            self.decisions.note(seen.workers, 0, seen.queued, _at_limit)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
             return CEILING_TICK
@@ -206,6 +216,8 @@ class Crew:
         )
         pool = self.pool
         count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, pool.max_workers, pool.min_spare_workers))
+        if count > 0 or self._sizing.settled:
+            self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
             self._start_many(count)
         return self._sizing.tick
@@ -351,16 +363,15 @@ class Crew:
         """Whether a task runs in any other thread just as in one of the pool's."""
         return self.initializer is None and self.finalizer is None and self.stack_size is None
 
+    def running(self, stacks: bool) -> list[RunningTask]:
+        """Return what runs, the task that has run longest first."""
+        return running(self.pool, _BELOW, stacks)
+
     def report(self) -> str:
         """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
-        frames = sys._current_frames()
-        lines = []
-        for thread, seconds in self.pool.crew_list():
-            if seconds < 0:
-                continue
-            own = above(frames.get(thread.ident or 0), _BELOW)
-            name = own[0].name if own else "a call without a Python frame"
-            lines.append(f"{thread.name}: {name}, running for {seconds:.1f} s\n" + "".join(traceback.format_list(own)))
+        lines = [
+            f"{task.thread}: {task.name}, running for {task.seconds:.1f} s\n{task.stack}" for task in self.running(True)
+        ]
         stranded = self.pool.stranded()
         if not stranded:
             return "these tasks still run:\n" + "\n".join(lines)
@@ -372,6 +383,7 @@ class Crew:
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
         self._ending.clear()
         self._expected.clear()
+        self.decisions = Decisions()
         self.settings_lock = threading.Lock()
         self._previous = None
         self._ended = -inf

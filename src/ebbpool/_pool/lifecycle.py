@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, Protocol
 
@@ -26,22 +27,36 @@ class Registered(Protocol):
     pool: Pool
     timers: Any
     daemon: bool
+    prefix: str
+    name: str
 
+    def owner(self) -> object: ...
     def join(self, timeout: float | None) -> bool: ...
     def relieve(self) -> bool: ...
     def renew(self, error: BaseException) -> None: ...
 
 
 _live: dict[int, weakref.ref[Registered]] = {}
+# Re-entrant: a finaliser that runs here may make a pool.
+_naming = threading.RLock()
 _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
 
 
 def register(crew: Registered) -> None:
-    """Register a pool for as long as it lives."""
+    """Register a pool for as long as it lives, and name it after its prefix, unlike any other open pool."""
     key = id(crew)
-    _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
+    with _naming:
+        taken = {other.name for other in live() if not other.pool.closed}
+        crew.name = next(name for name in _variants(crew.prefix) if name not in taken)
+        _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
+
+
+def _variants(prefix: str) -> Iterator[str]:
+    yield prefix
+    for number in itertools.count(2):
+        yield f"{prefix}-{number}"
 
 
 def _forget(live: dict[int, Any], key: int, _: object) -> None:
@@ -115,6 +130,8 @@ def _at_exit() -> None:
 def _renew() -> None:
     # No lock is held across the fork, because other hooks, finalisers and signal handlers may use pools in the middle
     # of it. Instead, state that a thread of the parent may have been changing is not trusted.
+    global _naming
+    _naming = threading.RLock()
     keep_time(False)
     timekeeper.renew()
     orphans.reopen()

@@ -133,9 +133,11 @@ class Sizing:
         tick: Seconds from the last look until the next.
         asks: Whether the next look should count the threads that are asleep.
         busy: Whether processors, or the GIL, are short.
+        settled: Whether the last decision was that the pool has enough workers, and not that some are on their way.
     """
 
     __slots__ = (
+        "_cause",
         "_cpu",
         "_elapsed",
         "_granted",
@@ -146,6 +148,7 @@ class Sizing:
         "_used",
         "asks",
         "busy",
+        "settled",
         "tick",
     )
 
@@ -169,6 +172,13 @@ class Sizing:
         self._used = 0.0
         self.busy = False
         self.asks = False
+        self.settled = False
+        self._cause = ""
+
+    def why(self) -> str:
+        """Return in words what the last decision rests on."""
+        used = f"processors {min(1.0, self._used):.0%} used"
+        return f"{used}, {self._cause}" if self._cause else used
 
     def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
         """Return how many workers to start now, given what was seen.
@@ -177,6 +187,8 @@ class Sizing:
         and `min_workers` ask for.
         """
         self._weigh(sample)
+        self.settled = False
+        self._cause = ""
         waiting = max(0, sample.queued - sample.idle - sample.starting)
         spare = bounds.min_spare_workers - sample.idle - sample.starting
         short = max(bounds.min_workers, min(1, sample.queued)) - sample.workers
@@ -184,8 +196,10 @@ class Sizing:
         if wanted <= 0:
             return 0
         if sample.refused:
+            self._cause = "the system refused the last thread"
             grow = 1 if self._pause >= STALL else 0
         elif not waiting:
+            self._cause = "idle workers are kept ahead"
             grow = wanted
         else:
             # Spare workers are no help to tasks that wait for a processor.
@@ -248,11 +262,14 @@ class Sizing:
             if not in_use and running - in_doubt < limit:
                 # Workers in doubt may wait for a lock that a computing thread holds. But a processor is idle.
                 return 1 if self._pause >= PAUSE else 0
+            self.settled = True
+            self._cause = f"{running} workers run"
             return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
         if in_use and running > 0:
             self._step = 1
             if self._pause < PAUSE:
                 return 0
+            self._cause = f"{running} of {present} workers run"
             return limit - running if 2 * running < present else 1
         # Where little is computed, the next doubling may come sooner.
         self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK

@@ -10,6 +10,7 @@ class PoolStats:
     """What a pool is doing, and has done. Times are in seconds.
 
     Attributes:
+        name: The pool's name; see `AdaptiveExecutor.name`.
         workers: Threads of the pool, those just starting included; always `idle` + `running`.
         idle: Workers without a task.
         running: Workers with a task, or with its callbacks.
@@ -26,10 +27,15 @@ class PoolStats:
         retired: Threads that have left so far.
         longest_running: How long the longest of the running tasks has run.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
+        min_workers: The limit of the settings, as are the next two.
+        max_workers: How many threads there may be, apart from those that wait for this same pool.
+        max_queue: How many tasks may wait; None for no limit.
+        last_decision: What the sizing decided last, and why; empty before it had to decide.
     """
 
     __module__ = "ebbpool"
 
+    name: str
     workers: int
     idle: int
     running: int
@@ -45,6 +51,10 @@ class PoolStats:
     retired: int
     longest_running: float
     delayed: int
+    min_workers: int
+    max_workers: int
+    max_queue: int | None
+    last_decision: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class LaneStats:
     """What a lane is doing, and has done. Times are in seconds.
 
     Attributes:
+        name: The lane's name.
         limit: How many of its tasks may run at once.
         running: Its tasks that run, or whose callbacks do.
         queued: Its tasks that wait, for their turn in the lane or for a worker.
@@ -64,6 +75,7 @@ class LaneStats:
 
     __module__ = "ebbpool"
 
+    name: str
     limit: int
     running: int
     queued: int

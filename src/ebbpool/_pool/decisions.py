@@ -1,0 +1,70 @@
+"""The last decisions of a pool's sizing, and the reasons for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import time
+from typing import Final, NamedTuple
+
+KEPT: Final = 64
+"""How many decisions are kept."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision of the sizing: that a pool grew, or that it did not although tasks waited.
+
+    Attributes:
+        at: When it was made (seconds since the epoch).
+        workers: How many threads the pool had.
+        grown: How many were to be started.
+        reason: The decision and what it rests on, in words.
+    """
+
+    __module__ = "ebbpool"
+
+    at: float
+    workers: int
+    grown: int
+    reason: str
+
+
+class _Note(NamedTuple):
+    at: float
+    workers: int
+    grown: int
+    queued: int
+    why: str
+
+
+class Decisions:
+    """What the timekeeper's thread notes, and any thread reads."""
+
+    def __init__(self) -> None:
+        self._notes: deque[_Note] = deque(maxlen=KEPT)
+
+    def note(self, workers: int, grown: int, queued: int, why: Callable[[], str]) -> None:
+        """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second."""
+        last = self._notes[-1] if self._notes else None
+        if grown == 0 and last is not None and (last.workers, last.grown) == (workers, 0):
+            return
+        self._notes.append(_Note(time(), workers, grown, queued, why()))
+
+    def last(self) -> str:
+        """Return the reason of the last decision, or an empty string."""
+        # A deque may change its length at any time, and does not mind.
+        try:
+            return _reason(self._notes[-1])
+        except IndexError:
+            return ""
+
+    def listed(self) -> list[Decision]:
+        """Return the decisions, oldest first."""
+        return [Decision(note.at, note.workers, note.grown, _reason(note)) for note in self._notes.copy()]
+
+
+def _reason(note: _Note) -> str:
+    what = f"grew by {note.grown}" if note.grown else f"stayed at {note.workers}"
+    return f"{what}: {note.queued} waiting, {note.why}" if note.queued else f"{what}: {note.why}"

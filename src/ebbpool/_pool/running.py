@@ -1,0 +1,84 @@
+"""What runs in a pool right now: the name of each task, how long it has run, and where it is."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Container
+from contextvars import Context
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from ebbpool._core.accel import Pool, Probe
+from ebbpool._pool.frames import above
+
+UNNAMED = "a call without a Python frame"
+
+
+@dataclass(frozen=True)
+class RunningTask:
+    """A task that runs.
+
+    Attributes:
+        name: The module and the name of what is called. A task that was submitted with its context is named after its
+            first Python function.
+        lane: The name of its lane, or None.
+        thread: The name of its thread.
+        native_id: The number that the operating system gave the thread; None if it gives none.
+        seconds: How long it has run, to about 0.05 s.
+        blocked: Whether it waits for a future of this same pool.
+        stack: The task's own part of the thread's stack, as `traceback` writes it; None if it was not asked for.
+    """
+
+    __module__ = "ebbpool"
+
+    name: str
+    lane: str | None
+    thread: str
+    native_id: int | None
+    seconds: float
+    blocked: bool
+    stack: str | None
+
+
+def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
+    """Return the running tasks of `pool`, the one that has run longest first; see `frames.above` for `below`."""
+    tasks = pool.in_hand()
+    frames = sys._current_frames() if stacks or any(called_name(fn) is None for _, _, fn, _, _ in tasks) else {}
+    found = []
+    for thread, seconds, fn, lane, blocked in tasks:
+        stack = above(frames.get(thread.ident or 0), below)
+        name = called_name(fn) or (stack[0].name if stack else UNNAMED)
+        text = "".join(traceback.format_list(stack)) if stacks else None
+        native_id = getattr(thread, "native_id", None)
+        lane_name = None if lane is None else lane.name
+        found.append(RunningTask(name, lane_name, thread.name, native_id, seconds, blocked, text))
+    return sorted(found, key=lambda task: -task.seconds)
+
+
+def called_name(fn: Any) -> str | None:
+    """Return the module and name of a callable, seen through what wraps it; None where that cannot be seen through."""
+    while True:
+        owner: Any = getattr(fn, "__self__", None)
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif isinstance(fn, Probe):
+            fn = fn.fn
+        elif isinstance(owner, Context):
+            return None
+        elif type(owner).__module__.startswith("ebbpool.") and hasattr(owner, "fn"):
+            # What ebbpool itself runs on behalf of a user's function, such as the turn of a map.
+            fn = owner.fn
+        else:
+            break
+    if fn is None:
+        return None
+    name = getattr(fn, "__qualname__", None)
+    module = getattr(fn, "__module__", None)
+    if not isinstance(name, str):
+        name, module = type(fn).__qualname__, type(fn).__module__
+    if isinstance(owner, type(sys)) and not isinstance(module, str):
+        module = owner.__name__
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name

@@ -1,0 +1,146 @@
+"""Measuring some of the tasks: which, when, and what it changes for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from support.common import A_MOMENT, LONG, TIMEOUT, Boom, Gate, fail, wait_for_idle
+
+from ebbpool import AdaptiveExecutor
+
+VARIABLE = ContextVar("VARIABLE", default="unset")
+
+
+class Records:
+    """What the pool tells of the tasks it measures."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, float]] = []
+
+    def __call__(self, waited: float, ran: float) -> None:
+        self.told.append((waited, ran))
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "in context"])
+def pool(request: pytest.FixtureRequest) -> Iterator[AdaptiveExecutor]:
+    with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=request.param) as pool:
+        yield pool
+
+
+def add(first: int, *, second: int) -> int:
+    return first + second
+
+
+WAYS: dict[str, Callable[[AdaptiveExecutor], Any]] = {
+    "submit": lambda pool: pool.submit(add, 1, second=2).result(TIMEOUT),
+    "submit_first": lambda pool: pool.submit_first(add, 1, second=2).result(TIMEOUT),
+    "lane": lambda pool: pool.lane("a", limit=1).submit(add, 1, second=2).result(TIMEOUT),
+    "submit_later": lambda pool: pool.submit_later(0.0, add, 1, second=2).result(TIMEOUT),
+    "run": lambda pool: asyncio.run(run(pool)),
+}
+
+
+async def run(pool: AdaptiveExecutor) -> int:
+    return await pool.run(add, 1, second=2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_measured_task_does_what_it_does_otherwise(pool: AdaptiveExecutor, records: Records, way: str) -> None:
+    pool._pool.observe(1, records)
+    assert WAYS[way](pool) == 3
+    wait_for_idle(pool)
+    ((waited, ran),) = records.told
+    assert 0 <= waited < TIMEOUT and 0 <= ran < TIMEOUT
+
+
+def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Records) -> None:
+    pool._pool.observe(1, records)
+    with Gate() as gate:
+        first = gate.hold(pool)
+        second = pool.submit(int)
+        assert gate.nobody_begins()
+        gate.open()
+        first.result(TIMEOUT)
+        second.result(TIMEOUT)
+    wait_for_idle(pool)
+    (_, longest), (waited, ran) = records.told
+    assert longest >= A_MOMENT / 2 and waited >= A_MOMENT / 2 and ran >= 0
+
+
+def test_an_error_is_told_and_raised(pool: AdaptiveExecutor, records: Records) -> None:
+    pool._pool.observe(1, records)
+    assert isinstance(pool.submit(fail).exception(TIMEOUT), Boom)
+    wait_for_idle(pool)
+    assert len(records.told) == 1 and pool.stats().failed == 1
+
+
+def test_the_context_is_that_of_the_submitter(records: Records) -> None:
+    with AdaptiveExecutor(propagate_context=True) as pool:
+        pool._pool.observe(1, records)
+        token = VARIABLE.set("set")
+        try:
+            assert pool.submit(VARIABLE.get).result(TIMEOUT) == "set"
+            assert asyncio.run(get(pool)) == "set"
+        finally:
+            VARIABLE.reset(token)
+
+
+async def get(pool: AdaptiveExecutor) -> str:
+    return await pool.run(VARIABLE.get)
+
+
+def test_one_in_many_is_measured(records: Records) -> None:
+    with AdaptiveExecutor(2) as pool:
+        pool._pool.observe(8, records)
+        for future in [pool.submit(int) for _ in range(8000)]:
+            future.result(TIMEOUT)
+        wait_for_idle(pool)
+    # The gaps are drawn by chance, of 8 on average: 1000 on average, with a deviation of about 18.
+    assert 850 < len(records.told) < 1150
+
+
+def test_it_ends(pool: AdaptiveExecutor, records: Records) -> None:
+    pool._pool.observe(1, records)
+    pool.submit(int).result(TIMEOUT)
+    pool._pool.observe(0, None)
+    pool.submit(int).result(TIMEOUT)
+    wait_for_idle(pool)
+    assert len(records.told) == 1
+
+
+def test_an_error_of_the_record_is_logged(pool: AdaptiveExecutor, caplog: pytest.LogCaptureFixture) -> None:
+    pool._pool.observe(1, lambda waited, ran: fail())
+    assert pool.submit(int).result(TIMEOUT) == 0
+    wait_for_idle(pool)
+    assert "Boom" in caplog.text
+
+
+def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Records) -> None:
+    """With `when_full` "caller_runs" it runs in its submitter's thread, which may be a worker."""
+    took: list[float] = []
+    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
+
+        def outer() -> None:
+            gate()
+            pool._pool.observe(1, records)
+            begun = time.monotonic()
+            pool.submit(int).result(TIMEOUT)
+            took.append(time.monotonic() - begun)
+
+        future = pool.submit(outer)
+        gate.await_begun()
+        assert gate.nobody_begins()
+        gate.open()
+        future.result(TIMEOUT)
+    ((waited, _),) = records.told
+    assert waited <= took[0]

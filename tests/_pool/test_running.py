@@ -1,0 +1,163 @@
+"""What runs, what it is called, and where it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Boom, Gate, Thing, eventually, gone
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._core.accel import Probe
+from ebbpool._pool.running import called_name
+
+HERE = __name__
+
+
+class Doer:
+    """An object whose method and whose call is a task."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def do(self) -> None:
+        self.gate()
+
+    def __call__(self) -> None:
+        self.gate()
+
+
+def wait_at(gate: Gate, value: Any = None) -> Any:
+    gate()
+    return value
+
+
+def test_what_runs_is_listed_the_longest_first() -> None:
+    with AdaptiveExecutor(thread_name_prefix="web") as pool, Gate() as gate:
+        assert pool.running() == []
+        for task in (functools.partial(wait_at, gate), Doer(gate).do, Doer(gate)):
+            pool.submit(task)
+            gate.await_begun()
+        listed = pool.running()
+        assert [task.name for task in listed] == [f"{HERE}.wait_at", f"{HERE}.Doer.do", f"{HERE}.Doer"]
+        assert sorted(listed, key=lambda task: -task.seconds) == listed
+        assert {task.thread for task in listed} <= {thread.name for thread in pool._threads}
+        numbers = {thread.native_id for thread in threading.enumerate()}
+        assert all(task.native_id in numbers for task in listed)
+        assert all(task.lane is None and task.stack is None and not task.blocked for task in listed)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            listed[0].name = "other"  # type: ignore[misc]  # that is what is tried
+
+
+def test_a_stack_shows_the_task_and_nothing_of_the_pool() -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        pool.submit(wait_at, gate)
+        gate.await_begun()
+        (task,) = pool.running(stacks=True)
+        assert task.stack is not None and "in wait_at" in task.stack.splitlines()[0]
+        assert "crew.py" not in task.stack and "engine" not in task.stack
+
+
+def test_a_task_of_a_lane_names_it() -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        lane = pool.lane("reports", limit=1)
+        lane.submit(gate)
+        gate.await_begun()
+        assert [task.lane for task in pool.running()] == ["reports"]
+
+
+def test_a_task_that_waits_for_its_own_pool_is_blocked() -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        inner = gate.hold(pool)
+        pool.submit(inner.result)
+        eventually(lambda: pool.stats().blocked == 1)
+        # The one that runs longer holds the other up.
+        assert [(task.name.rpartition(".")[2], task.blocked) for task in pool.running()] == [
+            ("Gate", False),
+            ("result", True),
+        ]
+        gate.open()
+        eventually(lambda: not pool.running())
+
+
+def test_a_call_without_a_python_frame_has_its_name() -> None:
+    lock = threading.Lock()
+    with AdaptiveExecutor() as pool:
+        lock.acquire()
+        future = pool.submit(lock.acquire)
+        eventually(future.running)
+        assert ["acquire" in task.name for task in pool.running()] == [True]
+        lock.release()
+
+
+def test_a_task_in_its_submitters_context_is_named_after_its_first_function() -> None:
+    with AdaptiveExecutor(propagate_context=True) as pool, Gate() as gate:
+        pool.submit(wait_at, gate)
+        gate.await_begun()
+        assert [task.name for task in pool.running()] == ["wait_at"]
+
+
+def test_a_map_is_named_after_its_function() -> None:
+    with AdaptiveExecutor(2) as pool, Gate() as gate:
+        results = pool.map(functools.partial(wait_at, gate), range(2))
+        gate.await_begun(2)
+        assert {task.name for task in pool.running()} == {f"{HERE}.wait_at"}
+        gate.open()
+        assert list(results) == [0, 1]
+
+
+class Strange:
+    """A callable that says nothing sensible of itself."""
+
+    def __init__(self) -> None:
+        self.__qualname__ = 3
+        self.__module__ = "elsewhere"
+
+    def __call__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (time.sleep, "time.sleep"),
+        (abs, "abs"),
+        (functools.partial(functools.partial(time.sleep, 1)), "time.sleep"),
+        (Probe(time.sleep, max), "time.sleep"),
+        (dict.fromkeys, "dict.fromkeys"),
+        ([].append, "list.append"),
+        (Boom, f"{Boom.__module__}.Boom"),
+        (Strange(), f"{HERE}.Strange"),
+        (None, None),
+    ],
+)
+def test_the_names_of_callables(fn: Any, name: str | None) -> None:
+    assert called_name(fn) == name
+
+
+@pytest.fixture
+def quiet_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
+def test_nothing_of_a_finished_task_is_kept(quiet_collector: None) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        thing = Thing()
+        reference = weakref.ref(thing)
+        future = pool.submit(functools.partial(id, thing))
+        future.result(TIMEOUT)
+        failing = pool.submit(functools.partial(int, "x", thing))
+        assert failing.exception(TIMEOUT) is not None
+        del thing, failing
+        gone(reference)
+        assert pool.running() == []
