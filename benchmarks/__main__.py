@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import _plot, _report
-from benchmarks._loads import LOADS
-from benchmarks._model import GC_POLICY, QUESTIONS, ROOT, Settings, load_question
-from benchmarks._peers import BY_NAME
-from benchmarks._runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
+from benchmarks.engine.model import GC_POLICY, QUESTIONS, ROOT, Settings, load_question
+from benchmarks.engine.runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
+from benchmarks.load.sizing import LOADS
+from benchmarks.peers.table import BY_NAME
+from benchmarks.report import plot, report
 
 _BESIDE = Path()
 
@@ -102,11 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         peers=asked.peers,
         loads=tuple(asked.loads),
     )
-    facts, pin = _report.machine(), _report.pinned(settings, asked.pin)
+    facts, pin = report.machine(), report.pinned(settings, asked.pin)
     gil = "with" if facts["gil"] else "without"
     print(f"Python {facts['python']}, {gil} a GIL, {facts['cpu_count']} processors")
     print(f"pinned: {pin}; {GC_POLICY}")
-    if warning := _report.busy():
+    if warning := report.busy():
         print(warning)
     print()
     plans = [Plan.of(load_question(module), settings) for module in asked.modules]
@@ -114,19 +114,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = time.strftime("%Y%m%d-%H%M%S") + ("-pinned" if settings.pin is not None else "")
     with progress(sum(len(plan.cells) * plan.rounds for plan in plans)) as announce:
         for plan in plans:
-            found = _report.Answers(plan, settings, list(run(plan, settings, announce, asked.timeout)))
+            found = report.Answers(plan, settings, list(run(plan, settings, announce, asked.timeout)))
             answers.append(found)
-            tables = [_report.table(found) for found in answers]
-            _report.show(tables[-1])
+            tables = [report.table(found) for found in answers]
+            report.show(tables[-1])
             verdicts = [verdict for found in answers for verdict in found.verdicts()]
             if verdicts:
-                tables.append(_report.target_table(verdicts, settings.quick))
-            path = _report.save(asked.out, name, _report.document(facts, settings, answers, pin), tables)
+                tables.append(report.target_table(verdicts, settings.quick))
+            path = report.save(asked.out, name, report.document(facts, settings, answers, pin), tables)
     if verdicts:
-        _report.show(tables[-1])
-    print(f"core: {_report.core(answers)}; raw samples: {path}")
+        report.show(tables[-1])
+    print(f"core: {report.core(answers)}; raw samples: {path}")
     if asked.plot is not None:
-        print(*_plot.draw_all(path, target=None if asked.plot == _BESIDE else asked.plot), sep="\n")
+        print(*plot.draw_all(path, target=None if asked.plot == _BESIDE else asked.plot), sep="\n")
     broken = [outcome for found in answers for outcome in found.broken]
     if broken:
         print(f"{len(broken)} cells failed or ran out of time", file=sys.stderr)

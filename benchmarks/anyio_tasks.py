@@ -9,10 +9,10 @@ import gc
 import time
 from collections.abc import Awaitable, Callable
 
-from benchmarks._loops import run_on
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
-from benchmarks._peers import Peer, Unavailable
-from benchmarks._pools import package
+from benchmarks.engine.loops import run_on
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
+from benchmarks.peers import package
+from benchmarks.peers.peer import Peer
 
 _PEERS = ("anyio", "trio", "anyio-ebbpool", "anyio-installed")
 _WORKERS = 40
@@ -49,10 +49,7 @@ async def _load(peer: Peer, params: Params) -> Samples:
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    try:
-        package("anyio")
-    except ImportError as error:
-        raise Unavailable(f"not installed: {error}") from error
+    package("anyio")
     return run_on(peer, _load, params)
 
 

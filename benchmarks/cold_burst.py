@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, Target, pool_variants, timed
-from benchmarks._peers import Peer
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.peers.peer import Peer
 
 _WHERE = {"workers": 200}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, Target, pool_variants, timed
-from benchmarks._peers import Peer
-from benchmarks._pools import Pool
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import Pool
 
 _PEERS = ("ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool")
 _MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}

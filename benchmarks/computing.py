@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, timed
-from benchmarks._peers import Peer
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, timed
+from benchmarks.peers.peer import Peer
 
 _MANY, _TWO = {"workers": 64}, {"workers": 2}
 _TASK_SECONDS = 0.005

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks._echo_clients import EchoClients
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peer import Peer
-from benchmarks._serving import Server, serving
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.load.echo import EchoClients
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Server, serving
 
 _CLIENTS = 5
 _SIZES = (1000, 4096, 65_536)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Self
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
-from benchmarks._peers import Peer
-from benchmarks._pools import adaptive, stdlib
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import adaptive, stdlib
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _SLOWER = 10

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks._http import Clients
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peers import Peer
-from benchmarks._web import BODY, server, target
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.load.http import Clients
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.fastapi import BODY, server, target
 
 _INSTALLED = ("fastapi-installed", "fastapi-installed-pure", "fastapi-own-loop")
 _WHERE = {"clients": 200}

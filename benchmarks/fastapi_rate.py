@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks._http import Clients
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
-from benchmarks._peers import Peer
-from benchmarks._web import BODY, server, target
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks.load.http import Clients
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.fastapi import BODY, server, target
 
 _INSTALLED = ("fastapi-installed", "fastapi-own-loop")
 _CLIENTS = 64

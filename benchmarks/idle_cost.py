@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks._model import ROOT, Column, Params, Question, Samples, Target, pool_variants
-from benchmarks._peers import Peer
+from benchmarks.engine.model import ROOT, Column, Params, Question, Samples, Target, pool_variants
+from benchmarks.peers.peer import Peer
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _KEEP_ALIVE_SECONDS = 1.0

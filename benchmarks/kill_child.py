@@ -11,11 +11,21 @@ import time
 from pathlib import Path
 from typing import Self
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, percentile, server_variants
-from benchmarks._peer import Peer
-from benchmarks._serving import Server, serving, wait_for
-from benchmarks._steady import SteadyClients
-from benchmarks._web_servers import WAIT_SECONDS, WAITING, write_page
+from benchmarks.engine.model import (
+    Column,
+    Params,
+    Question,
+    Samples,
+    Settings,
+    Target,
+    Variant,
+    percentile,
+    server_variants,
+)
+from benchmarks.load.steady import SteadyClients
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Server, serving, wait_for
+from benchmarks.servers.web import WAIT_SECONDS, WAITING, write_page
 
 _PROCESSES = 2
 _OURS = ("web-prefork", "web-prefork-reuse-port")

@@ -6,9 +6,9 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
-from benchmarks._peers import Peer
-from benchmarks._pools import adaptive, stdlib
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import adaptive, stdlib
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _WORKERS, _LIMIT = 16, 4

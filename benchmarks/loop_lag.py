@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from benchmarks._loops import run_on
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
-from benchmarks._peers import Peer
-from benchmarks._ways import Call
+from benchmarks.engine.loops import run_on
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.ways import Call
 
 _PEERS = (
     "batched", "run", "run-pure", "ebbpool", "own-loop", "own-loop-to-thread", "stdlib", "to-thread", "anyio",

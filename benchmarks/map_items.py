@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Target, pool_variants, timed
-from benchmarks._peers import Peer
 from benchmarks.computing import compute, turns_in
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.peers.peer import Peer
 
 _TRIVIAL = {"items": "trivial", "workers": 4}
 _COMPUTING = {"items": "20 µs", "workers": 2}

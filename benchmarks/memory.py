@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import time
 
-from benchmarks._model import Column, Params, Question, Samples, Target, nothing, pool_variants
-from benchmarks._peers import Peer, Unavailable
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, nothing, pool_variants
+from benchmarks.peers import Unavailable
+from benchmarks.peers.peer import Peer
 
 _WHERE = {"workers": 1}
 _SETTLE_SECONDS = 0.3

@@ -8,10 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks._loops import run_on
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
-from benchmarks._peers import Peer
-from benchmarks._ways import Call
+from benchmarks.engine.loops import run_on
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.ways import Call
 
 _AT_ALL_CEILINGS = ("ebbpool", "ebbpool-pure", "stdlib", "batched", "run", "run-pure")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, timed
-from benchmarks._peers import Peer
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, timed
+from benchmarks.peers.peer import Peer
 
 _WHERE = {"permits": 1}
 _THREADS = 4

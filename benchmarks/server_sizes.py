@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, server_variants
-from benchmarks._peer import Peer
-from benchmarks._reconnecting import Reconnecting
-from benchmarks._serving import Watch, serving
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Watch, serving
 
 SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
 _OURS = "tcp-ebbpool"

@@ -8,18 +8,18 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-from benchmarks import _regret
-from benchmarks._http import Clients
-from benchmarks._loads import LOADS, USUAL, Lives, Load, Scale, lived, most_at_once
-from benchmarks._model import Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peer import Peer
-from benchmarks._peers import BY_NAME
-from benchmarks._pools import package
-from benchmarks._regret import UNTUNED, cell
-from benchmarks._runner import processors
-from benchmarks._serving import Watch
-from benchmarks._web import BODY, server, target
 from benchmarks.computing import turns_in
+from benchmarks.engine.model import Params, Question, Samples, Settings, Target, Variant
+from benchmarks.engine.runner import processors
+from benchmarks.load.http import Clients
+from benchmarks.load.sizing import LOADS, USUAL, Lives, Load, Scale, lived, most_at_once
+from benchmarks.peers import package
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import BY_NAME
+from benchmarks.report import regret
+from benchmarks.report.regret import UNTUNED, cell
+from benchmarks.servers.fastapi import BODY, server, target
+from benchmarks.servers.serving import Watch
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _OURS = ("ebbpool", "ebbpool-pure")
@@ -107,7 +107,7 @@ def order(variant: Variant) -> tuple[int, float]:
 
 
 def targets(settings: Settings) -> tuple[Target, ...]:
-    """What holds whatever the best size is; `_regret.targets` has the rest."""
+    """What holds whatever the best size is; `regret.targets` has the rest."""
     most = len(processors()) + _COMPUTING_SPARE
     found = []
     for peer in _OURS:
@@ -144,13 +144,13 @@ QUESTION = Question(
     "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
     "mean latency of a call; FastAPI: ms and thread-seconds are those of 1,000 requests, over the first 2 s, with "
     "anyio's own threads, or ebbpool.anyio.install; threads are counted every 20 ms there",
-    columns=(_regret.MS, _regret.THREADS, _regret.THREAD_SECONDS),
+    columns=(regret.MS, regret.THREADS, regret.THREAD_SECONDS),
     variants=variants,
     sizes=sizes,
     measure=measure,
     targets=targets,
     order=order,
-    skip=_regret.skip,
-    findings=_regret.findings,
-    found_targets=_regret.targets,
+    skip=regret.skip,
+    findings=regret.findings,
+    found_targets=regret.targets,
 )

@@ -7,8 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks._http import Clients, _Client
-from benchmarks._model import (
+from benchmarks.engine.model import (
     Column,
     Params,
     Question,
@@ -18,10 +17,11 @@ from benchmarks._model import (
     percentile,
     server_variants,
 )
-from benchmarks._peer import Peer
-from benchmarks._serving import Server, Watch, serving
-from benchmarks._slow_servers import PAGE
-from benchmarks._trickle import trickling
+from benchmarks.load.http import Clients, _Client
+from benchmarks.load.trickle import trickling
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Server, Watch, serving
+from benchmarks.servers.slow import PAGE
 
 _NAME = "slow_clients"
 _CLIENTS = 10

@@ -8,9 +8,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peer import Peer, Unavailable
-from benchmarks._pools import package
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.peers import Unavailable, package
+from benchmarks.peers.peer import Peer
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _COUNTS = (1, 200, 2000)

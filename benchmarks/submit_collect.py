@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, by_workers, nothing, timed
-from benchmarks._peers import Peer
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, by_workers, nothing, timed
+from benchmarks.peers.peer import Peer
 
 
 def measure(peer: Peer, params: Params) -> Samples:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
-from benchmarks._peers import Peer
-from benchmarks._pools import adaptive
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import adaptive
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _MANY, _FEW = {"pending": 100_000}, {"pending": 1_000}

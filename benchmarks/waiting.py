@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, server_variants
-from benchmarks._peer import Peer
-from benchmarks._reconnecting import Reconnecting
-from benchmarks._serving import Ab, Server, Watch, ab, serving
-from benchmarks._tcp_servers import BODY, REQUEST, RESPONSE
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Ab, Server, Watch, ab, serving
+from benchmarks.servers.tcp import BODY, REQUEST, RESPONSE
 
 _CLIENTS = 200
 _LONG = {"handler": "sleeps 5 s"}

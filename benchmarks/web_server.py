@@ -6,10 +6,10 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from benchmarks._model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks._peer import Peer
-from benchmarks._serving import ab, serving
-from benchmarks._web_servers import BACKLOG, COMPUTING, PAGE, computed, processors, write_page
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import ab, serving
+from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, processors, write_page
 
 try:
     import resource

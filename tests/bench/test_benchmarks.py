@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from support.benchmark import importable, question_of
 from support.common import TIMEOUT, Boom
 
 import ebbpool
-from benchmarks import _runner, loop_lag
+from benchmarks import loop_lag
 from benchmarks.__main__ import main
-from benchmarks._cell import gil_enabled
-from benchmarks._floor import BatchedWorkers
-from benchmarks._model import (
+from benchmarks.engine import runner
+from benchmarks.engine.cell import gil_enabled
+from benchmarks.engine.model import (
     POOL_QUESTIONS,
     QUESTIONS,
     SERVER_QUESTIONS,
@@ -30,9 +31,11 @@ from benchmarks._model import (
     load_question,
     percentile,
 )
-from benchmarks._peer import Peer, Unavailable
-from benchmarks._peers import BY_NAME, PEERS
-from benchmarks._pools import ExecutorPool, stdlib
+from benchmarks.peers import Unavailable
+from benchmarks.peers.floor import BatchedWorkers
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import ExecutorPool, stdlib
+from benchmarks.peers.table import BY_NAME, PEERS
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
 PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
@@ -79,7 +82,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 BROKEN = """
 import os
-from benchmarks._model import Column, Question
+from benchmarks.engine.model import Column, Question
 
 def measure(peer, params):
     if peer.name == "loop":
@@ -171,7 +174,7 @@ def test_a_wrong_sum_is_a_failure() -> None:
         def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
             return super().each(fn, items)[1:-1]
 
-    peer = Peer("made-up", "made up", open=lambda workers, keep_alive: Forgetful(stdlib, workers, keep_alive))
+    peer = Peer("made-up", "made up", open=partial(Forgetful, stdlib))
     with pytest.raises(ArithmeticError, match="3 of 3 sums are wrong"):
         load_question("benchmarks.simple_sum").measure(peer, {"jobs": 20, "repeats": 2, "workers": 2})
 
@@ -227,7 +230,7 @@ def test_other_loops(loop: str) -> None:
         if loop in BY_NAME[peer].loops:
             # In a process of its own: trio keeps its threads for a while.
             params = TINY[name] | {"loop": loop, "workers": 2}
-            answer = _runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
+            answer = runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
             assert answer["status"] == "ok", answer
             assert all(answer["samples"].values())
 
@@ -351,7 +354,7 @@ def test_a_failing_cell_is_reported_and_the_rest_goes_on(tmp_path: Path, modules
 
 def test_a_cell_out_of_time_is_ended(modules: Path) -> None:
     question = load_question("extra.broken")
-    answer = _runner.run_cell(question, BY_NAME["simplequeue"], {"workers": 1}, None, timeout=0.5)
+    answer = runner.run_cell(question, BY_NAME["simplequeue"], {"workers": 1}, None, timeout=0.5)
     assert answer["status"] == "timeout"
     assert "0.5 s" in answer["reason"]
 
@@ -359,8 +362,8 @@ def test_a_cell_out_of_time_is_ended(modules: Path) -> None:
 def test_pin(tmp_path: Path, modules: Path) -> None:
     status, found, _ = bench(tmp_path / "out", "extra.broken", "--rounds", "1", "--peers", "stdlib", "--pin")
     assert status == 0
-    if _runner.pinning_available():
-        assert found["settings"]["pin"] in _runner.processors()
+    if runner.pinning_available():
+        assert found["settings"]["pin"] in runner.processors()
         assert found["settings"]["pinned"].startswith("every cell held to processor")
         assert cells(found, "broken", "stdlib")[0]["samples"] == {"processors": [1]}
     else:
@@ -378,12 +381,12 @@ def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             return {"status": broken[peer.name], "reason": "scripted"}
         return {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
 
-    monkeypatch.setattr(_runner, "run_cell", scripted)
+    monkeypatch.setattr(runner, "run_cell", scripted)
     names = ("loop", "simplequeue", "stdlib", "multiprocessing", "to-thread")
     settings = Settings(rounds=2, peers=names)
-    plan = _runner.Plan.of(question_of(Column("us", "µs")), settings)
+    plan = runner.Plan.of(question_of(Column("us", "µs")), settings)
     announced: list[str] = []
-    outcomes = list(_runner.run(plan, settings, announced.append))
+    outcomes = list(runner.run(plan, settings, announced.append))
 
     assert sorted(asked[:4]) == sorted(names[:4])
     assert sorted(asked[4:]) == ["multiprocessing", "stdlib"]

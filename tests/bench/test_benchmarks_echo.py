@@ -12,11 +12,12 @@ import pytest
 from support.benchmark import importable, talking
 from support.common import A_MOMENT, TIMEOUT, Background
 
-from benchmarks import _echo_clients, echo
-from benchmarks._echo_clients import EchoClients, WrongEcho
-from benchmarks._model import Settings
-from benchmarks._peers import BY_NAME, PEERS
-from benchmarks._serving import serving
+from benchmarks import echo
+from benchmarks.engine.model import Settings
+from benchmarks.load import echo as echo_clients
+from benchmarks.load.echo import EchoClients, WrongEcho
+from benchmarks.peers.table import BY_NAME, PEERS
+from benchmarks.servers.serving import serving
 
 ECHOING = [peer.name for peer in PEERS if "echo" in peer.listens]
 Answer = Callable[[bytes], bytes]
@@ -88,13 +89,13 @@ def test_too_much_at_the_end_is_found_out() -> None:
 
 
 def test_a_server_that_does_not_notice_the_end_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, end = threading.Event(), _echo_clients._Client.end
+    seen, end = threading.Event(), echo_clients._Client.end
 
-    def impatient(client: _echo_clients._Client) -> None:
-        _echo_clients._bound_waits(client.socket, A_MOMENT)
+    def impatient(client: echo_clients._Client) -> None:
+        echo_clients._bound_waits(client.socket, A_MOMENT)
         end(client)
 
-    monkeypatch.setattr(_echo_clients._Client, "end", impatient)
+    monkeypatch.setattr(echo_clients._Client, "end", impatient)
     with answering(bytes, lambda connection: seen.wait(TIMEOUT)) as port, EchoClients(port, 1, 10) as clients:
         with pytest.raises(WrongEcho, match="does not stop at the end of file"):
             clients.load(0.0, 0.0)

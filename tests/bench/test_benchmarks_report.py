@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 from support.benchmark import question_of
 
-from benchmarks import _report, _runner
-from benchmarks._cell import gil_enabled
-from benchmarks._model import Column, Question, Settings, Target
+from benchmarks.engine import runner
+from benchmarks.engine.cell import gil_enabled
+from benchmarks.engine.model import Column, Question, Settings, Target
+from benchmarks.report import report
 
 
-def outcome(peer: str, number: int, *samples: float, metric: str = "us", **others: Any) -> _runner.Outcome:
-    return _runner.Outcome(peer, {"workers": 2}, number, "ok", samples={metric: list(samples)}, **others)
+def outcome(peer: str, number: int, *samples: float, metric: str = "us", **others: Any) -> runner.Outcome:
+    return runner.Outcome(peer, {"workers": 2}, number, "ok", samples={metric: list(samples)}, **others)
 
 
-def answers_of(question: Question, outcomes: list[_runner.Outcome], pin: int | None = None) -> _report.Answers:
+def answers_of(question: Question, outcomes: list[runner.Outcome], pin: int | None = None) -> report.Answers:
     settings = Settings(rounds=3, pin=pin)
-    return _report.Answers(_runner.Plan.of(question, settings), settings, outcomes)
+    return report.Answers(runner.Plan.of(question, settings), settings, outcomes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_ratios_are_to_the_rival_of_the_question() -> None:
         variants=lambda peer, settings: [{"workers": 2}] if peer.name in asked else "not asked",
     )
     outcomes = [outcome("loop", 1, 4.0), outcome("multiprocessing", 1, 8.0)]
-    table = _report.table(answers_of(question, outcomes))
+    table = report.table(answers_of(question, outcomes))
     assert table.headers[-1] == "x mp"
     ratios = {row[1]: row[-1] for row in table.rows}
     assert ratios == {"a plain loop (floor)": "2.00", "multiprocessing ThreadPool": "1.00"}
@@ -106,25 +107,25 @@ def test_targets_that_are_not_asked() -> None:
     ],
 )
 def test_core_that_was_measured(ran: tuple[str, ...], core: str) -> None:
-    outcomes = [outcome(peer, 1, 1.0) for peer in ran] + [_runner.Outcome("ebbpool", {"workers": 2}, 1, "missing", "?")]
-    assert _report.core([answers_of(question_of(Column("us", "µs")), outcomes)]) == core
+    outcomes = [outcome(peer, 1, 1.0) for peer in ran] + [runner.Outcome("ebbpool", {"workers": 2}, 1, "missing", "?")]
+    assert report.core([answers_of(question_of(Column("us", "µs")), outcomes)]) == core
 
 
 def test_table_shows_spread_ratio_and_gaps() -> None:
     columns = (Column("us", "µs", 1), Column("left", "left", 0, ratio=False, empty="none left"))
     outcomes = [outcome("stdlib", number, value) for number, value in enumerate((8.0, 10.0, 12.0))]
     outcomes += [outcome("loop", 1, 2.0, gil=True)]
-    table = _report.table(answers_of(question_of(*columns), outcomes))
+    table = report.table(answers_of(question_of(*columns), outcomes))
     assert table.headers == ["variant", "peer", "µs", "x TPE", "left"]
     assert ["workers=2", "ThreadPoolExecutor", "10.0 (8.0 to 12.0)", "1.00", "none left"] in table.rows
     assert ["workers=2", "a plain loop (floor)", "2.0", "5.00", "none left"] in table.rows
     assert any("GIL was switched back on" in note for note in table.notes) is not gil_enabled()
-    lines = _report.plain(table).splitlines()
+    lines = report.plain(table).splitlines()
     assert len({line.index(cell) for line in lines for cell in ("10.0 (", "2.0  ") if cell in line}) == 1
 
 
 @pytest.mark.parametrize(("load", "warned"), [(None, False), (0.1, False), (9.0, True)])
 def test_busy_machine(load: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_report, "load_average", lambda: load)
-    monkeypatch.setattr(_report, "processors", lambda: [0, 1])
-    assert ("load average 9.0 on 2 processors" in _report.busy()) is warned
+    monkeypatch.setattr(report, "load_average", lambda: load)
+    monkeypatch.setattr(report, "processors", lambda: [0, 1])
+    assert ("load average 9.0 on 2 processors" in report.busy()) is warned

@@ -20,11 +20,12 @@ from support.benchmark import ROOT, importable
 from support.common import A_MOMENT, TIMEOUT, Boom, Gate, all_end, eventually
 
 import ebbpool
-from benchmarks import _runner, _serving, _tcp_servers
-from benchmarks._model import Settings, load_question
-from benchmarks._peer import Peer
-from benchmarks._peers import BY_NAME
-from benchmarks._reconnecting import Reconnecting
+from benchmarks.engine import runner
+from benchmarks.engine.model import Settings, load_question
+from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import BY_NAME
+from benchmarks.servers import serving, tcp
 
 OURS = "" if ebbpool.COMPILED else "-pure"
 PROC = Path("/proc").exists()
@@ -150,7 +151,7 @@ def test_measures_what_its_columns_show(name: str, peer: str, variant: dict[str,
 def test_measures_the_memory_of_workers(peer: str, stack: str) -> None:
     usual = threading.stack_size()
     # In a fresh process: this one may have room left from threads of before.
-    answer = _runner.run_cell(
+    answer = runner.run_cell(
         load_question("benchmarks.stacks"), BY_NAME[peer], {"waiting": 6, "stack": stack}, None, TIMEOUT
     )
     assert threading.stack_size() == usual
@@ -162,34 +163,34 @@ def test_measures_the_memory_of_workers(peer: str, stack: str) -> None:
     assert samples["virtual_all"][0] > samples["resident_all"][0] > 0
 
 
-@pytest.mark.parametrize("way", _tcp_servers.WAYS)
+@pytest.mark.parametrize("way", tcp.WAYS)
 def test_every_way_gives_the_right_reply(way: str) -> None:
     if way == "gevent":
         pytest.importorskip("gevent")
-    command = ("benchmarks._tcp_servers", way, "--workers", "3")
+    command = ("benchmarks.servers.tcp", way, "--workers", "3")
     peer = listening(writes=(*command, "--bytes"), sleeps=(*command, "--sleep"))
-    with _serving.serving(peer, "writes", "100000") as server:
+    with serving.serving(peer, "writes", "100000") as server:
         with Reconnecting(server.port, 5, 100_000) as clients:
             replies = clients.ask(20, TIMEOUT, server.cpu_seconds)
         assert (replies.count, replies.errors, replies.unanswered) == (20, {}, 0)
     with (
-        _serving.serving(peer, "sleeps", "0.001") as server,
+        serving.serving(peer, "sleeps", "0.001") as server,
         socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as client,
     ):
-        client.sendall(_tcp_servers.REQUEST[:-2])
+        client.sendall(tcp.REQUEST[:-2])
         client.settimeout(A_MOMENT)
         with pytest.raises(TimeoutError):
             client.recv(1)
         client.settimeout(TIMEOUT)
-        client.sendall(_tcp_servers.REQUEST[-2:])
-        assert b"".join(iter(lambda: client.recv(4096), b"")) == _tcp_servers.RESPONSE
+        client.sendall(tcp.REQUEST[-2:])
+        assert b"".join(iter(lambda: client.recv(4096), b"")) == tcp.RESPONSE
 
 
-class Pooled(_tcp_servers.Rule2008Server):
+class Pooled(tcp.Rule2008Server):
     """Its requests are numbers, and what a worker does with them is wait at a gate."""
 
     def __init__(self, gate: Gate) -> None:
-        super().__init__(("127.0.0.1", 0), _tcp_servers._handler(lambda _: None), bind_and_activate=False)
+        super().__init__(("127.0.0.1", 0), tcp._handler(lambda _: None), bind_and_activate=False)
         self.gate = gate
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -284,10 +285,10 @@ threading.Event().wait()
 """
 PARENT = f"""
 import subprocess, sys
-from benchmarks import _serving
-_serving.die_with_parent()
+from benchmarks.servers import serving
+serving.die_with_parent()
 child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE)
-_serving.announce(int(child.stdout.readline()))
+serving.announce(int(child.stdout.readline()))
 child.wait()
 """
 
@@ -303,7 +304,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peer:
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups here")
 def test_the_whole_family_is_counted_and_ended(parent: Peer) -> None:
-    with pytest.raises(Boom), _serving.serving(parent, "family") as server:
+    with pytest.raises(Boom), serving.serving(parent, "family") as server:
         if PROC:
             assert len(server.family()) == 2
             assert server.memory(family=True) > server.memory() > 0
@@ -311,7 +312,7 @@ def test_the_whole_family_is_counted_and_ended(parent: Peer) -> None:
             assert server.threads() == 2
             assert server.threads(family=True) == 3
             eventually(lambda: server.cpu_seconds(family=True) > server.cpu_seconds(), "the child's time counts")
-            with _serving.Watch(server, family=True) as watch:
+            with serving.Watch(server, family=True) as watch:
                 eventually(lambda: watch.threads == 3)
             assert watch.memory >= server.memory()
         raise Boom
@@ -334,15 +335,15 @@ def test_a_server_ends_with_its_parent(parent: Peer) -> None:
 
 
 def test_a_server_that_does_not_start() -> None:
-    with pytest.raises(RuntimeError, match="status 3"), _serving.running(["-c", "raise SystemExit(3)"]):
+    with pytest.raises(RuntimeError, match="status 3"), serving.running(["-c", "raise SystemExit(3)"]):
         pass
 
 
 def test_what_ab_reports() -> None:
-    found = _serving.parse_ab(AB, 0.25)
-    assert found == _serving.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
+    found = serving.parse_ab(AB, 0.25)
+    assert found == serving.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
     assert found.errors(6) == 12
-    assert _serving.parse_ab(AB.replace("Non-2xx responses:      5\n", "")).non_2xx == 0
+    assert serving.parse_ab(AB.replace("Non-2xx responses:      5\n", "")).non_2xx == 0
 
 
 @pytest.mark.parametrize(
@@ -352,18 +353,18 @@ def test_bytes_that_ab_does_not_miss(body_bytes: str, errors: int) -> None:
     clean = AB.replace("Failed requests:        7", "Failed requests:        0").replace(
         "responses:      5", "responses: 0"
     )
-    assert _serving.parse_ab(clean.replace("11976", body_bytes)).errors(6) == errors
+    assert serving.parse_ab(clean.replace("11976", body_bytes)).errors(6) == errors
 
 
 @pytest.mark.parametrize("name", ["Complete requests", "Failed requests", "Requests per second", "HTML transferred"])
 def test_what_ab_does_not_report(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        _serving.parse_ab(AB.replace(name, "Something else"))
+        serving.parse_ab(AB.replace(name, "Something else"))
 
 
 def scripted_ab(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     run: Callable[..., Any] = subprocess.run
-    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name, **others: name)
     monkeypatch.setattr(
         subprocess, "run", lambda command, **others: run([sys.executable, "-c", script, *command[1:]], **others)
     )
@@ -372,4 +373,4 @@ def scripted_ab(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_ab_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted_ab(monkeypatch, "raise SystemExit('it broke')")
     with pytest.raises(RuntimeError, match="status 1: it broke"):
-        _serving.ab(1, "/", requests=1, concurrency=1)
+        serving.ab(1, "/", requests=1, concurrency=1)

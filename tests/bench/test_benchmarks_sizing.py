@@ -17,11 +17,15 @@ from support.benchmark import importable
 from support.common import TIMEOUT
 
 import ebbpool
-from benchmarks import _loads, _regret, _report, _runner, _serving, sizing
-from benchmarks._loads import CHILDREN, LOADS, PARENTS, USUAL, Lives, Scale, lived, most_at_once
-from benchmarks._model import Settings
-from benchmarks._peers import BY_NAME
-from benchmarks._regret import UNTUNED, cell
+from benchmarks import sizing
+from benchmarks.engine import runner
+from benchmarks.engine.model import Settings
+from benchmarks.load import sizing as loads
+from benchmarks.load.sizing import CHILDREN, LOADS, PARENTS, USUAL, Lives, Scale, lived, most_at_once
+from benchmarks.peers.table import BY_NAME
+from benchmarks.report import regret, report
+from benchmarks.report.regret import UNTUNED, cell
+from benchmarks.servers import serving
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
@@ -46,8 +50,8 @@ class Inline(Executor):
 def done(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     """What the tasks did, none of which takes time: seconds slept, turns computed, bytes compressed."""
     found: dict[str, list[float]] = {"slept": [], "computed": [], "compressed": []}
-    monkeypatch.setattr(_loads, "sleep", found["slept"].append)
-    monkeypatch.setattr(_loads, "compute", found["computed"].append)
+    monkeypatch.setattr(loads, "sleep", found["slept"].append)
+    monkeypatch.setattr(loads, "compute", found["computed"].append)
     monkeypatch.setattr(zlib, "compress", lambda data, level: found["compressed"].append(len(data)) or b"")
     return found
 
@@ -101,7 +105,7 @@ class Counting(ThreadPoolExecutor):
 @pytest.mark.parametrize(("name", "in_flight"), [("1 ms x 8", 8), ("1 ms x 32", 32), ("5 ms x 64", 64)])
 def test_so_many_are_in_flight_and_no_more(name: str, in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(in_flight)
-    monkeypatch.setattr(_loads, "sleep", lambda seconds: together.wait(TIMEOUT))
+    monkeypatch.setattr(loads, "sleep", lambda seconds: together.wait(TIMEOUT))
     with Counting(in_flight + 4) as pool:
         LOADS[name].prepare(Scale(in_flight * 2 / 1000, 1))(pool)
         assert pool.most == in_flight
@@ -135,9 +139,9 @@ def test_latency_counts_from_when_a_call_is_due(takes: float, expected: float, m
     def sleep(seconds: float) -> None:
         loop.now += takes
 
-    monkeypatch.setattr(_loads, "sleep", sleep)
+    monkeypatch.setattr(loads, "sleep", sleep)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        assert runner.run(_loads.mean_latency(Inline(), 10)) == pytest.approx(expected, abs=0.01)
+        assert runner.run(loads.mean_latency(Inline(), 10)) == pytest.approx(expected, abs=0.01)
 
 
 def test_overlapping_lives() -> None:
@@ -186,7 +190,7 @@ def test_every_load_is_measured(load: str, threads: int | str, peer: str, done: 
 
 def test_a_fixed_size_is_reached_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(3)
-    monkeypatch.setattr(_loads, "sleep", lambda seconds: together.wait(TIMEOUT))
+    monkeypatch.setattr(loads, "sleep", lambda seconds: together.wait(TIMEOUT))
     for peer in ("stdlib", OURS):
         params = cell("200 x 50 ms", 3) | {"share": 0.03, "turns": 1, "repeats": 1}
         assert sizing.measure(BY_NAME[peer], params)["threads"] == [3]
@@ -214,7 +218,7 @@ def test_the_mean_of_the_threads_of_a_server() -> None:
         def memory(self, *, family: bool) -> int:
             return 0
 
-    watch = _serving.Watch(Scripted(), period=0.0)  # type: ignore[arg-type]
+    watch = serving.Watch(Scripted(), period=0.0)  # type: ignore[arg-type]
     watch._look()
     assert (watch.threads, watch.mean_threads) == (9, 7.0)
 
@@ -225,7 +229,7 @@ def test_which_sizes_are_tried() -> None:
         assert not isinstance(chosen, str)
         return [variant["threads"] for variant in chosen]
 
-    assert {1, 2, 64, 256, len(_runner.processors()), UNTUNED} <= set(fixed("ebbpool", "zlib"))
+    assert {1, 2, 64, 256, len(runner.processors()), UNTUNED} <= set(fixed("ebbpool", "zlib"))
     assert fixed("ebbpool", "zlib", quick=True) == [UNTUNED, 2, 8, 32, 128]
     assert max(fixed("stdlib", "numpy")[1:]) == 32
     assert min(fixed("stdlib", "nested")) > PARENTS
@@ -238,10 +242,10 @@ def test_which_sizes_are_tried() -> None:
 Times = Mapping[int | str, tuple[float, ...]]
 
 
-def outcomes_of(times: Times, peer: str = "ebbpool") -> list[_runner.Outcome]:
+def outcomes_of(times: Times, peer: str = "ebbpool") -> list[runner.Outcome]:
     """Outcomes of the load "zlib": by size the milliseconds of each round; thread-seconds are size times seconds."""
     return [
-        _runner.Outcome(
+        runner.Outcome(
             peer,
             cell("zlib", threads),
             number,
@@ -257,9 +261,9 @@ def outcomes_of(times: Times, peer: str = "ebbpool") -> list[_runner.Outcome]:
     ]
 
 
-def answers_of(outcomes: list[_runner.Outcome]) -> _report.Answers:
+def answers_of(outcomes: list[runner.Outcome]) -> report.Answers:
     settings = Settings(peers=BOTH, loads=("zlib",))
-    return _report.Answers(_runner.Plan.of(sizing.QUESTION, settings), settings, outcomes)
+    return report.Answers(runner.Plan.of(sizing.QUESTION, settings), settings, outcomes)
 
 
 @pytest.mark.parametrize(
@@ -276,14 +280,14 @@ def answers_of(outcomes: list[_runner.Outcome]) -> _report.Answers:
     ],
 )
 def test_the_best_size(times: Times, best: int | None) -> None:
-    found = _regret.best(answers_of(outcomes_of(times)), "ebbpool", "zlib")
+    found = regret.best(answers_of(outcomes_of(times)), "ebbpool", "zlib")
     assert (found.threads if found else None) == best
 
 
 def test_regret_is_to_the_best_size_of_the_same_pool() -> None:
     ours = outcomes_of({UNTUNED: (250, 240, 260), 8: (200, 180, 220), 32: (300, 300, 300)})
     stock = outcomes_of({UNTUNED: (900,), 16: (500,)}, "stdlib")
-    headers, rows = _regret.findings(answers_of(ours + stock))
+    headers, rows = regret.findings(answers_of(ours + stock))
     kept = ("ms", "best fixed", "its ms", "its thread-seconds", "x time", "x thread-seconds", "x best TPE")
     found = [dict(zip(headers, row, strict=True)) for row in rows]
     assert [[row[name] for name in kept] for row in found] == [
@@ -293,9 +297,9 @@ def test_regret_is_to_the_best_size_of_the_same_pool() -> None:
 
 
 def test_a_load_that_failed_says_so() -> None:
-    failed = _runner.Outcome("ebbpool", cell("zlib", UNTUNED), 1, "failed", "exit status 1\nMemoryError")
+    failed = runner.Outcome("ebbpool", cell("zlib", UNTUNED), 1, "failed", "exit status 1\nMemoryError")
     stock = outcomes_of({UNTUNED: (900,), 16: (500,)}, "stdlib")
-    table = _report.table(answers_of([failed, *stock]))
+    table = report.table(answers_of([failed, *stock]))
     assert table.rows[0] == ["zlib", "ebbpool (compiled)", "failed: MemoryError"]
     assert any(note.startswith("FAILED ebbpool load=zlib threads=untuned") for note in table.notes)
 
@@ -308,7 +312,7 @@ def test_time_has_to_be_near_the_best(untuned: tuple[float, ...], verdict: str) 
     answers = answers_of(outcomes_of({UNTUNED: untuned, 8: (200, 200, 200), 2: (300, 300, 300)}))
     threads, time = answers.verdicts()
     assert (time.target.text, time.verdict) == ("time at most 1.15 of the best fixed size's (8)", verdict)
-    limit = len(_runner.processors()) + 6
+    limit = len(runner.processors()) + 6
     assert (threads.target.text, threads.target.limit) == (f"at most {limit} threads, processors + 6", limit)
     assert threads.measured == "20"
 
@@ -329,7 +333,7 @@ def test_time_has_to_be_near_the_best(untuned: tuple[float, ...], verdict: str) 
 )
 def test_sizes_that_cannot_win_are_not_asked(times: Times, size: int | str, skipped: bool) -> None:
     others = outcomes_of({256: (1.0,), 2: (1.0,)}, "stdlib")
-    reason = _regret.skip([*outcomes_of(times), *others], BY_NAME["ebbpool"], cell("zlib", size))
+    reason = regret.skip([*outcomes_of(times), *others], BY_NAME["ebbpool"], cell("zlib", size))
     assert bool(reason) is skipped
 
 
@@ -342,13 +346,13 @@ def test_a_size_that_is_skipped_is_reported_as_such(monkeypatch: pytest.MonkeyPa
         samples = {"ms": [ms], "threads": [1.0], "thread_seconds": [1.0]}
         return {"status": "ok", "samples": samples, "version": "1", "gil": True}
 
-    monkeypatch.setattr(_runner, "run_cell", scripted)
+    monkeypatch.setattr(runner, "run_cell", scripted)
     settings = Settings(rounds=2, peers=("ebbpool",), loads=("numpy",))
-    plan = _runner.Plan.of(sizing.QUESTION, settings)
-    outcomes = list(_runner.run(plan, settings, lambda text: None))
+    plan = runner.Plan.of(sizing.QUESTION, settings)
+    outcomes = list(runner.run(plan, settings, lambda text: None))
     assert asked == [UNTUNED, 32, 16, 8, UNTUNED, 32]
     assert sum(found.status == "skipped" for found in outcomes) == 2 * len(plan.cells) - len(asked)
     assert not any(found.broken for found in outcomes)
-    size = _regret.best(_report.Answers(plan, settings, outcomes), "ebbpool", "numpy")
+    size = regret.best(report.Answers(plan, settings, outcomes), "ebbpool", "numpy")
     assert size is not None
     assert size.threads == 32

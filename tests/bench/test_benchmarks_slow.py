@@ -15,10 +15,12 @@ import pytest
 from support.benchmark import importable
 from support.common import LONG, TIMEOUT, Background, Boom
 
-from benchmarks import _slow_servers, _trickle, slow_clients
-from benchmarks._http import Clients, take_response
-from benchmarks._peers import BY_NAME, PEERS
-from benchmarks._serving import serving
+from benchmarks import slow_clients
+from benchmarks.load import trickle
+from benchmarks.load.http import Clients, take_response
+from benchmarks.peers.table import BY_NAME, PEERS
+from benchmarks.servers import slow
+from benchmarks.servers.serving import serving
 
 SLOW = [peer for peer in PEERS if "slow_clients" in peer.listens]
 TINY = {"slow": 5, "warm_up": 0.01, "seconds": 0.5, "attacked_seconds": 0.5}
@@ -45,17 +47,17 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """When it is set, the time of each attack is over."""
     ended = threading.Event()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (2 * LONG if ended.is_set() else 0.0))
-    monkeypatch.setattr(_trickle, "time", clock)
+    monkeypatch.setattr(trickle, "time", clock)
     yield ended
     ended.set()
 
 
-@pytest.mark.parametrize("what", _trickle.WHATS)
+@pytest.mark.parametrize("what", trickle.WHATS)
 def test_a_slow_client_begins_and_never_ends(what: str, over: threading.Event) -> None:
-    beginning = _trickle.beginning(what)
-    assert (b"\r\n\r\n" in beginning) == (what in _trickle.BODIES)
+    beginning = trickle.beginning(what)
+    assert (b"\r\n\r\n" in beginning) == (what in trickle.BODIES)
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
-        attack = _trickle.Attack(listener.getsockname()[1], 2, what, 0.01)
+        attack = trickle.Attack(listener.getsockname()[1], 2, what, 0.01)
         background = Background(lambda: attack.run(LONG))
         for raw in [accept(listener, stack) for _ in range(2)]:
             assert receive(raw, len(beginning) + 3).startswith(beginning + b"aaa")
@@ -68,7 +70,7 @@ def test_a_slow_client_begins_and_never_ends(what: str, over: threading.Event) -
 
 def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str], over: threading.Event) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
-        attack = _trickle.Attack(listener.getsockname()[1], 1, "heads", 0.01)
+        attack = trickle.Attack(listener.getsockname()[1], 1, "heads", 0.01)
         background = Background(lambda: attack.run(LONG))
         for _ in range(2):
             accept(listener, stack).close()
@@ -83,7 +85,7 @@ def test_a_slow_client_comes_back(capsys: pytest.CaptureFixture[str], over: thre
 def test_the_attack_is_a_process_that_ends_with_its_block() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
-        with pytest.raises(Boom), _trickle.trickling(port, 2, "heads", 60.0, interval=0.01) as report:
+        with pytest.raises(Boom), trickle.trickling(port, 2, "heads", 60.0, interval=0.01) as report:
             slow = [accept(listener, stack) for _ in range(2)]
             raise Boom
         assert report.open == 2
@@ -98,7 +100,7 @@ def test_every_server_answers_both_kinds_of_request(peer: str) -> None:
     post = b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
     with serving(BY_NAME[peer], "slow_clients", ready=slow_clients.answers) as server:
         for kind in (Clients, slow_clients.FreshClients):
-            with kind(server.port, 2, "/", _slow_servers.PAGE) as clients:
+            with kind(server.port, 2, "/", slow.PAGE) as clients:
                 for _ in range(2):
                     assert clients.burst(TIMEOUT).errors == 0
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as raw:
@@ -107,7 +109,7 @@ def test_every_server_answers_both_kinds_of_request(peer: str) -> None:
             received = b""
             while (response := take_response(received)) is None:
                 received += receive(raw, 1)
-        assert response == (200, _slow_servers.PAGE, b"")
+        assert response == (200, slow.PAGE, b"")
 
 
 @pytest.mark.parametrize("peer", ["slow-plain-front", "slow-threads"])

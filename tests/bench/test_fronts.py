@@ -15,7 +15,7 @@ import pytest
 import support.benchmark  # noqa: F401  (makes `benchmarks` importable)
 from support.common import A_MOMENT, TIMEOUT, Background, Boom, Gate, eventually, wait_for_idle
 
-from benchmarks import _fronts
+from benchmarks.servers import fronts
 from ebbpool import AdaptiveExecutor
 
 httpx = pytest.importorskip("httpx")
@@ -75,7 +75,7 @@ def plain(listener: socket.socket, pool: AdaptiveExecutor, handler: Any, limits:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         watcher = threading.Thread(target=lambda: (over.wait(), loop.call_soon_threadsafe(stopped.set)))
         watcher.start()
-        server = await asyncio.start_server(_fronts.PlainFront(pool, handler, limits), sock=listener)
+        server = await asyncio.start_server(fronts.PlainFront(pool, handler, limits), sock=listener)
         async with server:
             await stopped.wait()
         watcher.join()
@@ -87,7 +87,7 @@ def behind_uvicorn(listener: socket.socket, pool: AdaptiveExecutor, wsgi: Any, l
     """Serve a WSGI app in place of a handler."""
     for package in ("a2wsgi", "uvicorn"):
         pytest.importorskip(package)
-    server = _fronts.uvicorn_server(_fronts.asgi(wsgi, pool, limits))
+    server = fronts.uvicorn_server(fronts.asgi(wsgi, pool, limits))
 
     def stop() -> None:
         server.should_exit = True
@@ -97,7 +97,7 @@ def behind_uvicorn(listener: socket.socket, pool: AdaptiveExecutor, wsgi: Any, l
 
 def flask(listener: socket.socket, pool: AdaptiveExecutor, handler: Any, limits: Any) -> Any:
     pytest.importorskip("flask")
-    return behind_uvicorn(listener, pool, _fronts.flask_app(handler), limits)
+    return behind_uvicorn(listener, pool, fronts.flask_app(handler), limits)
 
 
 def flask_without_limits(listener: socket.socket, pool: AdaptiveExecutor, handler: Any, limits: Any) -> Any:
@@ -108,7 +108,7 @@ def flask_without_limits(listener: socket.socket, pool: AdaptiveExecutor, handle
 def front(
     serve: Serve, handler: Any = echo, *, pool: Any = None, new_loop: Any = None, **limits: Any
 ) -> Iterator[Front]:
-    granted = _fronts.Limits(**limits)
+    granted = fronts.Limits(**limits)
     with pool or AdaptiveExecutor(keep_alive=600) as pool, socket.create_server(("127.0.0.1", 0)) as listener:
         serving, stop = serve(listener, pool, handler, granted)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -274,7 +274,7 @@ def test_too_slow_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(raw: socket.socket, count: int) -> bytes:
         """Return what comes once the front waits in vain, which it does in its `count`-th read."""
         assert all(reads.acquire(timeout=TIMEOUT) for _ in range(count))
-        loop.call_soon_threadsafe(loop.skip, _fronts.Limits().head_seconds)
+        loop.call_soon_threadsafe(loop.skip, fronts.Limits().head_seconds)
         return all_of(raw)
 
     with front(plain, new_loop=lambda: loop) as found:
@@ -287,13 +287,13 @@ def test_too_slow_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_slow_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    talk, over = _fronts.PlainFront.__call__, threading.Event()
+    talk, over = fronts.PlainFront.__call__, threading.Event()
 
     async def watched(*args: Any) -> None:
         await talk(*args)
         over.set()
 
-    monkeypatch.setattr(_fronts.PlainFront, "__call__", watched)
+    monkeypatch.setattr(fronts.PlainFront, "__call__", watched)
     with front(plain, lambda *request: bytes(LARGE), write_seconds=A_LITTLE) as found, found.connection(ONCE) as slow:
         slow.recv(1, socket.MSG_PEEK)
         assert over.wait(TIMEOUT)

@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks._model import Column, Question  # noqa: E402
-from benchmarks._peers import Peer  # noqa: E402
+from benchmarks.engine.model import Column, Question  # noqa: E402
+from benchmarks.peers.table import Peer  # noqa: E402
 
 
 def importable(peer: Peer) -> None:

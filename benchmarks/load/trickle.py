@@ -1,6 +1,6 @@
 """Clients that send a byte now and then and never come to an end: one process, one selector, bounded in time.
 
-`python -m benchmarks._trickle PORT --what heads` prints a line of JSON when it has connected as often as it is to,
+`python -m benchmarks.load.trickle PORT --what heads` prints a line of JSON when it has connected as often as it is to,
 and again every second.
 """
 
@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks._model import ROOT
-from benchmarks._serving import die_with_parent
+from benchmarks.engine.model import ROOT
+from benchmarks.servers.serving import die_with_parent
 
 BODIES = {"bodies": 50_000, "large bodies": 1_000_000}
 """What a request of each kind says the length of its body is, in bytes: one that is buffered, and one that is not."""

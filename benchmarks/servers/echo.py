@@ -1,6 +1,6 @@
 """The echo servers of `echo`: each sends back exactly what came, and stops at the end of what a client sends.
 
-`python -m benchmarks._echo_servers KIND` prints its port, and serves until its parent ends.
+`python -m benchmarks.servers.echo KIND` prints its port, and serves until its parent ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from benchmarks._pools import package
-from benchmarks._serving import announce, die_with_parent
+from benchmarks.peers import package
+from benchmarks.servers.serving import announce, die_with_parent
 
 ADDRESS = ("127.0.0.1", 0)
 _BACKLOG = 128

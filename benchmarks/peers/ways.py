@@ -1,4 +1,4 @@
-"""The ways from an event loop to a thread and back: `_peers` says which rival has which.
+"""The ways from an event loop to a thread and back: `table` says which rival has which.
 
 Each is a context manager made from a ceiling; it yields what takes a call and gives something to await.
 """
@@ -12,8 +12,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from benchmarks._floor import BatchedWorkers
-from benchmarks._pools import Task, adaptive, package
+from benchmarks.peers import package
+from benchmarks.peers.floor import BatchedWorkers
+from benchmarks.peers.pools import Task, adaptive
 
 Call = Callable[[Task], Awaitable[object]]
 Offload = Callable[[int], AbstractAsyncContextManager[Call]]

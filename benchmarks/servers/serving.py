@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from benchmarks._model import ROOT
-from benchmarks._peer import Peer, Unavailable
+from benchmarks.engine.model import ROOT
+from benchmarks.peers import program
+from benchmarks.peers.peer import Peer
 
 _PROC = Path("/proc")
 _START_SECONDS = 30.0
@@ -275,11 +275,13 @@ def ab(
         Unavailable: `ab` is not installed.
         RuntimeError: it gave up, or took longer than `timeout`.
     """
-    program = shutil.which("ab")
-    if program is None:
-        raise Unavailable("ab is not installed (Debian: apache2-utils)")
     flags = ["-q", "-r", "-n", str(requests), "-c", str(concurrency), "-s", str(max(1, round(timeout)))]
-    command = [program, *flags, *(["-k"] if keep_alive else []), f"http://127.0.0.1:{port}{target}"]
+    command = [
+        program("ab", " (Debian: apache2-utils)"),
+        *flags,
+        *(["-k"] if keep_alive else []),
+        f"http://127.0.0.1:{port}{target}",
+    ]
     before = _children_cpu_seconds()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks._http import BadResponse, take_response
+from benchmarks.load.http import BadResponse, take_response
 
 _RECEIVE = 65_536
 

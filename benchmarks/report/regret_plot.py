@@ -1,6 +1,7 @@
 """The picture of `sizing`: a row for each load, how far the untuned pool is from the best fixed size.
 
-Of several runs, each with some of the loads: `python -m benchmarks._regret_plot PICTURE reports/bench/NAME.json ...`.
+Of several runs, each with some of the loads:
+`python -m benchmarks.report.regret_plot PICTURE reports/bench/NAME.json ...`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._loads import LOADS
-from benchmarks._regret import HEADERS, TIMES_BEST
+from benchmarks.load.sizing import LOADS
+from benchmarks.report.regret import HEADERS, TIMES_BEST
 
 # Okabe and Ito's colours: told apart with every kind of colour vision.
 _TIME, _THREADS, _LINE = "#0072B2", "#D55E00", "#777777"

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import Any
 
-from benchmarks._model import load_question
-from benchmarks._peers import BY_NAME, Unavailable
+from benchmarks.engine.model import load_question
+from benchmarks.peers import Unavailable
+from benchmarks.peers.table import BY_NAME
 
 MARK = "benchmark-cell:"
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks._model import Params, Samples
-from benchmarks._peers import Peer, Unavailable
-from benchmarks._pools import package
+from benchmarks.engine.model import Params, Samples
+from benchmarks.peers import package
+from benchmarks.peers.peer import Peer
 
 
 def run_on(peer: Peer, main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]], params: Params) -> Samples:
@@ -18,10 +18,7 @@ def run_on(peer: Peer, main: Callable[[Peer, Params], Coroutine[Any, Any, Sample
         Unavailable: the loop's package is not installed.
     """
     name: str = params["loop"]
-    try:
-        found = package(name)
-    except ImportError as error:
-        raise Unavailable(f"not installed: {error}") from error
+    found = package(name)
     if name == "trio":
         samples: Samples = found.run(main, peer, params)
         return samples

@@ -1,6 +1,6 @@
 """The TCP servers of `server_sizes` and `waiting`: one handler on each way to run it.
 
-`python -m benchmarks._tcp_servers WAY [--workers N] [--bytes N | --sleep SECONDS]` serves until stdin ends, and prints
+`python -m benchmarks.servers.tcp WAY [--workers N] [--bytes N | --sleep SECONDS]` serves until stdin ends, and prints
 its port first.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks._pools import package
-from benchmarks._serving import announce, die_with_parent
+from benchmarks.peers import package
+from benchmarks.servers.serving import announce, die_with_parent
 
 BACKLOG = 1024
 BODY = b"awake\n"

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import _cell
-from benchmarks._model import ROOT, Question, Samples, Settings, Variant
-from benchmarks._peers import PEERS, Peer
+from benchmarks.engine import cell
+from benchmarks.engine.model import ROOT, Question, Samples, Settings, Variant
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import PEERS
 
 TIMEOUT_SECONDS = 120.0
 _TAIL_LINES = 12
@@ -53,7 +54,7 @@ def processors() -> list[int]:
 
 def _environment(peer: Peer) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "EBBPOOL_PURE"}
-    return kept | dict(peer.env)
+    return kept | peer.env
 
 
 def _tail(text: str) -> str:
@@ -63,7 +64,7 @@ def _tail(text: str) -> str:
 def run_cell(question: Question, peer: Peer, params: dict[str, Any], pin: int | None, timeout: float) -> dict[str, Any]:
     """Measures in a fresh process; returns the fields of an Outcome that the process decides."""
     spec = {"module": question.module, "peer": peer.name, "params": params, "pin": pin}
-    command = [sys.executable, "-m", _cell.__name__, json.dumps(spec)]
+    command = [sys.executable, "-m", cell.__name__, json.dumps(spec)]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=_environment(peer), capture_output=True, text=True, timeout=timeout
@@ -72,10 +73,10 @@ def run_cell(question: Question, peer: Peer, params: dict[str, Any], pin: int | 
         stderr: Any = expired.stderr or b""
         tail = _tail(stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr)
         return {"status": "timeout", "reason": f"no end after {timeout:g} s\n{tail}".strip()}
-    lines = [line for line in done.stdout.splitlines() if line.startswith(_cell.MARK)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(cell.MARK)]
     if done.returncode or not lines:
         return {"status": "failed", "reason": f"exit status {done.returncode}\n{_tail(done.stderr)}".strip()}
-    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_cell.MARK))
+    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(cell.MARK))
     return answer
 
 

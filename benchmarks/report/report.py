@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._cell import gil_enabled
-from benchmarks._model import GC_POLICY, Column, Question, Settings, Target, Variant
-from benchmarks._peers import BY_NAME, PEERS
-from benchmarks._runner import Outcome, Plan, pinning_available, processors
+from benchmarks.engine.cell import gil_enabled
+from benchmarks.engine.model import GC_POLICY, Column, Question, Settings, Target, Variant
+from benchmarks.engine.runner import Outcome, Plan, pinning_available, processors
+from benchmarks.peers.table import BY_NAME, PEERS
 
 _NAMED_AT_MOST = 8
 
@@ -307,8 +307,8 @@ def versions(answers: Sequence[Answers]) -> dict[str, str]:
 def core(answers: Sequence[Answers]) -> str:
     """Which of ebbpool's cores this run measured."""
     ran = {outcome.peer for found in answers for outcome in found.outcomes if outcome.status == "ok"}
-    ours = [peer for peer in PEERS if peer.name in ran and peer.distribution == "ebbpool"]
-    return " and ".join(sorted({"plain" if "EBBPOOL_PURE" in peer.env else "compiled" for peer in ours})) or "none"
+    ours = [peer for peer in PEERS if peer.name in ran and peer.core is not None]
+    return " and ".join(sorted({"compiled" if peer.core else "plain" for peer in ours})) or "none"
 
 
 def pinned(settings: Settings, asked: bool) -> str:

@@ -1,8 +1,8 @@
-"""The pools of ebbpool and its rivals behind one face: `_peers` says which rival has which."""
+"""The pools of ebbpool and its rivals behind one face: `table` says which rival has which."""
 
 from __future__ import annotations
 
-import importlib
+import functools
 import multiprocessing.pool
 import queue
 import threading
@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Self
 
+from benchmarks.peers import package
+
 Task = Callable[[], object]
-
-
-def package(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 def stdlib(workers: int, keep_alive: float) -> Executor:
@@ -44,6 +42,7 @@ class Pool:
     """
 
     sleep: Callable[[float], object] = staticmethod(time.sleep)
+    submit: Callable[..., Any]
 
     def __init__(self) -> None:
         self._before = threading.active_count()
@@ -56,9 +55,6 @@ class Pool:
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         """Submits `fn` `count` times, then collects the results."""
-        raise NotImplementedError
-
-    def submit(self, fn: Task) -> object:
         raise NotImplementedError
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
@@ -91,7 +87,13 @@ class Pool:
         pass
 
 
+def _mapped(fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
+    return list(map(fn, items))
+
+
 class PlainLoop(Pool):
+    """No pool: each call at once, in the thread that asks."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
 
@@ -112,6 +114,7 @@ class BareQueue(Pool):
         super().__init__()
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.submit = self._calls.put
         self._workers = [threading.Thread(target=self._work) for _ in range(workers)]
         for worker in self._workers:
             worker.start()
@@ -127,14 +130,10 @@ class BareQueue(Pool):
             put(fn)
         return [get() for _ in range(count)]
 
-    def submit(self, fn: Task) -> object:
-        self._calls.put(fn)
-        return None
-
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         chunks = [items[start : start + 1000] for start in range(0, len(items), 1000)]
         for chunk in chunks:
-            self._calls.put(lambda chunk=chunk: list(map(fn, chunk)))  # type: ignore[misc]
+            self._calls.put(functools.partial(_mapped, fn, chunk))
         return [self._results.get() for _ in chunks]
 
     def close(self) -> None:
@@ -150,15 +149,15 @@ class ExecutorPool(Pool):
     def __init__(self, build: Callable[[int, float], Any], workers: int, keep_alive: float) -> None:
         super().__init__()
         self.executor = build(workers, keep_alive)
-        self.submit = self.executor.submit  # type: ignore[method-assign]
+        self.submit = self.executor.submit
 
     def burst(self, fn: Task, count: int) -> list[Any]:
-        submit = self.executor.submit
+        submit = self.submit
         futures = [submit(fn) for _ in range(count)]
         return [future.result() for future in futures]
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        submit = self.executor.submit
+        submit = self.submit
         futures = [submit(fn, item) for item in items]
         return [future.result() for future in futures]
 
@@ -174,6 +173,8 @@ class ExecutorPool(Pool):
 
 
 class EbbPool(ExecutorPool):
+    """Ours."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__(adaptive, workers, keep_alive)
 
@@ -183,14 +184,11 @@ class EbbPool(ExecutorPool):
 
 
 class PebblePool(ExecutorPool):
+    """pebble's, with its own names."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__(pebble, workers, keep_alive)
-        self.submit = self.executor.schedule  # type: ignore[method-assign]
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        schedule = self.executor.schedule
-        futures = [schedule(fn) for _ in range(count)]
-        return [future.result() for future in futures]
+        self.submit = self.executor.schedule
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         return list(self.executor.map(fn, items).result())
@@ -200,16 +198,22 @@ class PebblePool(ExecutorPool):
         self.executor.join()
 
 
-class MultiprocessingPool(Pool):
+class _Getting(Pool):
+    """What gives something to `get` a result from."""
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        submit = self.submit
+        results = [submit(fn) for _ in range(count)]
+        return [result.get() for result in results]
+
+
+class MultiprocessingPool(_Getting):
+    """The threads behind multiprocessing's names."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
         self._pool = multiprocessing.pool.ThreadPool(workers)
-        self.submit = self._pool.apply_async  # type: ignore[method-assign,assignment]
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        apply_async = self._pool.apply_async
-        results = [apply_async(fn) for _ in range(count)]
-        return [result.get() for result in results]
+        self.submit = self._pool.apply_async
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         apply_async = self._pool.apply_async
@@ -236,7 +240,7 @@ class FastThreadPool(Pool):
     def __init__(self, module: str, workers: int, keep_alive: float) -> None:
         super().__init__()
         self._pool = package(module).Pool(workers)
-        self.submit = self._pool.submit  # type: ignore[method-assign]
+        self.submit = self._pool.submit
 
     def _collect(self, count: int) -> list[Any]:
         done, deadline = self._pool.done, time.monotonic() + self._PATIENCE_SECONDS
@@ -266,20 +270,17 @@ class FastThreadPool(Pool):
         self._pool.shutdown(5)
 
 
-class Greenlets(Pool):
+class Greenlets(_Getting):
+    """No threads: each call is a greenlet."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
         gevent = package("gevent")
         self.sleep = gevent.sleep
-        self.submit = gevent.spawn  # type: ignore[method-assign]
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        spawn = self.submit
-        greenlets: list[Any] = [spawn(fn) for _ in range(count)]
-        return [greenlet.get() for greenlet in greenlets]
+        self.submit = gevent.spawn
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        spawn: Callable[..., Any] = self.submit
+        spawn = self.submit
         return [greenlet.get() for greenlet in [spawn(fn, item) for item in items]]
 
     def block(self) -> Callable[[], object]:
@@ -289,46 +290,50 @@ class Greenlets(Pool):
         return 0
 
 
-class GeventThreads(Pool):
+class GeventThreads(_Getting):
+    """gevent's threads, unknown to `threading`."""
+
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
         self._pool = package("gevent.threadpool").ThreadPool(workers)
-        self.submit = self._pool.spawn  # type: ignore[method-assign]
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        spawn = self._pool.spawn
-        results = [spawn(fn) for _ in range(count)]
-        return [result.get() for result in results]
+        self.submit = self._pool.spawn
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         return list(self._pool.map(fn, items))
 
     def threads(self) -> int:
-        """The pool's own count: its threads are unknown to `threading`."""
         return int(self._pool.size)
 
     def close(self) -> None:
         self._pool.kill()
 
 
-class AnyioThreads(Pool):
-    """Tasks of one event loop that hand their calls to threads: every burst starts and ends a loop."""
+class TaskThreads(Pool):
+    """Tasks of one event loop that hand their calls to threads: every burst starts and ends a loop.
 
-    def __init__(self, workers: int, keep_alive: float) -> None:
+    Args:
+        module: anyio, or trio.
+        group: the name there of what makes a group of tasks.
+        workers: the most threads.
+        keep_alive: not heeded.
+    """
+
+    def __init__(self, module: str, group: str, workers: int, keep_alive: float) -> None:
         super().__init__()
-        self._anyio, self._workers, self._most = package("anyio"), workers, 0
+        self._module, self._workers, self._most = package(module), workers, 0
+        self._group = getattr(self._module, group)
 
     def burst(self, fn: Task, count: int) -> list[Any]:
-        return list(self._anyio.run(self._burst, fn, count))
+        return list(self._module.run(self._burst, fn, count))
 
     async def _burst(self, fn: Task, count: int) -> list[object]:
         results: list[object] = []
-        limiter = self._anyio.CapacityLimiter(self._workers)
+        limiter = self._module.CapacityLimiter(self._workers)
 
         async def call() -> None:
-            results.append(await self._anyio.to_thread.run_sync(fn, limiter=limiter))
+            results.append(await self._module.to_thread.run_sync(fn, limiter=limiter))
 
-        async with self._anyio.create_task_group() as group:
+        async with self._group() as group:
             for _ in range(count):
                 group.start_soon(call)
         self._most = max(self._most, threading.active_count() - self._before)
@@ -337,25 +342,3 @@ class AnyioThreads(Pool):
     def threads(self) -> int:
         """The most there were at the end of a burst: the threads end with the loop."""
         return self._most
-
-
-class TrioThreads(AnyioThreads):
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        Pool.__init__(self)
-        self._trio, self._workers, self._most = package("trio"), workers, 0
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        return list(self._trio.run(self._burst, fn, count))
-
-    async def _burst(self, fn: Task, count: int) -> list[object]:
-        results: list[object] = []
-        limiter = self._trio.CapacityLimiter(self._workers)
-
-        async def call() -> None:
-            results.append(await self._trio.to_thread.run_sync(fn, limiter=limiter))
-
-        async with self._trio.open_nursery() as nursery:
-            for _ in range(count):
-                nursery.start_soon(call)
-        self._most = max(self._most, threading.active_count() - self._before)
-        return results

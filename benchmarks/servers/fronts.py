@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._pools import package
+from benchmarks.peers import package
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

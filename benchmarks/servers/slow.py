@@ -1,6 +1,6 @@
 """The servers of `slow_clients`: all answer `GET /` with one small page, and `POST /upload` when they have the body.
 
-`python -m benchmarks._slow_servers KIND` prints its port, and serves until its parent ends.
+`python -m benchmarks.servers.slow KIND` prints its port, and serves until its parent ends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks import _fronts
-from benchmarks._pools import package
-from benchmarks._serving import announce, die_with_parent
+from benchmarks.peers import package
+from benchmarks.servers import fronts
+from benchmarks.servers.serving import announce, die_with_parent
 
 PAGE = b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
 _ADDRESS = ("127.0.0.1", 0)
@@ -110,7 +110,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 def plain_front() -> None:
     async def serve() -> None:
-        front = _fronts.PlainFront(pool, page, _fronts.Limits())
+        front = fronts.PlainFront(pool, page, fronts.Limits())
         server = await asyncio.start_server(front, *_ADDRESS, backlog=_BACKLOG)
         announce(server.sockets[0].getsockname()[1])
         await server.serve_forever()
@@ -119,9 +119,9 @@ def plain_front() -> None:
         runner.run(serve())
 
 
-def flask_front(limits: _fronts.Limits | None) -> Callable[[], None]:
+def flask_front(limits: fronts.Limits | None) -> Callable[[], None]:
     async def serve(pool: Any) -> None:
-        server = _fronts.uvicorn_server(_fronts.asgi(_fronts.flask_app(page), pool, limits))
+        server = fronts.uvicorn_server(fronts.asgi(fronts.flask_app(page), pool, limits))
         with socket.create_server(_ADDRESS, backlog=_BACKLOG) as listener:
             announce(listener.getsockname()[1])
             await server.serve(sockets=[listener])
@@ -150,7 +150,7 @@ def greenlets() -> None:
 KINDS: dict[str, Callable[[], None]] = {
     "adaptive": adaptive,
     "plain-front": plain_front,
-    "flask-front": flask_front(_fronts.Limits()),
+    "flask-front": flask_front(fronts.Limits()),
     "flask-front-bare": flask_front(None),
     "threads": threads,
     "fixed-20": fixed(20),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import _report
-from benchmarks._model import Column, Target, Variant
-from benchmarks._peer import Peer
-from benchmarks._runner import Outcome
+from benchmarks.engine.model import Column, Target, Variant
+from benchmarks.engine.runner import Outcome
+from benchmarks.peers.peer import Peer
+from benchmarks.report import report
 
 UNTUNED = "untuned"
 TIMES_BEST = 1.15
@@ -70,7 +70,7 @@ class Best:
     thread_seconds: float
 
 
-def best(answers: _report.Answers, peer: str, load: str) -> Best | None:
+def best(answers: report.Answers, peer: str, load: str) -> Best | None:
     """Returns the smallest size whose time is within 3% of the least.
 
     A size that was not asked in all rounds had been beaten by then; its median is one of fewer, and does not count.
@@ -90,11 +90,11 @@ def best(answers: _report.Answers, peer: str, load: str) -> Best | None:
     return min((size for size in sizes if size.ms <= _AS_GOOD * least), key=lambda size: size.threads)
 
 
-def targets(answers: _report.Answers) -> tuple[Target, ...]:
+def targets(answers: report.Answers) -> tuple[Target, ...]:
     """Returns the target of each load: time within `TIMES_BEST` of the best fixed size that was found."""
     found = []
     for peer, variant in answers.plan.cells:
-        if variant["threads"] == UNTUNED and peer.distribution == "ebbpool":
+        if variant["threads"] == UNTUNED and peer.core is not None:
             size = best(answers, peer.name, variant["load"])
             if size is not None:
                 text = f"time at most {TIMES_BEST:g} of the best fixed size's ({size.threads})"
@@ -107,7 +107,7 @@ def _over(value: float, by: float) -> str:
     return f"{value / by:.2f}" if by else "-"
 
 
-def findings(answers: _report.Answers) -> tuple[list[str], list[list[str]]]:
+def findings(answers: report.Answers) -> tuple[list[str], list[list[str]]]:
     """Returns headers and a row for each load and peer: the untuned pool, its best fixed size, and the ratios."""
     rows = []
     labels = {peer.name: peer.label for peer, _ in answers.plan.cells}
@@ -119,14 +119,14 @@ def findings(answers: _report.Answers) -> tuple[list[str], list[list[str]]]:
     return HEADERS, rows
 
 
-def _figures(answers: _report.Answers, peer: str, load: str, stock: Best | None) -> list[str]:
+def _figures(answers: report.Answers, peer: str, load: str, stock: Best | None) -> list[str]:
     untuned = cell(load, UNTUNED)
     outcomes = [found for found in answers.outcomes if found.peer == peer and found.variant.get("load") == load]
     if not any(found.status == "ok" for found in outcomes):
-        return [_report.reason_of(outcomes[0])] if outcomes else ["not asked yet"]
+        return [report.reason_of(outcomes[0])] if outcomes else ["not asked yet"]
     ms, threads, spent = (answers.figure(peer, untuned, column) for column in (MS, THREADS, THREAD_SECONDS))
     size = best(answers, peer, load)
-    texts: list[Any] = [_report.shown(ms, MS), _report.shown(threads, THREADS), _report.shown(spent, THREAD_SECONDS)]
+    texts: list[Any] = [report.shown(ms, MS), report.shown(threads, THREADS), report.shown(spent, THREAD_SECONDS)]
     texts += [str(size.threads), f"{size.ms:.1f}", f"{size.thread_seconds:.2f}"] if size else ["-"] * 3
     texts.append(_over(ms.value, size.ms) if ms and size else "-")
     texts.append(_over(spent.value, size.thread_seconds) if spent and size else "-")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks._peer import Peer
+from benchmarks.peers.peer import Peer
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 Variant = dict[str, Any]
 Params = Mapping[str, Any]
@@ -139,8 +139,8 @@ class Question:
         rounds_factor: cells that cost little and vary much are asked more often, and the reverse.
         order: by what the cells of a round are sorted before they are asked in turn.
         skip: given the outcomes so far, why a cell need not be asked (again), or "".
-        findings: given the `_report.Answers`, the headers and rows of a table of the question's own.
-        found_targets: given the `_report.Answers`, targets that are known only when all is measured.
+        findings: given the `report.Answers`, the headers and rows of a table of the question's own.
+        found_targets: given the `report.Answers`, targets that are known only when all is measured.
     """
 
     module: str
@@ -192,9 +192,7 @@ def server_variants(question: str, *variants: Variant) -> Callable[[Peer, Settin
     """The same cells for every peer that has a server program for the question."""
 
     def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
-        if question in peer.listens:
-            return list(variants)
-        return peer.against.get(question) or "no server for this question"
+        return list(variants) if question in peer.listens else "no server for this question"
 
     return choose
 

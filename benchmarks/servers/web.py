@@ -1,6 +1,6 @@
 """The web servers of `web_server` and `kill_child`: a static page, a page that takes computing, one that waits.
 
-`python -m benchmarks._web_servers KIND --directory FOLDER` prints its port, and serves until its parent ends.
+`python -m benchmarks.servers.web KIND --directory FOLDER` prints its port, and serves until its parent ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 import http.server
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,9 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._pools import package
-from benchmarks._server_peers import NGINX_PATH
-from benchmarks._serving import announce, die_with_parent
+from benchmarks.peers import package, program
+from benchmarks.servers.serving import announce, die_with_parent
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 BACKLOG = 1024
@@ -203,15 +201,13 @@ def _gunicorn(log: Path | None, processes: int, worker: str) -> None:
 
 
 def _nginx(directory: Path) -> None:
-    program = shutil.which("nginx", path=NGINX_PATH)
-    assert program is not None, "nginx is not installed"
     # nginx takes over a socket that is named so, as from a predecessor: no port is ever free for somebody else.
     listener = _listener()
     port = listener.getsockname()[1]
     user = "user root;\n" if os.geteuid() == 0 else ""
     conf = directory / "nginx.conf"
     conf.write_text(_NGINX.format(folder=directory, port=port, user=user, backlog=BACKLOG))
-    command = [program, "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(conf)]
+    command = [program("nginx"), "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(conf)]
     inherited = os.environ | {"NGINX": f"{listener.fileno()};"}
     with subprocess.Popen(command, env=inherited, pass_fds=[listener.fileno()]) as child:
         listener.close()

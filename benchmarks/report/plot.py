@@ -1,4 +1,4 @@
-"""Bar charts of a run: `python -m benchmarks._plot reports/bench/NAME.json [question ...]`."""
+"""Bar charts of a run: `python -m benchmarks.report.plot reports/bench/NAME.json [question ...]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _regret_plot
+from benchmarks.report import regret_plot
 
 _OURS, _OTHERS, _FLOOR = "#0072B2", "#BBBBBB", "#E69F00"
 
@@ -37,7 +37,7 @@ def draw(found: dict[str, Any], question: str, path: Path) -> bool:
 
     table = found["questions"][question]["table"]
     if question == "sizing":
-        return _regret_plot.draw(table, found["machine"], path)
+        return regret_plot.draw(table, found["machine"], path)
     panels = {variant: bars(table, variant) for variant in dict.fromkeys(row[0] for row in table["rows"])}
     panels = {variant: shown for variant, shown in panels.items() if shown}
     if not panels:

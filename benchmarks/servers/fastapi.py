@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks._http import Clients
-from benchmarks._peer import Peer
-from benchmarks._pools import package
-from benchmarks._serving import Server, announce, die_with_parent, running
+from benchmarks.load.http import Clients
+from benchmarks.peers import package
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Server, announce, die_with_parent, running
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 BODY = b'{"answer":42}'

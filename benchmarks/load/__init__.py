@@ -1,0 +1,1 @@
+"""What loads servers and pools, and counts every answer."""

@@ -1,0 +1,39 @@
+"""The rivals: how each is imported, opened and called, in one table."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from typing import Any
+
+# Debian puts nginx where only the administrator looks.
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+
+
+class Unavailable(Exception):
+    """The peer cannot run here; the text says why."""
+
+
+def package(name: str) -> Any:
+    """Return a module that may not be installed.
+
+    Raises:
+        Unavailable: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Unavailable(f"not installed: {error}") from error
+
+
+def program(name: str, hint: str = "") -> str:
+    """Return the path of a program that may not be installed.
+
+    Raises:
+        Unavailable: It is not; `hint` says how it is called elsewhere.
+    """
+    found = shutil.which(name, path=_PATH)
+    if found is None:
+        raise Unavailable(f"{name} is not installed{hint}")
+    return found

@@ -1,0 +1,90 @@
+"""What is known of a rival: how to build its pool, how it offloads, how it serves, and its version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.peers import Unavailable, package, ways
+from benchmarks.peers.pools import Pool
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rival, or a floor, or ebbpool itself.
+
+    Attributes:
+        modules: what has to be importable.
+        core: of ours, whether it is meant to run the compiled core (True) or the plain one (False).
+        needs: raises Unavailable if something else than a module is missing.
+        measured: whose version is reported, where it is not ebbpool's, the first module's or the interpreter's own.
+        open: builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one); None
+            where it has no pool to open.
+        loops: the event loops it offloads from, by `offload`; `new_loop` makes them (trio apart) from a name
+            and a ceiling.
+        semaphore: makes a semaphore (or a floor of one) with so many permits.
+        serves: the arguments of `servers.fastapi` with which it serves FastAPI, or None.
+        listens: by question, the module of its server program and the arguments that follow `python -m`.
+        against: by question, why it is not asked though it has a pool.
+    """
+
+    name: str
+    label: str
+    modules: tuple[str, ...] = ()
+    core: bool | None = None
+    needs: Callable[[], object] = _nothing
+    measured: str = ""
+    open: Callable[[int, float], Pool] | None = None
+    loops: tuple[str, ...] = ()
+    offload: ways.Offload | None = None
+    new_loop: ways.NewLoop = ways.stock_loop
+    semaphore: Callable[[int], Any] | None = None
+    serves: tuple[str, ...] | None = None
+    listens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    against: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables its process gets."""
+        return {"EBBPOOL_PURE": "1"} if self.core is False else {}
+
+    @property
+    def distribution(self) -> str:
+        """Whose version is reported; "" for the interpreter's own."""
+        own = "ebbpool" if self.core is not None else "".join(self.modules[:1]).partition(".")[0]
+        return self.measured or own
+
+    def not_for(self, question: str) -> str:
+        """Return why a `question` about pools is not asked of this peer, or "" if it is."""
+        if self.open is not None:
+            return self.against.get(question, "")
+        if self.offload is not None:
+            return "a way into another's pool: see offload"
+        if self.serves is not None:
+            return "a server: see fastapi_burst, fastapi_rate"
+        if self.listens:
+            return "a server: see the questions about servers"
+        return f"no pool: see {'timers' if self.semaphore is None else 'semaphore'}"
+
+    def load(self) -> str:
+        """Import the peer and return its version.
+
+        Raises:
+            Unavailable: It is not installed, or not in the form that is meant.
+        """
+        for module in self.modules:
+            package(module)
+        self.needs()
+        if self.core is not None and package("ebbpool").COMPILED is not self.core:
+            raise Unavailable(f"ebbpool runs its {'plain' if self.core else 'compiled'} core here")
+        if self.distribution == "ebbpool":
+            # A checkout that is not installed has no metadata.
+            return str(package("ebbpool").__version__)
+        return importlib.metadata.version(self.distribution) if self.distribution else platform.python_version()

@@ -1,0 +1,1 @@
+"""Tables, verdicts and pictures of what was measured."""

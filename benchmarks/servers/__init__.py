@@ -1,0 +1,1 @@
+"""The programs that are loaded: each a process of its own, and what looks after it."""
