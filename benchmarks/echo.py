@@ -50,12 +50,8 @@ def measure(peer: Peer, params: Params) -> Samples:
         EchoClients(found.port, params["clients"], params["size"]) as clients,
     ):
         echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    samples: Samples = {
-        "rate": [echoed.messages / echoed.seconds],
-        "client": [echoed.cpu_seconds / echoed.seconds * 100],
-    }
+    samples: Samples = {"rate": [echoed.messages / echoed.seconds]} | echoed.samples(echoed.messages)
     if echoed.watched_seconds:
-        samples["cpu"] = [echoed.watched_seconds / echoed.messages * 1e6]
         samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
     return samples
 

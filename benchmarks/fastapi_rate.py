@@ -26,11 +26,8 @@ def measure(peer: Peer, params: Params) -> Samples:
         "p50": [statistics.median(answered.latencies) * 1e3],
         "p99": [percentile(answered.latencies, 0.99) * 1e3],
         "errors": [answered.errors],
-        "client": [answered.cpu_seconds / answered.seconds * 100],
     }
-    if answered.watched_seconds:
-        samples["cpu"] = [answered.watched_seconds / count * 1e6]
-    return samples
+    return samples | answered.samples(count)
 
 
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:

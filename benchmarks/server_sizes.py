@@ -27,11 +27,8 @@ def measure(peer: Peer, params: Params) -> Samples:
         "rate": [replies.count / replies.seconds],
         "threads": [watch.threads],
         "errors": [replies.errors.total() + replies.unanswered],
-        "client": [replies.cpu_seconds / replies.seconds * 100],
     }
-    if replies.watched_seconds:
-        samples["cpu"] = [replies.watched_seconds / replies.count * 1e6]
-    return samples
+    return samples | replies.samples(replies.count)
 
 
 def targets(settings: Settings) -> tuple[Target, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import selectors
+import functools
 import statistics
-import time
 from dataclasses import dataclass
 
 from benchmarks.engine.model import (
@@ -17,7 +16,7 @@ from benchmarks.engine.model import (
     percentile,
     server_variants,
 )
-from benchmarks.load.http import Clients, _Client
+from benchmarks.load import http
 from benchmarks.load.trickle import trickling
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.serving import Server, Watch, serving
@@ -25,7 +24,6 @@ from benchmarks.servers.slow import PAGE
 
 _NAME = "slow_clients"
 _CLIENTS = 10
-_ANSWER_SECONDS = 30.0
 _LONG_WAIT_SECONDS = 1.0
 _WATCH_SECONDS = 0.25
 _VARIANTS = (
@@ -37,37 +35,7 @@ _VARIANTS = (
 _GUARDS = ("slow-adaptive", "slow-plain-front", "slow-flask-front")
 
 
-class _FreshClient(_Client):
-    """Asks on a new connection each time; the wait counts from before it connects."""
-
-    def __init__(self, port: int, clients: FreshClients) -> None:
-        super().__init__(port)
-        self._port, self._clients, self._used = port, clients, False
-
-    def send(self, text: bytes) -> None:
-        asked_at = time.perf_counter()
-        if self._used:
-            self._clients.forget(self)
-            super().__init__(self._port)
-            self._clients.attend(self)
-        super().send(text)
-        self.sent_at, self._used = asked_at, True
-
-
-class FreshClients(Clients):
-    """Clients that connect anew for each request."""
-
-    def _connect(self) -> _Client:
-        client = _FreshClient(self._port, self)
-        self.attend(client)
-        return client
-
-    def attend(self, client: _Client) -> None:
-        self._selector.register(client.socket, selectors.EVENT_READ, client)
-
-    def forget(self, client: _Client) -> None:
-        self._selector.unregister(client.socket)
-        client.socket.close()
+answers = functools.partial(http.answers, target="/", expected=PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +54,15 @@ class Ordinary:
 
 def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -> Ordinary:
     """Has the ordinary clients ask for so long, and looks at the server meanwhile."""
-    kind = FreshClients if connections == "new" else Clients
-    with kind(server.port, _CLIENTS, "/", PAGE) as clients, Watch(server, period=_WATCH_SECONDS) as watch:
+    kind = http.FreshClient if connections == "new" else http.Client
+    with (
+        http.Clients(server.port, _CLIENTS, "/", PAGE, kind) as clients,
+        Watch(server, period=_WATCH_SECONDS) as watch,
+    ):
         answered = clients.load(warm_up, seconds)
-        now = time.perf_counter()
-        waits = [now - client.sent_at for client in clients._all()]
-    unanswered = [wait for wait in waits if wait > _LONG_WAIT_SECONDS]
+        unanswered = [wait for wait in clients.waits() if wait > _LONG_WAIT_SECONDS]
     rate = len(answered.latencies) / answered.seconds
     return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
-
-
-def answers(port: int) -> None:
-    """Raises RuntimeError unless the server answers."""
-    with Clients(port, 1, "/", PAGE) as clients:
-        if clients.burst(_ANSWER_SECONDS).errors:
-            raise RuntimeError(f"the server did not answer within {_ANSWER_SECONDS:g} s")
 
 
 def measure(peer: Peer, params: Params) -> Samples:

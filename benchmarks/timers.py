@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -56,7 +57,7 @@ def measure(peer: Peer, params: Params) -> Samples:
         for number in range(shots):
             delay = 0.05 + number * params["spacing"]
             due = time.perf_counter() + delay
-            later(delay, lambda due=due: fire(due))  # type: ignore[misc]
+            later(delay, functools.partial(fire, due))
         done.wait()
         start = time.perf_counter()
         for call in pending:

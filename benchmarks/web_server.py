@@ -14,7 +14,7 @@ from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, processor
 try:
     import resource
 except ImportError:
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # not on Windows
 
 _TARGETS = {"static": PAGE, "computing": COMPUTING}
 _LIGHT = {"page": "static", "requests": 1000, "at a time": 100}

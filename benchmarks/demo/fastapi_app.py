@@ -67,8 +67,8 @@ def prepare(side: str, ceiling: int) -> int:
     if side == "installed":
         import ebbpool.anyio
 
-        executor = ebbpool.anyio.install().executor
-        return executor._max_workers
+        most: int = ebbpool.anyio.install().executor._max_workers
+        return most
     raise ValueError(f"no side is called {side!r}")
 
 

@@ -129,7 +129,7 @@ def run(
             if cell in given_up:
                 continue
             if reason := plan.question.skip(outcomes, peer, variant):
-                answer = {"status": "skipped", "reason": reason}
+                answer: dict[str, Any] = {"status": "skipped", "reason": reason}
             else:
                 answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
             if answer["status"] in ("missing", "timeout"):

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
+from benchmarks.load.clients import Spent
+
 _TIMEOUT = 10.0
 _OTHER = bytes(byte ^ 255 for byte in range(256))
 
@@ -58,21 +60,11 @@ class _Client:
             raise WrongEcho("more came back than was sent")
 
 
-@dataclass(frozen=True, slots=True)
-class Echoed:
-    """What came back, every byte right.
+@dataclass(slots=True)
+class Echoed(Spent):
+    """How many messages came back, every byte right."""
 
-    Attributes:
-        messages: how many.
-        seconds: in which time.
-        cpu_seconds: what the clients needed of a processor.
-        watched_seconds: what the watched process needed of one.
-    """
-
-    messages: int
-    seconds: float
-    cpu_seconds: float
-    watched_seconds: float
+    messages: int = 0
 
 
 class EchoClients:
@@ -113,13 +105,14 @@ class EchoClients:
         for client in self._clients:
             client.socket.sendall(client.messages[0])
         turn = self._rounds(warm_up, 0)[1]
-        start, cpu, watched = time.perf_counter(), time.process_time(), watch()
-        messages, turn = self._rounds(seconds, turn)
-        taken, used, needed = time.perf_counter() - start, time.process_time() - cpu, watch() - watched
+        echoed = Echoed()
+        ends = echoed.counting(watch)
+        echoed.messages, turn = self._rounds(seconds, turn)
+        ends()
         for client in self._clients:
             self._receive(client, turn)
             client.end()
-        return Echoed(messages, taken, used, needed)
+        return echoed
 
     def _receive(self, client: _Client, turn: int) -> None:
         count = client.socket.recv_into(client.received, self._size, socket.MSG_WAITALL)

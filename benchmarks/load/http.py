@@ -8,10 +8,11 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+
+from benchmarks.load.clients import Connections, Spent
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
-_END = b"\r\n\r\n"
+END_OF_HEAD = b"\r\n\r\n"
 _RECEIVE = 65_536
 _MOST_ERRORS = 1_000
 
@@ -20,42 +21,57 @@ class BadResponse(Exception):
     """What came is no HTTP/1.1 response with a length."""
 
 
-def take_response(received: bytes) -> tuple[int, bytes, bytes] | None:
-    """Returns status and body of the first response in `received`, and what follows it.
-
-    Returns:
-        None while it is not complete.
+def parse_head(head: bytes) -> tuple[int, int]:
+    """Return the status of a response, and how long its body is.
 
     Raises:
-        BadResponse: it is not HTTP/1.1, or has no content-length.
+        BadResponse: It is not HTTP/1.1, or has no content-length.
     """
-    end = received.find(_END)
-    if end < 0:
-        return None
-    head = received[: end + 2]
     length = _LENGTH.search(head)
     if head[:9] != b"HTTP/1.1 " or not head[9:12].isdigit() or length is None:
         raise BadResponse(repr(head))
-    start = end + len(_END)
-    stop = start + int(length[1])
+    return int(head[9:12]), int(length[1])
+
+
+def take_response(received: bytes) -> tuple[int, bytes, bytes] | None:
+    """Return status and body of the first response in `received`, and what follows it; None while it is incomplete.
+
+    Raises:
+        BadResponse: It is not HTTP/1.1, or has no content-length.
+    """
+    end = received.find(END_OF_HEAD)
+    if end < 0:
+        return None
+    status, length = parse_head(received[: end + 2])
+    start = end + len(END_OF_HEAD)
+    stop = start + length
     if len(received) < stop:
         return None
-    return int(head[9:12]), received[start:stop], received[stop:]
+    return status, received[start:stop], received[stop:]
 
 
 def request(target: str) -> bytes:
     return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode("ascii")
 
 
-class _Client:
+class Client:
     """One keep-alive connection, with at most one request under way."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10.0)
+    def __init__(self, port: int, selector: selectors.BaseSelector) -> None:
+        self._port, self._selector = port, selector
+        self.sent_at = 0.0
+        self.connect()
+
+    def connect(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self._port), timeout=10.0)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self.received = b""
-        self.sent_at = 0.0
+        self._selector.register(self.socket, selectors.EVENT_READ, self)
+
+    def close(self) -> None:
+        self._selector.unregister(self.socket)
+        self.socket.close()
 
     def send(self, text: bytes) -> None:
         self.sent_at = time.perf_counter()
@@ -63,53 +79,55 @@ class _Client:
             raise OSError("the socket takes no whole request")
 
 
-@dataclass(slots=True)
-class Answered:
-    """What came back. `latencies` are in seconds; `errors` are responses that were wrong, or never came.
+class FreshClient(Client):
+    """Asks on a new connection each time; the wait counts from before it connects."""
 
-    `cpu_seconds` is what the clients needed of a processor, `watched_seconds` what the watched process did.
-    """
+    def send(self, text: bytes) -> None:
+        asked_at = time.perf_counter()
+        if self.sent_at:
+            self.close()
+            self.connect()
+        super().send(text)
+        self.sent_at = asked_at
+
+
+@dataclass(slots=True)
+class Answered(Spent):
+    """What came back. `latencies` are in seconds; `errors` are responses that were wrong, or never came."""
 
     latencies: list[float] = field(default_factory=list)
     errors: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    watched_seconds: float = 0.0
 
 
-class Clients:
-    """So many keep-alive connections to one server on this machine; a context manager.
+class Clients(Connections):
+    """So many clients of one server on this machine; a context manager.
 
     Args:
         port: where the server listens.
         count: how many clients.
         target: what they ask for.
         expected: the body that is right.
+        kind: whether they keep their connections.
     """
 
-    def __init__(self, port: int, count: int, target: str, expected: bytes) -> None:
-        self._port, self._text, self._expected = port, request(target), expected
-        self._selector = selectors.DefaultSelector()
+    def __init__(self, port: int, count: int, target: str, expected: bytes, kind: type[Client] = Client) -> None:
+        super().__init__()
+        self._port, self._text, self._expected, self._kind = port, request(target), expected, kind
         for _ in range(count):
             self._connect()
 
-    def __enter__(self) -> Self:
-        return self
+    def _connect(self) -> Client:
+        return self._kind(self._port, self._selector)
 
-    def __exit__(self, *exc_info: object) -> None:
-        for key in list(self._selector.get_map().values()):
-            key.data.socket.close()
-        self._selector.close()
-
-    def _connect(self) -> _Client:
-        client = _Client(self._port)
-        self._selector.register(client.socket, selectors.EVENT_READ, client)
-        return client
-
-    def _all(self) -> list[_Client]:
+    def _all(self) -> list[Client]:
         return [key.data for key in self._selector.get_map().values()]
 
-    def _receive(self, client: _Client) -> bool | None:
+    def waits(self) -> list[float]:
+        """Return how long each has waited since it asked last."""
+        now = time.perf_counter()
+        return [now - client.sent_at for client in self._all()]
+
+    def _receive(self, client: Client) -> bool | None:
         """Returns whether the response is right; None while it is not complete.
 
         Raises:
@@ -125,16 +143,15 @@ class Clients:
         status, body, client.received = found
         return status == 200 and body == self._expected and not client.received
 
-    def _replace(self, client: _Client) -> _Client:
-        self._selector.unregister(client.socket)
-        client.socket.close()
+    def _replace(self, client: Client) -> Client:
+        client.close()
         return self._connect()
 
     def burst(self, timeout: float) -> Answered:
         """Sends one request from every client at once; returns when the last is answered, or time is over."""
         answered = Answered()
         clients = self._all()
-        start, cpu = time.perf_counter(), time.process_time()
+        start, ends = time.perf_counter(), answered.counting()
         for client in clients:
             client.send(self._text)
         left = len(clients)
@@ -151,8 +168,7 @@ class Clients:
                 left -= 1
                 answered.latencies.append(time.perf_counter() - client.sent_at)
                 answered.errors += not right
-        answered.seconds = time.perf_counter() - start
-        answered.cpu_seconds = time.process_time() - cpu
+        ends()
         answered.errors += left
         return answered
 
@@ -166,14 +182,13 @@ class Clients:
         latencies, text, clock, receive = answered.latencies, self._text, time.perf_counter, self._receive
         for client in self._all():
             client.send(text)
-        start = clock() + warm_up
-        end, counting, cpu, watched, now = start + seconds, False, 0.0, 0.0, clock()
+        start, ends = clock() + warm_up, answered.counting(watch)
+        end, counting, now = start + seconds, False, clock()
         while now < end and answered.errors < _MOST_ERRORS:
             events = self._selector.select(end - now)
             now = clock()
             if not counting and now >= start:
-                counting, start, end = True, now, now + seconds
-                cpu, watched = time.process_time(), watch()
+                counting, end, ends = True, now + seconds, answered.counting(watch)
                 latencies.clear()
             for key, _ in events:
                 client = key.data
@@ -188,7 +203,16 @@ class Clients:
                 else:
                     answered.errors += 1
                 client.send(text)
-        answered.seconds = clock() - start
-        answered.cpu_seconds = time.process_time() - cpu
-        answered.watched_seconds = watch() - watched
+        ends()
         return answered
+
+
+def answers(port: int, target: str, expected: bytes, seconds: float = 30.0) -> None:
+    """Ask once.
+
+    Raises:
+        RuntimeError: The server does not answer rightly in so many seconds.
+    """
+    with Clients(port, 1, target, expected) as clients:
+        if clients.burst(seconds).errors:
+            raise RuntimeError(f"the server did not answer within {seconds:g} s")

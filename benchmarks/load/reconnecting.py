@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+
+from benchmarks.load.clients import Connections, Spent
 
 # What has read to the end of the file closes with a reset: then neither side keeps the connection in TIME_WAIT, where
 # a minute of load would leave hundreds of thousands.
@@ -22,23 +23,18 @@ _MOST_ERRORS = 1_000
 
 
 @dataclass(slots=True)
-class Replies:
+class Replies(Spent):
     """What came back.
 
     Attributes:
         count: replies with the right number of bytes, up to the end of the file, that ended in `seconds`.
         errors: by kind, those that were none, at any time.
         unanswered: connections still without a reply when the time was over.
-        cpu_seconds: what this client needed of a processor.
-        watched_seconds: what the watched process did.
     """
 
     count: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    watched_seconds: float = 0.0
 
 
 class _Connection:
@@ -48,7 +44,7 @@ class _Connection:
         self.socket, self.received = made, 0
 
 
-class Reconnecting:
+class Reconnecting(Connections):
     """A context manager; one thread, one selector.
 
     Args:
@@ -60,18 +56,10 @@ class Reconnecting:
     """
 
     def __init__(self, port: int, count: int, length: int, request: bytes = b"", start: bytes = b"") -> None:
+        super().__init__()
         self._address, self._count, self._length = ("127.0.0.1", port), count, length
         self._request, self._start, self._flags = request, start, 0 if start else _DROP
-        self._selector = selectors.DefaultSelector()
         self._buffer = bytearray(_RECEIVE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        self._selector.close()
 
     def _connect(self) -> None:
         """Opens one more connection.
@@ -146,10 +134,9 @@ class Reconnecting:
         replies = Replies()
         self._open_all()
         self._keep_busy(replies, clock() + warm_up)
-        replies.count, start, cpu, watched = 0, clock(), time.process_time(), watch()
+        replies.count, start, ends = 0, clock(), replies.counting(watch)
         self._keep_busy(replies, start + seconds)
-        replies.seconds = clock() - start
-        replies.cpu_seconds, replies.watched_seconds = time.process_time() - cpu, watch() - watched
+        ends()
         count, end = replies.count, clock() + patience
         left = len(self._selector.get_map())
         while left and (now := clock()) < end:
@@ -171,7 +158,7 @@ class Reconnecting:
             watch: tells the processor seconds of the watched process.
         """
         replies = Replies()
-        start, cpu, watched = time.perf_counter(), time.process_time(), watch()
+        start, ends = time.perf_counter(), replies.counting(watch)
         self._open_all()
         asked, left = self._count, total
         while left and (now := time.perf_counter()) < start + timeout:
@@ -180,7 +167,6 @@ class Reconnecting:
                 if asked < total:
                     asked += 1
                     self._connect()
-        replies.seconds = time.perf_counter() - start
-        replies.cpu_seconds, replies.watched_seconds = time.process_time() - cpu, watch() - watched
+        ends()
         replies.unanswered = left
         return replies

@@ -221,11 +221,12 @@ class Lives:
                 if thread in noted:
                     noted[thread].append(perf_counter())
 
-        threading.Thread.start, threading.Thread.run = start, run  # type: ignore[method-assign]
+        # Methods are replaced, which is what this class is for.
+        threading.Thread.start, threading.Thread.run = start, run  # type: ignore[assignment, method-assign]
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        threading.Thread.start, threading.Thread.run = self._kept  # type: ignore[method-assign]
+        threading.Thread.start, threading.Thread.run = self._kept  # type: ignore[method-assign]  # and put back
 
     def spans(self) -> list[tuple[float, float]]:
         """When each thread was started and when it ended; infinity if it lives."""

@@ -6,11 +6,10 @@ import errno
 import selectors
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.load.clients import Connections
 from benchmarks.load.http import BadResponse, take_response
 
 _RECEIVE = 65_536
@@ -56,7 +55,7 @@ class _Connection:
         self.received = b""
 
 
-class SteadyClients:
+class SteadyClients(Connections):
     """Asks at a steady rate, whatever becomes of the answers: from new connections, and from some that are kept.
 
     The server answers with the number of its process.
@@ -70,6 +69,7 @@ class SteadyClients:
     """
 
     def __init__(self, port: int, target: str, *, fresh: float, kept: int, kept_rate: float) -> None:
+        super().__init__()
         self._address = ("127.0.0.1", port)
         head = f"GET {target} HTTP/1.1\r\nhost: localhost\r\n"
         self._texts = {
@@ -82,7 +82,7 @@ class SteadyClients:
 
     def run(self, seconds: float, timeout: float) -> Tally:
         """Asks for `seconds`, then waits up to `timeout` seconds for what is still under way."""
-        with self._selecting():
+        with self:
             start = time.perf_counter()
             next_fresh, end = start, start + seconds
             connections = [
@@ -102,16 +102,6 @@ class SteadyClients:
                 self._look(0.05)
             self._tally.unanswered = self._under_way
         return self._tally
-
-    @contextmanager
-    def _selecting(self) -> Iterator[None]:
-        self._selector = selectors.DefaultSelector()
-        try:
-            yield
-        finally:
-            for key in list(self._selector.get_map().values()):
-                key.data.socket.close()
-            self._selector.close()
 
     def _ask(self, connection: _Connection) -> None:
         connection.asked = connection.due

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.engine.model import ROOT
+from benchmarks.load.clients import Connections
 from benchmarks.servers.serving import die_with_parent
 
 BODIES = {"bodies": 50_000, "large bodies": 1_000_000}
@@ -53,7 +54,7 @@ class Report:
     sent: int = 0
 
 
-class Attack:
+class Attack(Connections):
     """So many connections, each with a byte every `interval` seconds, evenly spread over that time.
 
     Args:
@@ -64,13 +65,12 @@ class Attack:
     """
 
     def __init__(self, port: int, count: int, what: str, interval: float) -> None:
+        super().__init__()
         self._address, self._what, self._interval = ("127.0.0.1", port), beginning(what), interval
-        self._selector = selectors.DefaultSelector()
         self._due: deque[tuple[float, socket.socket | None]] = deque()
         self.report = Report()
         now = time.monotonic()
-        for number in range(count):
-            self._due.append((now + number * interval / count, None))
+        self._due.extend((now + number * interval / count, None) for number in range(count))
 
     def run(self, seconds: float) -> None:
         """Attacks for so long, and tells on stdout how it goes."""
@@ -85,12 +85,6 @@ class Attack:
                 print(json.dumps(asdict(self.report)), flush=True)
             for key, _ in self._selector.select(max(0.0, self._due[0][0] - time.monotonic())):
                 self._listen(key.fileobj)
-
-    def close(self) -> None:
-        """Ends all connections."""
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]  # a socket
-        self._selector.close()
 
     def _turn(self, due: float, raw: socket.socket | None) -> None:
         """Sends one byte, or connects anew."""

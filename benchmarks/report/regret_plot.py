@@ -61,7 +61,7 @@ def draw(table: dict[str, Any], facts: dict[str, Any], path: Path) -> bool:
         x=0.01, ha="left", fontsize=11,
     )  # fmt: skip
     places = range(len(rows))
-    times, threads = ([max(_LEAST, row[column]) for row in rows] for column in (1, 2))
+    times, threads = [max(_LEAST, row[1]) for row in rows], [max(_LEAST, row[2]) for row in rows]
     for place, time, spent in zip(places, times, threads, strict=True):
         axes.plot([time, spent], [place, place], color="#DDDDDD", linewidth=2, zorder=1)
     axes.scatter(threads, places, marker="D", s=38, facecolors="white", edgecolors=_THREADS, linewidths=1.6, zorder=2,

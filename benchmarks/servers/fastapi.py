@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import socket
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.load.http import Clients
+from benchmarks.load.http import answers
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.serving import Server, announce, die_with_parent, running
@@ -19,7 +20,6 @@ from benchmarks.servers.serving import Server, announce, die_with_parent, runnin
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 BODY = b'{"answer":42}'
 _BACKLOG = 2048
-_START_SECONDS = 30.0
 
 
 def target(endpoint: str) -> str:
@@ -77,12 +77,6 @@ async def _run(server: Any, listener: socket.socket, tokens: int | None) -> None
     await server.serve(sockets=[listener])
 
 
-def _answers(port: int) -> None:
-    with Clients(port, 1, "/ready", BODY) as clients:
-        if clients.burst(_START_SECONDS).errors:
-            raise RuntimeError(f"the server did not answer within {_START_SECONDS:g} s")
-
-
 @contextmanager
 def server(peer: Peer, *args: str) -> Iterator[Server]:
     """Yields a server in a fresh process that answers; it is gone afterwards, whatever happens.
@@ -95,7 +89,9 @@ def server(peer: Peer, *args: str) -> Iterator[Server]:
         RuntimeError: it does not answer; its last words are on stderr.
     """
     assert peer.serves is not None
-    with running(["-m", __name__, *peer.serves, *args], ready=_answers) as found:
+    with running(
+        ["-m", __name__, *peer.serves, *args], ready=functools.partial(answers, target="/ready", expected=BODY)
+    ) as found:
         yield found
 
 

@@ -96,7 +96,7 @@ def fixed(workers: int) -> Callable[[], None]:
 
 
 def adaptive() -> None:
-    class Server(_Quiet, package("ebbpool.socketserver").AdaptivePoolHTTPServer):  # type: ignore[misc]
+    class Server(_Quiet, package("ebbpool.socketserver").AdaptivePoolHTTPServer):  # type: ignore[misc]  # imported when asked for
         """Ours, with its settings as they come."""
 
     _until_the_end(Server(_ADDRESS, PageHandler))

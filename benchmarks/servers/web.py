@@ -189,7 +189,7 @@ def _gunicorn(log: Path | None, processes: int, worker: str) -> None:
         "post_worker_init": tell,
     }
 
-    class Application(package("gunicorn.app.base").BaseApplication):  # type: ignore[misc]
+    class Application(package("gunicorn.app.base").BaseApplication):  # type: ignore[misc]  # imported when asked for
         def load_config(self) -> None:
             for name, value in settings.items():
                 self.cfg.set(name, value)

@@ -17,7 +17,7 @@ from support.common import LONG, TIMEOUT, Background, Boom
 
 from benchmarks import slow_clients
 from benchmarks.load import trickle
-from benchmarks.load.http import Clients, take_response
+from benchmarks.load.http import Client, Clients, FreshClient, take_response
 from benchmarks.peers.table import BY_NAME, PEERS
 from benchmarks.servers import slow
 from benchmarks.servers.serving import serving
@@ -99,8 +99,8 @@ def test_every_server_answers_both_kinds_of_request(peer: str) -> None:
     importable(BY_NAME[peer])
     post = b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
     with serving(BY_NAME[peer], "slow_clients", ready=slow_clients.answers) as server:
-        for kind in (Clients, slow_clients.FreshClients):
-            with kind(server.port, 2, "/", slow.PAGE) as clients:
+        for kind in (Client, FreshClient):
+            with Clients(server.port, 2, "/", slow.PAGE, kind) as clients:
                 for _ in range(2):
                     assert clients.burst(TIMEOUT).errors == 0
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as raw:
