@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
 from benchmarks.peers import Unavailable, package
 from benchmarks.peers.peer import Peer
+from benchmarks.servers.serving import Server
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _COUNTS = (1, 200, 2000)
@@ -33,13 +34,13 @@ def _build(peer: Peer) -> Callable[[int, int | None], Executor] | None:
     return _adaptive if peer.name in _OURS else _stdlib if peer.name == "stdlib" else None
 
 
-def _memory() -> dict[str, int]:
-    """The kB of this process, virtual and resident."""
-    status = Path("/proc/self/status")
-    if not status.exists():
+def _memory() -> tuple[int, int]:
+    """The kB of this process, resident and virtual."""
+    process = Server(0, os.getpid())
+    found = process.memory(), process.virtual()
+    if not all(found):
         raise Unavailable("no /proc here")
-    lines = [line.split() for line in status.read_text().splitlines()]
-    return {line[0]: int(line[1]) for line in lines if line[0] in ("VmSize:", "VmRSS:")}
+    return found
 
 
 def measure(peer: Peer, params: Params) -> Samples:
@@ -65,12 +66,11 @@ def measure(peer: Peer, params: Params) -> Samples:
             threading.stack_size(usual)
         for future in futures:
             future.result()
-    resident, virtual = (after[name] - before[name] for name in ("VmRSS:", "VmSize:"))
     return {
-        "resident": [resident / count],
-        "virtual": [virtual / count],
-        "resident_all": [after["VmRSS:"] / _KIB],
-        "virtual_all": [after["VmSize:"] / _KIB],
+        "resident": [(after[0] - before[0]) / count],
+        "virtual": [(after[1] - before[1]) / count],
+        "resident_all": [after[0] / _KIB],
+        "virtual_all": [after[1] / _KIB],
     }
 
 

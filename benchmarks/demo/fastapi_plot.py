@@ -13,7 +13,7 @@ from .drills import BRIEF, BURST, TRIVIAL, Side
 from .fastapi_report import FastSummary, answered, middle
 from .measure import Run, in_flight
 from .plan import Scale
-from .plot import STEP, plain
+from .plot import moments, plain, save, threads_over_time
 from .trouble import trouble
 
 # Told apart with every kind of colour vision; where two sides do the same, the wide one shows beneath the narrow one.
@@ -68,23 +68,12 @@ def draw(
     _burst(burst, sides)
     _rates(rates, summaries)
 
-    times = [step * STEP for step in range(int(end / STEP) + 1)]
+    times = moments(end)
     for run, (color, style) in zip(runs, STYLES, strict=True):
         waiting.plot(
             times, in_flight(run.outcomes, times), color=color, label=f"{run.name}, at most {run.max_workers}", **style
         )
-        threads.step(
-            [sample.at for sample in run.samples],
-            [sample.threads for sample in run.samples],
-            where="post",
-            color=color,
-            **style,
-        )
-        last = run.samples[-1]
-        threads.annotate(
-            str(last.threads), (last.at, last.threads), xytext=(5, 1), textcoords="offset points",
-            va="bottom", color=color, fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+        threads_over_time(threads, run, color=color, **style)
     waiting.set_title(f"{scale.rate:g} requests/s for {scale.steady:g} s, then nothing more", loc="left", fontsize=10)
     waiting.legend(loc="upper right", frameon=False)
     plain(waiting, "requests due and\nnot yet answered")
@@ -99,5 +88,4 @@ def draw(
         ha="center", color="#7A5C00", fontsize=9,
     )  # fmt: skip
     threads.set_xlabel("seconds since the start of the load")
-    for suffix in ("png", "svg"):
-        figure.savefig(stem.with_suffix(f".{suffix}"))
+    save(figure, stem)

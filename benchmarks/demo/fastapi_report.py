@@ -7,11 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.engine.model import percentile
+
 from .drills import BRIEF, BURST, TRIVIAL, Side
 from .hammer import Mark
-from .measure import Run, percentile, sample_at, spread
+from .measure import Common, Run, common, spread
 from .plan import Scale
-from .report import about_load, about_servers, about_system, in_ms, memory, pair, wrong, wrong_outcomes
+from .report import (
+    about_load,
+    about_servers,
+    about_system,
+    answered_by,
+    common_rows,
+    in_ms,
+    pair,
+    wrong,
+    wrong_outcomes,
+)
 from .table import Rows
 
 TOO_LATE = 1.0
@@ -31,12 +43,10 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class FastSummary:
-    """One column of the table. Times in seconds."""
+class FastSummary(Common):
+    """One column of the table. Times in seconds; of `Common`, requests and problems are those of the rounds too."""
 
     name: str
-    requests: int
-    problems: int
     burst_size: int
     """How many ask at once in a burst."""
     burst_cold: float
@@ -54,16 +64,6 @@ class FastSummary:
     health_late: int
     """Health checks that took longer than `TOO_LATE`."""
     health_checks: int
-    p50: float
-    p99: float
-    peak_threads: int
-    threads_after: int
-    watched: float
-    """How long after the last answer `threads_after` was counted."""
-    cpu: float
-    peak_memory: int | None
-    late: float
-    """The most by which the load generator itself sent a planned request later than it could have."""
     busy: float
     """How busy the load generator was in the busiest round."""
 
@@ -98,16 +98,14 @@ def rate_of(rounds: Sequence[Sequence[Mark]]) -> Rate:
 def summarise(side: Side, run: Run, scale: Scale) -> FastSummary:
     """Boil one side's rounds and its run down to one column."""
     health = [outcome for outcome in run.outcomes if outcome.kind == "health"]
-    end = max(outcome.done for outcome in run.outcomes)
-    after = sample_at(run, end + scale.watch)
     bursts = [took(marks) for marks in side.rounds[BURST]]
     marks = [mark for rounds in side.rounds.values() for marks in rounds for mark in marks]
-
-    p50, p99 = spread(run.outcomes)
+    shared = common(run, scale.watch)
+    shared["requests"] += len(marks)
+    shared["problems"] += len([mark for mark in marks if mark.problem])
     return FastSummary(
+        **shared,
         name=run.name,
-        requests=len(marks) + len(run.outcomes),
-        problems=len([mark for mark in marks if mark.problem]) + len(wrong_outcomes(run)),
         burst_size=len(side.rounds[BURST][0]),
         burst_cold=bursts[0],
         burst=statistics.median(bursts),
@@ -117,14 +115,6 @@ def summarise(side: Side, run: Run, scale: Scale) -> FastSummary:
         health_in_trouble=spread([outcome for outcome in health if outcome.phase == "trouble"]),
         health_late=sum(1 for outcome in health if outcome.latency > TOO_LATE),
         health_checks=len(health),
-        p50=p50,
-        p99=p99,
-        peak_threads=max(sample.threads for sample in run.samples),
-        threads_after=after.threads,
-        watched=after.at - end,
-        cpu=after.cpu - run.samples[0].cpu,
-        peak_memory=run.peak_memory,
-        late=max(outcome.late for outcome in run.outcomes),
         busy=max(side.busy),
     )
 
@@ -142,13 +132,8 @@ def rows(summaries: Sequence[FastSummary], scale: Scale) -> Rows:
         ("slow upstream: health checks", lambda s: pair(s.health_in_trouble)),
         (f"  those over {TOO_LATE:g} s", lambda s: f"{s.health_late:,}/{s.health_checks:,}"),
         ("  all requests", lambda s: pair((s.p50, s.p99))),
-        ("peak threads", lambda s: str(s.peak_threads)),
-        (f"threads {scale.watch:g} s after", lambda s: str(s.threads_after)),
-        ("CPU seconds", lambda s: f"{s.cpu:.2f}"),
-        ("peak memory (MiB)", lambda s: memory(s.peak_memory)),
-        ("right answers", lambda s: f"{s.requests - s.problems:,}/{s.requests:,}"),
     ]
-    return [(question, [answer(summary) for summary in summaries]) for question, answer in questions]
+    return [*answered_by(summaries, questions), *common_rows(summaries, scale)]
 
 
 def problems(sides: Sequence[Side], runs: Sequence[Run]) -> list[str]:

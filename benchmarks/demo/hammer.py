@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from .client import BadResponse, parse_head
+from benchmarks.load.http import BadResponse, request, take_response
+
 from .control import Link, loop_factory
 from .load import verdict
 
 PATIENCE = 15.0
 """Seconds after a round's end at which whatever is unanswered counts as an error."""
-END_OF_HEAD = b"\r\n\r\n"
 
 
 class Mark(NamedTuple):
@@ -49,24 +49,21 @@ def judge(received: bytes, expected: bytes) -> str | None:
     Raises:
         BadResponse: What came is no response at all.
     """
-    head, gap, body = received.partition(END_OF_HEAD)
-    if not gap:
-        return None
-    parsed = parse_head(head + gap)
-    return None if len(body) < parsed.length else verdict(parsed.status, body, expected)
+    found = take_response(received)
+    return None if found is None else verdict(found[0], found[1] + found[2], expected)
 
 
 class Caller(asyncio.Protocol):
     """One keep-alive connection.
 
     Args:
-        request: What to send.
+        asked: What to send.
         expected: The body that has to come back.
         answered: Called with the caller and a `Mark` whose times are still on the performance counter.
     """
 
-    def __init__(self, request: bytes, expected: bytes, answered: Callable[[Caller, Mark], None]) -> None:
-        self._request = request
+    def __init__(self, asked: bytes, expected: bytes, answered: Callable[[Caller, Mark], None]) -> None:
+        self._request = asked
         self._expected = expected
         self._answered = answered
         self._received = b""
@@ -128,7 +125,6 @@ class Caller(asyncio.Protocol):
 async def play(port: int, what: Round, patience: float = PATIENCE) -> list[Mark]:
     """Open all connections, play one round on them, and return what came of each request, as answered."""
     loop = asyncio.get_running_loop()
-    request = f"GET {what.target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode("ascii")
     marks: list[Mark] = []
     over = asyncio.Event()
     under_way = what.clients
@@ -148,7 +144,7 @@ async def play(port: int, what: Round, patience: float = PATIENCE) -> list[Mark]
     try:
         for _ in range(what.clients):
             _, caller = await loop.create_connection(
-                lambda: Caller(request, what.answer.encode(), answered), "127.0.0.1", port
+                lambda: Caller(request(what.target), what.answer.encode(), answered), "127.0.0.1", port
             )
             callers.append(caller)
         start = time.perf_counter()

@@ -9,14 +9,55 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.load import http
+
 from . import upstream
-from .client import BadResponse, Client
 from .control import Link
 from .plan import Plan, Request
 
 Row = tuple[int, float, float, float, str]
 """Index of the request in the plan; when it was sent and when answered (s from the start); how much later it
 was sent than it could have been (s); and "" or what was wrong."""
+
+
+class Client:
+    """One keep-alive connection to 127.0.0.1, opened when first needed and again after a failure."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open the connection unless it is open."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        return self._streams
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def get(self, target: str) -> tuple[int, bytes]:
+        """Send one GET request and return status and body.
+
+        Raises:
+            BadResponse: The response was not understood.
+            OSError, EOFError: The connection failed.
+        """
+        reader, writer = await self.connect()
+        complete = False
+        try:
+            writer.write(http.request(target))
+            head = await reader.readuntil(http.END_OF_HEAD)
+            status, length = http.parse_head(head)
+            body = await reader.readexactly(length)
+            complete = b"\r\nconnection: close" not in head.lower()
+            return status, body
+        finally:
+            if not complete:
+                self.close()
 
 
 def verdict(status: int, body: bytes, expected: bytes) -> str:
@@ -32,7 +73,7 @@ async def ask(client: Client, target: str, expected: bytes) -> str:
     """Send one request and judge its answer, as `verdict` does."""
     try:
         return verdict(*await client.get(target), expected)
-    except (OSError, EOFError, BadResponse, asyncio.LimitOverrunError) as error:
+    except (OSError, EOFError, http.BadResponse, asyncio.LimitOverrunError) as error:
         return f"error: {error!r}"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import bisect
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+from benchmarks.engine.model import percentile
+from benchmarks.servers.serving import Server
 
 from .control import Child, ChildFailed
 from .plan import Kind, Phase
@@ -64,21 +65,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One column of the table. Times in seconds."""
+class Common:
+    """What the columns of both cases' tables have in common. Times in seconds."""
 
     requests: int
     problems: int
-    rate: float
-    """Right answers per second of load: to the last steady answer, plus from the burst to its last."""
-    burst: float
-    """From the burst until its last answer."""
     p50: float
     p99: float
-    kinds: dict[str, tuple[float, float]]
-    """Median and 99th percentile of each kind of request in the steady phase."""
-    burst_search: tuple[float, float]
-    """The same for the searches of the burst."""
     peak_threads: int
     threads_after: int
     watched: float
@@ -86,21 +79,21 @@ class Summary:
     cpu: float
     peak_memory: int | None
     late: float
-    """The most by which the load generator itself sent a request later than it could have."""
+    """The most by which the load generator itself sent a planned request later than it could have."""
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile of ``values``; not a number if there are none.
+@dataclass(frozen=True)
+class Summary(Common):
+    """One column of the table. Times in seconds."""
 
-    Args:
-        values: In any order.
-        share: 0 to 1; 0.99 for the 99th percentile.
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be between 0 and 1, not {share!r}")
-    if not values:
-        return math.nan
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    rate: float
+    """Right answers per second of load: to the last steady answer, plus from the burst to its last."""
+    burst: float
+    """From the burst until its last answer."""
+    kinds: dict[str, tuple[float, float]]
+    """Median and 99th percentile of each kind of request in the steady phase."""
+    burst_search: tuple[float, float]
+    """The same for the searches of the burst."""
 
 
 def in_flight(outcomes: Sequence[Outcome], times: Sequence[float]) -> list[int]:
@@ -120,8 +113,8 @@ def arrivals(outcomes: Sequence[Outcome], end: float, width: float) -> tuple[lis
 
 
 def spread(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """Return the median and the 99th percentile of the latencies."""
-    latencies = [outcome.latency for outcome in outcomes]
+    """Return the median and the 99th percentile of the latencies; not numbers if there are none."""
+    latencies = [outcome.latency for outcome in outcomes] or [math.nan]
     return percentile(latencies, 0.5), percentile(latencies, 0.99)
 
 
@@ -130,33 +123,40 @@ def sample_at(run: Run, at: float) -> Sample:
     return next((sample for sample in run.samples if sample.at >= at), run.samples[-1])
 
 
+def common(run: Run, watch: float) -> dict[str, Any]:
+    """Return the fields of `Common`; ``watch``: when to count threads, in seconds after the last answer."""
+    end = max(outcome.done for outcome in run.outcomes)
+    after = sample_at(run, end + watch)
+    p50, p99 = spread(run.outcomes)
+    return {
+        "requests": len(run.outcomes),
+        "problems": sum(1 for outcome in run.outcomes if outcome.problem),
+        "p50": p50,
+        "p99": p99,
+        "peak_threads": max(sample.threads for sample in run.samples),
+        "threads_after": after.threads,
+        "watched": after.at - end,
+        "cpu": after.cpu - run.samples[0].cpu,
+        "peak_memory": run.peak_memory,
+        "late": max(outcome.late for outcome in run.outcomes),
+    }
+
+
 def summarise(run: Run, burst_at: float, watch: float) -> Summary:
     """Boil a run down to one column; ``watch``: when to count threads, in seconds after the last answer."""
     steady = [outcome for outcome in run.outcomes if outcome.phase == "steady"]
     burst = [outcome for outcome in run.outcomes if outcome.phase == "burst"]
-    end = max(outcome.done for outcome in run.outcomes)
     burst_took = max((outcome.done for outcome in burst), default=burst_at) - burst_at
     loaded = max((outcome.done for outcome in steady), default=0.0) + burst_took
-    after = sample_at(run, end + watch)
-    p50, p99 = spread(run.outcomes)
     return Summary(
-        requests=len(run.outcomes),
-        problems=sum(1 for outcome in run.outcomes if outcome.problem),
+        **common(run, watch),
         rate=sum(1 for outcome in run.outcomes if not outcome.problem) / loaded,
         burst=burst_took,
-        p50=p50,
-        p99=p99,
         kinds={
             kind: spread([outcome for outcome in steady if outcome.kind == kind])
             for kind in ("search", "digest", "verify")
         },
         burst_search=spread([outcome for outcome in burst if outcome.kind == "search"]),
-        peak_threads=max(sample.threads for sample in run.samples),
-        threads_after=after.threads,
-        watched=after.at - end,
-        cpu=after.cpu - run.samples[0].cpu,
-        peak_memory=run.peak_memory,
-        late=max(outcome.late for outcome in run.outcomes),
     )
 
 
@@ -168,25 +168,20 @@ def watch(server: Child) -> Watch:
 
     Where there is a ``/proc`` the server notices nothing of it; elsewhere it is asked over its connection.
     """
-    tasks = Path(f"/proc/{server.pid}/task")
-    stat = Path(f"/proc/{server.pid}/stat")
-
-    def from_proc() -> tuple[int, float]:
-        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-        return len(os.listdir(tasks)) - 1, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    process = Server(0, server.pid)
 
     async def from_outside() -> tuple[int, float]:
-        try:
-            return from_proc()
-        except OSError:
-            raise ChildFailed(f"the server has gone away{server.last_words()}") from None
+        threads = process.threads()
+        if not threads:
+            raise ChildFailed(f"the server has gone away{server.last_words()}")
+        return threads - 1, process.cpu_seconds()
 
     async def by_asking() -> tuple[int, float]:
         await server.send(question="sample")
         answer = await server.expect("sample", 10.0)
         return answer["threads"], answer["cpu"]
 
-    return Watch(from_outside, "/proc") if tasks.exists() else Watch(by_asking, "asked")
+    return Watch(from_outside, "/proc") if process.threads() else Watch(by_asking, "asked")
 
 
 class Watch:
@@ -231,12 +226,3 @@ class Watch:
         await asyncio.wait({self._looking})
         if not self._looking.cancelled() and (error := self._looking.exception()):
             raise error
-
-
-def peak_memory(pid: int) -> int | None:
-    """Return the most bytes a process ever had resident, or None where ``/proc`` does not tell."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

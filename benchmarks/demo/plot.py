@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,6 +26,27 @@ def plain(axes: Axes, label: str) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def threads_over_time(axes: Axes, run: Run, **style: Any) -> None:
+    """Draw how many threads a server had, and write how many were left."""
+    times, counts = [sample.at for sample in run.samples], [sample.threads for sample in run.samples]
+    axes.step(times, counts, where="post", **style)
+    axes.annotate(
+        str(counts[-1]), (times[-1], counts[-1]), xytext=(5, 1), textcoords="offset points",
+        va="bottom", color=style["color"], fontweight="bold", annotation_clip=False,
+    )  # fmt: skip
+
+
+def moments(end: float) -> list[float]:
+    """Return the moments up to ``end`` at which is drawn what was in flight."""
+    return [step * STEP for step in range(int(end / STEP) + 1)]
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg."""
+    for suffix in ("png", "svg"):
+        figure.savefig(stem.with_suffix(f".{suffix}"))
 
 
 def _phases(axes: Axes, scale: Scale, end: float) -> None:
@@ -57,23 +79,11 @@ def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
     plain(offered, f"offered load\n(requests/s, over\n{SLOT:g} s each)")
     _phases(offered, scale, end)
 
-    times = [step * STEP for step in range(int(end / STEP) + 1)]
+    times = moments(end)
     for run, (color, style) in zip(runs, STYLES, strict=True):
         waiting.plot(times, in_flight(run.outcomes, times), style, color=color, linewidth=1.5, label=run.name)
-        threads.step(
-            [sample.at for sample in run.samples],
-            [sample.threads for sample in run.samples],
-            linestyle=style,
-            where="post",
-            color=color,
-            linewidth=2,
-            label=f"{run.name}, at most {run.max_workers}",
-        )
-        last = run.samples[-1]
-        threads.annotate(
-            str(last.threads), (last.at, last.threads), xytext=(5, 1), textcoords="offset points",
-            va="bottom", color=color, fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+        name = f"{run.name}, at most {run.max_workers}"
+        threads_over_time(threads, run, linestyle=style, color=color, linewidth=2, label=name)
     plain(waiting, "in flight\n(requests due and\nnot yet answered)")
     plain(threads, "threads of the server\nbesides its event loop's own")
     for axes in (offered, waiting, threads):
@@ -82,5 +92,4 @@ def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
     threads.legend(loc="upper left", frameon=False)
     threads.set_xlabel("seconds since the start of the load")
     threads.set_xlim(0, end * 1.03)
-    for suffix in ("png", "svg"):
-        figure.savefig(stem.with_suffix(f".{suffix}"))
+    save(figure, stem)

@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from .measure import Outcome, Run, Sample, Summary
+from .measure import Common, Outcome, Run, Sample, Summary
 from .plan import Scale
 from .table import Rows
 
+AnyCommon = TypeVar("AnyCommon", bound=Common)
 FEW = 3
 """Threads left over are named if there are no more than this."""
 
@@ -29,9 +30,21 @@ def pair(seconds: tuple[float, float]) -> str:
     return f"{in_ms(seconds[0])} / {in_ms(seconds[1])}"
 
 
-def memory(size: int | None) -> str:
-    """Return a size in MiB."""
-    return "unknown" if size is None else f"{size / 2**20:.0f}"
+def answered_by(summaries: Sequence[AnyCommon], questions: Sequence[tuple[str, Callable[[AnyCommon], str]]]) -> Rows:
+    """Return rows of the table: a question, and each contender's answer to it."""
+    return [(question, [answer(summary) for summary in summaries]) for question, answer in questions]
+
+
+def common_rows(summaries: Sequence[Common], scale: Scale) -> Rows:
+    """Return the rows in which the tables of both cases end."""
+    questions: list[tuple[str, Callable[[Common], str]]] = [
+        ("peak threads", lambda s: str(s.peak_threads)),
+        (f"threads {scale.watch:g} s after", lambda s: str(s.threads_after)),
+        ("CPU seconds", lambda s: f"{s.cpu:.2f}"),
+        ("peak memory (MiB)", lambda s: "unknown" if s.peak_memory is None else f"{s.peak_memory / 2**20:.0f}"),
+        ("right answers", lambda s: f"{s.requests - s.problems:,}/{s.requests:,}"),
+    ]
+    return answered_by(summaries, questions)
 
 
 def rows(summaries: Sequence[Summary], scale: Scale) -> Rows:
@@ -45,13 +58,8 @@ def rows(summaries: Sequence[Summary], scale: Scale) -> Rows:
         ("verify, p50 / p99 (ms)", lambda s: pair(s.kinds["verify"])),
         ("burst: search, p50 / p99", lambda s: pair(s.burst_search)),
         ("burst answered in (ms)", lambda s: in_ms(s.burst)),
-        ("peak threads", lambda s: str(s.peak_threads)),
-        (f"threads {scale.watch:g} s after", lambda s: str(s.threads_after)),
-        ("CPU seconds", lambda s: f"{s.cpu:.2f}"),
-        ("peak memory (MiB)", lambda s: memory(s.peak_memory)),
-        ("right answers", lambda s: f"{s.requests - s.problems:,}/{s.requests:,}"),
     ]
-    return [(question, [answer(summary) for summary in summaries]) for question, answer in questions]
+    return [*answered_by(summaries, questions), *common_rows(summaries, scale)]
 
 
 def without_nan(value: Any) -> Any:

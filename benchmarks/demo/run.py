@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.servers.serving import Server
+
 from . import measure
 from .control import child
 from .measure import Outcome, Run, Sample
@@ -103,7 +105,7 @@ async def run_one(
                 await watch.until(end + scale.watch)
             await server.send(question="who is left")
             left = (await server.expect("the names of its threads", 10.0))["names"]
-            memory = measure.peak_memory(server.pid)
+            memory = Server(0, server.pid).peak_memory() or None
             complaints = server.last_words() + load.last_words()
     outcomes, load_cpu = _played(out, plan)
     seen = watch.samples

@@ -97,6 +97,10 @@ class Server:
         """Resident memory in kB."""
         return sum(_status(pid, "VmRSS") for pid in self._pids(family))
 
+    def peak_memory(self) -> int:
+        """The most bytes of memory it ever had resident."""
+        return _status(self.pid, "VmHWM") * 1024
+
     def virtual(self, *, family: bool = False) -> int:
         """Virtual memory in kB."""
         return sum(_status(pid, "VmSize") for pid in self._pids(family))

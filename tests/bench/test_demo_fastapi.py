@@ -43,7 +43,7 @@ def played(replies: list[bytes], clients: int = 1, seconds: float = 0.0, patienc
     """Play a round against a server that always gives these replies."""
 
     async def go() -> list[Mark]:
-        async with canned({"/x": replies}, []) as port:
+        async with canned({"/x": replies}) as port:
             return await hammer.play(port, Round("/x", BODY.decode(), clients, seconds), patience)
 
     return asyncio.run(go())

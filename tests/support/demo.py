@@ -12,11 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 @asynccontextmanager
-async def canned(replies: dict[str, list[bytes]], connections: list[int]) -> Any:
+async def canned(replies: dict[str, list[bytes]]) -> Any:
     """Serve prepared replies by target, piece by piece; an empty reply closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(1)
         try:
             while line := await reader.readline():
                 while (await reader.readline()).strip():
@@ -37,5 +36,5 @@ async def canned(replies: dict[str, list[bytes]], connections: list[int]) -> Any
         server.close()
 
 
-def ok(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
+def ok(body: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
