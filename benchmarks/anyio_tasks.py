@@ -9,7 +9,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable
 
-from benchmarks.engine.loops import run_on
+from benchmarks.engine.loops import on_loop
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
@@ -48,11 +48,6 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def measure(peer: Peer, params: Params) -> Samples:
-    package("anyio")
-    return run_on(peer, _load, params)
-
-
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
     if peer.name not in _PEERS:
         return "no task of anyio's: see offload"
@@ -85,7 +80,7 @@ QUESTION = Question(
     ),
     variants=variants,
     sizes=lambda quick: {"tasks": 500, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 5},
-    measure=measure,
+    measure=on_loop(_load),
     targets=targets,
     rival=("anyio", "x stock"),
 )

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from collections.abc import Callable
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, pool_variants, timed
 from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import Pool
 
 _WHERE = {"workers": 200}
 
 
-def measure(peer: Peer, params: Params) -> Samples:
-    threads = []
+def once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
+    """Time `work` on a pool that is built for it, and count its threads."""
+    pools: list[Pool] = []
 
-    def burst() -> None:
+    def build_and_work() -> None:
         assert peer.open is not None
-        pool = peer.open(params["workers"], 10.0)
-        pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"])
-        threads.append(pool)
+        pools.append(peer.open(params["workers"], 10.0))
+        work(pools[0])
 
-    (seconds,) = timed(burst, 1, warm_ups=0)
-    (pool,) = threads
-    with pool:
+    (seconds,) = timed(build_and_work, 1, warm_ups=0)
+    with pools[0] as pool:
         return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
 
 
-def targets() -> tuple[Target, ...]:
+def measure(peer: Peer, params: Params) -> Samples:
+    return once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
     text = "no later than ThreadPoolExecutor(200)"
     return tuple(Target(text, peer, "ms", 1.0, _WHERE, rival="stdlib") for peer in ("ebbpool", "ebbpool-pure"))
 
@@ -40,6 +46,6 @@ QUESTION = Question(
     variants=pool_variants("cold_burst", _WHERE),
     sizes=lambda quick: {"tasks": 200, "sleep": 0.05},
     measure=measure,
-    targets=lambda settings: targets(),
+    targets=targets,
     rounds_factor=3,
 )

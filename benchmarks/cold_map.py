@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.cold_burst import once
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import Pool
 
@@ -11,22 +12,12 @@ _MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    items = range(params["tasks"])
-    pools: list[Pool] = []
+    def work(pool: Pool) -> None:
+        (pool.map if params["by"] == "map" else pool.each)(
+            lambda item: pool.sleep(params["sleep"]), range(params["tasks"])
+        )
 
-    def burst() -> None:
-        assert peer.open is not None
-        pool = peer.open(params["workers"], 10.0)
-        pools.append(pool)
-
-        def sleep(item: int) -> None:
-            pool.sleep(params["sleep"])
-
-        (pool.map if params["by"] == "map" else pool.each)(sleep, items)
-
-    (seconds,) = timed(burst, 1, warm_ups=0)
-    with pools[0] as pool:
-        return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
+    return once(peer, params, work)
 
 
 QUESTION = Question(

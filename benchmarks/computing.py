@@ -46,7 +46,7 @@ def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
     return peer.not_for("computing") or ([_MANY, _TWO] if peer.name == "stdlib" else [_MANY])
 
 
-def targets() -> tuple[Target, ...]:
+def targets(settings: Settings) -> tuple[Target, ...]:
     found = []
     for peer in ("ebbpool", "ebbpool-pure"):
         text = "no slower than ThreadPoolExecutor(2)"
@@ -67,6 +67,6 @@ QUESTION = Question(
     variants=variants,
     sizes=sizes,
     measure=measure,
-    targets=lambda settings: targets(),
+    targets=targets,
     baseline=_TWO,
 )

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks.engine.model import ROOT, Column, Params, Question, Samples, Target, pool_variants
+from benchmarks.engine.model import ROOT, Column, Params, Question, Samples, Settings, Target, pool_variants
 from benchmarks.peers.peer import Peer
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
@@ -69,7 +69,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets() -> tuple[Target, ...]:
+def targets(settings: Settings) -> tuple[Target, ...]:
     found = []
     for peer in ("ebbpool", "ebbpool-pure"):
         found.append(Target("back within keep_alive + 1 s", peer, "shrunk", _KEEP_ALIVE_SECONDS + 1, _WHERE))
@@ -92,7 +92,7 @@ QUESTION = Question(
     variants=pool_variants("idle_cost", _WHERE),
     sizes=lambda quick: {"tasks": 64, "keep_alive": _KEEP_ALIVE_SECONDS, "idle": 1.0 if quick else 5.0},
     measure=measure,
-    targets=lambda settings: targets(),
+    targets=targets,
     rounds_factor=0.7,
 )
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from benchmarks.engine.loops import run_on
+from benchmarks.engine.loops import on_loop
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ways import Call
@@ -100,10 +100,6 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def measure(peer: Peer, params: Params) -> Samples:
-    return run_on(peer, _load, params)
-
-
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
     if peer.name not in _PEERS:
         return "not one of the ways that are compared here: see offload"
@@ -133,6 +129,6 @@ QUESTION = Question(
     ),
     variants=variants,
     sizes=lambda quick: {"calls": 1_000 if quick else 10_000, "period": 0.001, "repeats": 1 if quick else 5},
-    measure=measure,
+    measure=on_loop(_load),
     targets=targets,
 )

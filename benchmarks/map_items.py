@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from benchmarks.computing import compute, turns_in
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, pool_variants, timed
 from benchmarks.peers.peer import Peer
 
 _TRIVIAL = {"items": "trivial", "workers": 4}
@@ -38,7 +38,7 @@ def sizes(quick: bool) -> dict[str, Any]:
     return dict(zip(("trivial", "computing", "repeats"), counts, strict=True)) | {"turns": turns_in(_ITEM_SECONDS)}
 
 
-def targets() -> tuple[Target, ...]:
+def targets(settings: Settings) -> tuple[Target, ...]:
     found = []
     for peer, times in (("ebbpool", 1.5), ("ebbpool-pure", 2.0)):
         found.append(Target(f"at most {times}x the time of list(map())", peer, "us", times, _TRIVIAL, rival="loop"))
@@ -59,5 +59,5 @@ QUESTION = Question(
     variants=pool_variants("map_items", _TRIVIAL, _COMPUTING),
     sizes=sizes,
     measure=measure,
-    targets=lambda settings: targets(),
+    targets=targets,
 )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.engine.loops import run_on
+from benchmarks.engine.loops import on_loop
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ways import Call
@@ -51,10 +51,6 @@ async def _load(peer: Peer, params: Params) -> Samples:
                 samples["gathered"].append((middle - start) / gathered * 1e6)
                 samples["single"].append((time.perf_counter() - middle) / single * 1e6)
     return samples
-
-
-def measure(peer: Peer, params: Params) -> Samples:
-    return run_on(peer, _load, params)
 
 
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
@@ -102,6 +98,6 @@ QUESTION = Question(
     ),
     variants=variants,
     sizes=sizes,
-    measure=measure,
+    measure=on_loop(_load),
     targets=targets,
 )

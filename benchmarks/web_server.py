@@ -7,9 +7,10 @@ import urllib.request
 from pathlib import Path
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.engine.runner import processors
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.serving import ab, serving
-from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, processors, write_page
+from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, write_page
 
 try:
     import resource
@@ -81,7 +82,7 @@ def targets(settings: Settings) -> tuple[Target, ...]:
         found += [Target("no failed request", ours, "errors", 0, where) for where in (_LIGHT, _HEAVY, _COMPUTING)]
         for where in (_LIGHT, _HEAVY):
             found.append(Target("ahead of a thread per request", ours, "rate", 1.0, where, rival="web-threading"))
-    if processors() > 1:
+    if len(processors()) > 1:
         found += [
             Target(f"at least {_TIMES}x one process", ours, "rate", _TIMES, _COMPUTING, rival="web-pool", pinned=False)
             for ours in _MANY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -91,32 +92,61 @@ class Plan:
         return cls(Scale(**data["scale"]), requests, data["answers"], data["digests"])
 
 
+class Draft:
+    """A plan as it is drawn from its scale's seed: the same scale and files always give the same plan."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.dice = random.Random(scale.seed)
+        self.requests: list[Request] = []
+        self._bodies: list[str] = []
+        self._known: dict[tuple[Kind, str], int] = {}
+
+    def arrivals(self, pause: float) -> Iterator[tuple[int, float]]:
+        """Draw who asks when, for as long as the load is steady; between two requests of a client are ``pause`` s."""
+        gap = self.scale.clients / self.scale.rate
+        for client in range(self.scale.clients):
+            at = -self.dice.uniform(0.0, 10 * gap)
+            while at < self.scale.steady:
+                if at >= 0.0:
+                    yield client, at
+                at += pause + self.dice.expovariate(1.0 / (gap - pause))
+
+    def add(
+        self,
+        client: int,
+        at: float,
+        phase: Phase,
+        kind: Kind,
+        about: str,
+        asked: dict[str, str],
+        body: Callable[[], str],
+    ) -> None:
+        """Add a request with the query ``asked``; ``body`` makes the answer to ``kind`` and ``about`` if it is new."""
+        if (kind, about) not in self._known:
+            self._known[kind, about] = len(self._bodies)
+            self._bodies.append(body())
+        target = f"/{kind}?{urlencode(asked)}" if asked else f"/{kind}"
+        self.requests.append(Request(client, round(at, 4), phase, kind, target, self._known[kind, about]))
+
+    def plan(self, digests: Mapping[str, str]) -> Plan:
+        """Return what was drawn."""
+        return Plan(self.scale, self.requests, self._bodies, dict(digests))
+
+
 def make_plan(scale: Scale, answers: Answers) -> Plan:
-    """Draw the load from the scale's seed: the same scale and files always give the same plan."""
-    dice = random.Random(scale.seed)
-    paths = sorted(answers.digests)
-    queries = answers.useful()
-    requests: list[Request] = []
-    bodies: list[str] = []
-    known: dict[tuple[Kind, str], int] = {}
+    """Draw the load."""
+    draft = Draft(scale)
+    paths, queries = sorted(answers.digests), answers.useful()
 
     def add(client: int, at: float, phase: Phase) -> None:
-        (kind,) = dice.choices(KINDS, STEADY_MIX if phase == "steady" else BURST_MIX)
-        about = dice.choice(paths if kind == "verify" else queries)
-        if (kind, about) not in known:
-            known[kind, about] = len(bodies)
-            bodies.append(getattr(answers, kind)(about).decode())
-        asked = {"n": str(len(requests)), "path": about} if kind == "verify" else {"q": about}
-        target = f"/{kind}?{urlencode(asked)}"
-        requests.append(Request(client, round(at, 4), phase, kind, target, known[kind, about]))
+        (kind,) = draft.dice.choices(KINDS, STEADY_MIX if phase == "steady" else BURST_MIX)
+        about = draft.dice.choice(paths if kind == "verify" else queries)
+        asked = {"n": str(len(draft.requests)), "path": about} if kind == "verify" else {"q": about}
+        draft.add(client, at, phase, kind, about, asked, lambda: getattr(answers, kind)(about).decode())
 
-    gap = scale.clients / scale.rate
-    for client in range(scale.clients):
-        at = -dice.uniform(0.0, 10 * gap)
-        while at < scale.steady:
-            if at >= 0.0:
-                add(client, at, "steady")
-            at += PAUSE + dice.expovariate(1.0 / (gap - PAUSE))
+    for client, at in draft.arrivals(PAUSE):
+        add(client, at, "steady")
     for client in range(scale.clients):
         add(client, scale.burst_at, "burst")
-    return Plan(scale, requests, bodies, answers.digests)
+    return draft.plan(answers.digests)

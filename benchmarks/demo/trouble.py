@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from urllib.parse import urlencode
+from functools import partial
 
 from .corpus import encode
-from .plan import Kind, Phase, Plan, Request, Scale
+from .plan import Draft, Kind, Phase, Plan, Scale
 from .upstream import SLOW
 
 KINDS: tuple[Kind, ...] = ("health", "digest", "verify")
@@ -34,28 +33,16 @@ def answer(kind: Kind, path: str, digests: Mapping[str, str]) -> str:
 
 
 def make_trouble(scale: Scale, digests: Mapping[str, str]) -> Plan:
-    """Draw the load from the scale's seed: the same scale and files always give the same plan."""
-    dice = random.Random(scale.seed)
+    """Draw the load."""
+    draft = Draft(scale)
     paths = sorted(digests)
     begins, ends = trouble(scale)
-    requests: list[Request] = []
-    bodies: list[str] = []
-    known: dict[tuple[Kind, str], int] = {}
-    gap = scale.clients / scale.rate
-    for client in range(scale.clients):
-        at = -dice.uniform(0.0, 10 * gap)
-        while at < scale.steady:
-            if at >= 0.0:
-                (kind,) = dice.choices(KINDS, MIX)
-                path = "" if kind == "health" else dice.choice(paths)
-                phase: Phase = "trouble" if begins <= at < ends else "steady"
-                if (kind, path) not in known:
-                    known[kind, path] = len(bodies)
-                    bodies.append(answer(kind, path, digests))
-                asked = {} if kind == "health" else {"path": path}
-                if kind == "verify":
-                    asked["n"] = (SLOW if phase == "trouble" else "") + str(len(requests))
-                target = f"/{kind}?{urlencode(asked)}" if asked else f"/{kind}"
-                requests.append(Request(client, round(at, 4), phase, kind, target, known[kind, path]))
-            at += PAUSE + dice.expovariate(1.0 / (gap - PAUSE))
-    return Plan(scale, requests, bodies, dict(digests))
+    for client, at in draft.arrivals(PAUSE):
+        (kind,) = draft.dice.choices(KINDS, MIX)
+        path = "" if kind == "health" else draft.dice.choice(paths)
+        phase: Phase = "trouble" if begins <= at < ends else "steady"
+        asked = {} if kind == "health" else {"path": path}
+        if kind == "verify":
+            asked["n"] = (SLOW if phase == "trouble" else "") + str(len(draft.requests))
+        draft.add(client, at, phase, kind, path, asked, partial(answer, kind, path, digests))
+    return draft.plan(digests)

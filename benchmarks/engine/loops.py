@@ -11,16 +11,16 @@ from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
 
-def run_on(peer: Peer, main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]], params: Params) -> Samples:
-    """Runs `main(peer, params)` on the loop `params["loop"]` as the peer makes it.
+def on_loop(main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]]) -> Callable[[Peer, Params], Samples]:
+    """Return what runs `main(peer, params)` on the loop `params["loop"]` as the peer makes it."""
 
-    Raises:
-        Unavailable: the loop's package is not installed.
-    """
-    name: str = params["loop"]
-    found = package(name)
-    if name == "trio":
-        samples: Samples = found.run(main, peer, params)
-        return samples
-    with asyncio.Runner(loop_factory=lambda: peer.new_loop(name, params["workers"])) as runner:
-        return runner.run(main(peer, params))
+    def measure(peer: Peer, params: Params) -> Samples:
+        name: str = params["loop"]
+        found = package(name)
+        if name == "trio":
+            samples: Samples = found.run(main, peer, params)
+            return samples
+        with asyncio.Runner(loop_factory=lambda: peer.new_loop(name, params["workers"])) as runner:
+            return runner.run(main(peer, params))
+
+    return measure

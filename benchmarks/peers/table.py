@@ -88,14 +88,7 @@ _POOLS = (
         against={"offload": "has no futures to await"},
     ),
     Peer("batched", "hand-made workers, batched wake-ups (floor)", loops=_ASYNCIO, offload=ways.batched),
-    *_both(
-        "run",
-        "ebbpool run (compiled)",
-        "ebbpool run (plain)",
-        "ebbpool.aio",
-        loops=_ASYNCIO,
-        offload=ways.run,
-    ),
+    *_both("run", "ebbpool run (compiled)", "ebbpool run (plain)", "ebbpool.aio", loops=_ASYNCIO, offload=ways.run),
     *_both(
         "own-loop",
         "ebbpool loop, run_in_executor(None)",
@@ -160,14 +153,7 @@ _POOLS = (
         offload=ways.run_in_executor(plus),
         against={"memory": "its queue holds 64 tasks a worker, then submit blocks"},
     ),
-    Peer(
-        "pebble",
-        "pebble",
-        ("pebble",),
-        open=PebblePool,
-        loops=_ASYNCIO,
-        offload=ways.run_in_executor(pebble),
-    ),
+    Peer("pebble", "pebble", ("pebble",), open=PebblePool, loops=_ASYNCIO, offload=ways.run_in_executor(pebble)),
     Peer(
         "gevent-threadpool",
         "gevent.threadpool",
@@ -361,13 +347,7 @@ _SERVERS = (
         core=True,
         listens=_runs("web prefork --reuse-port", "web_server", "kill_child"),
     ),
-    Peer(
-        "web-gunicorn",
-        "gunicorn, gthread",
-        ("gunicorn",),
-        needs=_forks,
-        listens=_runs("web gunicorn", "kill_child"),
-    ),
+    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_forks, listens=_runs("web gunicorn", "kill_child")),
     Peer(
         "web-nginx",
         "nginx (ceiling)",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from benchmarks.peers import package
-from benchmarks.servers.serving import announce, die_with_parent
+from benchmarks.servers.serving import announce, die_with_parent, serve_forever
 
 ADDRESS = ("127.0.0.1", 0)
 _BACKLOG = 128
@@ -43,8 +43,7 @@ class ThreadingServer(socketserver.ThreadingTCPServer):
 
 def _threads(server: Any) -> None:
     with server:
-        announce(server.server_address[1])
-        server.serve_forever()
+        serve_forever(server)
 
 
 async def stream_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

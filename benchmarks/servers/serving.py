@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from benchmarks.engine.model import ROOT
 from benchmarks.peers import program
@@ -44,6 +44,12 @@ def die_with_parent() -> None:
 def announce(port: int) -> None:
     """Tells whoever started this server program where it listens."""
     print(port, flush=True)
+
+
+def serve_forever(server: Any) -> None:
+    """Announce a server of `socketserver`'s kind, or of gevent's, and serve."""
+    announce(server.server_port if hasattr(server, "server_port") else server.server_address[1])
+    server.serve_forever()
 
 
 def _stat(pid: int) -> list[str]:

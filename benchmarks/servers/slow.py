@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks.peers import package
 from benchmarks.servers import fronts
-from benchmarks.servers.serving import announce, die_with_parent
+from benchmarks.servers.serving import announce, die_with_parent, serve_forever
+from benchmarks.servers.tcp import ExecutorMixIn
 
 PAGE = b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
 _ADDRESS = ("127.0.0.1", 0)
@@ -63,43 +64,27 @@ class ThreadPerConnection(_Quiet, http.server.ThreadingHTTPServer):
     """The standard library's."""
 
 
-class FixedPool(_Quiet, http.server.HTTPServer):
-    """The standard library's server with a `ThreadPoolExecutor`: a thread is held as long as the connection lasts."""
+class FixedPool(_Quiet, ExecutorMixIn, http.server.HTTPServer):
+    """The standard library's server with a `ThreadPoolExecutor`."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(_ADDRESS, PageHandler)
-        self._pool = ThreadPoolExecutor(workers)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._pool.submit(self._work, request, client_address)
-
-    def _work(self, request: Any, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except OSError:
-            self.handle_error(request, client_address)
-        finally:
-            self.shutdown_request(request)
-
-
-def _until_the_end(server: Any) -> None:
-    announce(server.server_address[1])
-    server.serve_forever()
+        self.executor = ThreadPoolExecutor(workers)
 
 
 def threads() -> None:
-    _until_the_end(ThreadPerConnection(_ADDRESS, PageHandler))
+    serve_forever(ThreadPerConnection(_ADDRESS, PageHandler))
 
 
 def fixed(workers: int) -> Callable[[], None]:
-    return lambda: _until_the_end(FixedPool(workers))
+    return lambda: serve_forever(FixedPool(workers))
 
 
 def adaptive() -> None:
     class Server(_Quiet, package("ebbpool.socketserver").AdaptivePoolHTTPServer):  # type: ignore[misc]  # imported when asked for
         """Ours, with its settings as they come."""
 
-    _until_the_end(Server(_ADDRESS, PageHandler))
+    serve_forever(Server(_ADDRESS, PageHandler))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -143,8 +128,7 @@ def greenlets() -> None:
     server.start()
     # What is accepted inherits it; see `PageHandler`.
     server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    announce(server.server_port)
-    server.serve_forever()
+    serve_forever(server)
 
 
 KINDS: dict[str, Callable[[], None]] = {

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.peers import package
-from benchmarks.servers.serving import announce, die_with_parent
+from benchmarks.servers.serving import die_with_parent, serve_forever
 
 BACKLOG = 1024
 BODY = b"awake\n"
@@ -67,13 +67,17 @@ class ThreadingServer(socketserver.ThreadingMixIn, TCPServer):
     """A thread for each connection."""
 
 
-class ExecutorServer(socketserver.ThreadingMixIn, TCPServer):
-    """The standard library's pool."""
+class ExecutorMixIn(socketserver.ThreadingMixIn):
+    """The standard library's pool: a thread is held as long as the connection lasts."""
 
     executor: ThreadPoolExecutor
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.executor.submit(self.process_request_thread, request, client_address)
+
+
+class ExecutorServer(ExecutorMixIn, TCPServer):
+    """A fixed pool."""
 
 
 class Rule2008Server(socketserver.ThreadingMixIn, TCPServer):
@@ -185,8 +189,7 @@ def serve(argv: Sequence[str]) -> None:
     sleep = package("gevent").sleep if asked.way == "gevent" else time.sleep
     handle = writes(asked.bytes) if asked.sleep is None else sleeps(asked.sleep, sleep)
     server = WAYS[asked.way](asked.workers, handle)
-    announce(server.server_port if asked.way == "gevent" else server.server_address[1])
-    server.serve_forever()
+    serve_forever(server)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.runner import processors
 from benchmarks.peers import package, program
-from benchmarks.servers.serving import announce, die_with_parent
+from benchmarks.servers.serving import announce, die_with_parent, serve_forever
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 BACKLOG = 1024
@@ -105,8 +106,7 @@ def _listener() -> socket.socket:
 
 def _one_process(make: Any, directory: Path) -> None:
     with make(("127.0.0.1", 0), functools.partial(Pages, directory=str(directory))) as server:
-        announce(server.server_address[1])
-        server.serve_forever()
+        serve_forever(server)
 
 
 def _serve_child(directory: Path, child: Any) -> None:
@@ -140,11 +140,6 @@ def _log(path: Path | None, announcing: _Announcing) -> None:
     handler.setLevel(logging.INFO if path else logging.WARNING)
     logger.addHandler(handler)
     logger.addHandler(announcing)
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _prefork(directory: Path, log: Path | None, processes: int, reuse_port: bool) -> None:
@@ -223,7 +218,7 @@ def serve(argv: Sequence[str]) -> None:
     parser.add_argument("kind", choices=("threading", "pool", "prefork", "gunicorn", "nginx"))
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--log", type=Path)
-    parser.add_argument("--processes", type=int, default=processors())
+    parser.add_argument("--processes", type=int, default=len(processors()))
     parser.add_argument("--reuse-port", action="store_true")
     parser.add_argument("--worker", default="gthread")
     asked = parser.parse_args(argv)

@@ -49,10 +49,6 @@ def enter(sem: Semaphore, rng: random.Random) -> bool:
             return sem.acquire()
 
 
-def run_for_a_while(crew: Crew) -> None:
-    crew.press()
-
-
 @pytest.mark.parametrize("kind", [Semaphore, BoundedSemaphore])
 @pytest.mark.parametrize("most", [1, 3])
 def test_never_one_too_many_inside(kind: type[Semaphore], most: int) -> None:
@@ -66,7 +62,7 @@ def test_never_one_too_many_inside(kind: type[Semaphore], most: int) -> None:
             sem.release()
 
     crew.repeat("visitor", visit, copies=THREADS)
-    run_for_a_while(crew)
+    crew.press()
     assert sem._value == most
     assert not sem._waiters
     assert visits
@@ -95,7 +91,7 @@ def test_permits_are_conserved_while_waiters_run_out_of_time() -> None:
 
     crew.repeat("consumer", consume, copies=THREADS)
     crew.repeat("producer", produce, copies=2)
-    run_for_a_while(crew)
+    crew.press()
     assert len(taken) + sem._value == sum(released)
     assert not sem._waiters
     if LONG_ENOUGH:
