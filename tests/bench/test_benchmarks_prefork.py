@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.benchmark import importable, talking
+from support.benchmark import answering, importable
 from support.common import A_MOMENT, TIMEOUT
 
 from benchmarks import kill_child, web_server
@@ -25,36 +23,12 @@ KILLED = [peer.name for peer in PEERS if "kill_child" in peer.listens]
 RIGHT = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n042"
 
 
-@contextmanager
-def answering(answer: Callable[[], bytes | None]) -> Iterator[int]:
-    """Yield the port of a server that sends `answer()` to each request, says no more on b"", hangs up on None."""
-
-    def talk(connection: socket.socket) -> None:
-        with connection, suppress(ConnectionError):
-            while connection.recv(65_536):
-                text = answer()
-                if text is None:
-                    return
-                connection.sendall(text)
-
-    with talking(talk) as port:
-        yield port
-
-
-def ask(
-    port: int,
-    *,
-    fresh: float = 100.0,
-    kept: int = 2,
-    kept_rate: float = 50.0,
-    seconds: float = 0.1,
-    timeout: float = TIMEOUT,
-) -> Tally:
-    return SteadyClients(port, "/", fresh=fresh, kept=kept, kept_rate=kept_rate).run(seconds, timeout)
+def ask(port: int, timeout: float = TIMEOUT) -> Tally:
+    return SteadyClients(port, "/", fresh=100.0, kept=2, kept_rate=50.0).run(0.1, timeout)
 
 
 def test_steady_clients_count_right_answers() -> None:
-    with answering(lambda: RIGHT) as port:
+    with answering(lambda number: RIGHT) as port:
         tally = ask(port)
     assert len(tally.latencies) >= 2
     assert (tally.refused, tally.lost, tally.wrong, tally.unanswered, tally.dropped) == (0, [], 0, 0, 0)
@@ -71,7 +45,7 @@ def test_refused_connections_are_counted() -> None:
 
 
 def test_lost_requests_are_counted() -> None:
-    with answering(lambda: None) as port:
+    with answering(lambda number: None) as port:
         tally = ask(port)
     assert len(tally.lost) >= 2
     assert (tally.latencies, tally.refused, tally.wrong, tally.unanswered) == ([], 0, 0, 0)
@@ -81,14 +55,14 @@ def test_lost_requests_are_counted() -> None:
     "text", [RIGHT.replace(b"200", b"503"), RIGHT.replace(b"042", b"hey"), RIGHT + b"x", b"\r\n" * 2]
 )
 def test_wrong_answers_are_counted(text: bytes) -> None:
-    with answering(lambda: text) as port:
+    with answering(lambda number: text) as port:
         tally = ask(port)
     assert tally.wrong >= 2
     assert (tally.latencies, tally.refused, tally.lost) == ([], 0, [])
 
 
 def test_what_is_never_answered_is_counted() -> None:
-    with answering(lambda: b"") as port:
+    with answering(lambda number: b"") as port:
         tally = ask(port, timeout=A_MOMENT)
     assert tally.unanswered >= 2
     assert (tally.latencies, tally.refused, tally.lost, tally.wrong) == ([], 0, [], 0)

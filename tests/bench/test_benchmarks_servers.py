@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.benchmark import ROOT, importable
+from support.benchmark import ROOT, importable, talking
 from support.common import A_MOMENT, TIMEOUT, Boom, Gate, all_end, eventually
 
 import ebbpool
@@ -90,34 +91,20 @@ def replying(*replies: bytes | None, after: threading.Event | None = None) -> It
 
     After the last reply it sends that one again and again. It begins when `after` is set.
     """
-    closing = threading.Event()
+    numbers = itertools.count()
 
-    def serve() -> None:
-        number = 0
+    def talk(connection: socket.socket) -> None:
         if after is not None:
             after.wait(TIMEOUT)
-        while True:
-            connection, _ = listener.accept()
-            with connection, suppress(ConnectionError):
-                if closing.is_set():
-                    return
-                reply = replies[min(number, len(replies) - 1)]
-                number += 1
-                if reply is None:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                else:
-                    connection.sendall(reply)
+        with connection, suppress(ConnectionError):
+            reply = replies[min(next(numbers), len(replies) - 1)]
+            if reply is None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                connection.sendall(reply)
 
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        port: int = listener.getsockname()[1]
-        server = threading.Thread(target=serve)
-        server.start()
-        try:
-            yield port
-        finally:
-            closing.set()
-            socket.create_connection(("127.0.0.1", port)).close()
-            server.join()
+    with talking(talk) as port:
+        yield port
 
 
 def refuses(port: int) -> bool:

@@ -223,20 +223,14 @@ def test_the_mean_of_the_threads_of_a_server() -> None:
     assert (watch.threads, watch.mean_threads) == (9, 7.0)
 
 
-def test_which_sizes_are_tried() -> None:
-    def fixed(peer: str, load: str, **settings: Any) -> list[Any]:
-        chosen = sizing.variants(BY_NAME[peer], Settings(loads=(load,), **settings))
+def test_sizes_that_would_deadlock_or_abort_are_not_tried() -> None:
+    def fixed(load: str) -> list[Any]:
+        chosen = sizing.variants(BY_NAME["stdlib"], Settings(loads=(load,)))
         assert not isinstance(chosen, str)
         return [variant["threads"] for variant in chosen]
 
-    assert {1, 2, 64, 256, len(runner.processors()), UNTUNED} <= set(fixed("ebbpool", "zlib"))
-    assert fixed("ebbpool", "zlib", quick=True) == [UNTUNED, 2, 8, 32, 128]
-    assert max(fixed("stdlib", "numpy")[1:]) == 32
-    assert min(fixed("stdlib", "nested")) > PARENTS
-    assert UNTUNED in fixed("ebbpool", "nested")
-    assert isinstance(sizing.variants(BY_NAME["ebbpool-pure"], Settings()), str)
-    assert fixed("ebbpool-pure", "tiny", quick=True, peers=("ebbpool-pure",)) == [UNTUNED, 2, 8, 32, 128]
-    assert isinstance(sizing.variants(BY_NAME["pebble"], Settings()), str)
+    assert max(fixed("numpy")[1:]) == 32
+    assert min(fixed("nested")) > PARENTS
 
 
 Times = Mapping[int | str, tuple[float, ...]]

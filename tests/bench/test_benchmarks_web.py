@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.benchmark import importable, talking
+from support.benchmark import answering, importable
 from support.common import TIMEOUT, Boom
 
 from benchmarks.load import http
@@ -41,27 +38,6 @@ def test_response_is_taken_whole_or_not_at_all() -> None:
 def test_response_that_is_not_understood(head: bytes) -> None:
     with pytest.raises(http.BadResponse):
         http.take_response(head + b"\r\n\r\nright")
-
-
-@contextmanager
-def answering(answer: Callable[[int], bytes | None]) -> Iterator[int]:
-    """Yield the port of a server that sends `answer(number)` to request `number`, or hangs up on None."""
-    counter = itertools.count()
-
-    def talk(connection: socket.socket) -> None:
-        # A client that has seen enough leaves without its last response.
-        with connection, suppress(ConnectionError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while connection.recv(65_536):
-                text = answer(next(counter))
-                if text is None:
-                    return
-                half = len(text) // 2
-                connection.sendall(text[:half])
-                connection.sendall(text[half:])
-
-    with talking(talk) as port:
-        yield port
 
 
 def test_clients_check_every_response() -> None:
