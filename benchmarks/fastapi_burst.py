@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
 from benchmarks.load.http import Clients
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.fastapi import BODY, server, target
+from benchmarks.servers.fastapi import BODY, ready, target
+from benchmarks.servers.serving import serving
 
 _INSTALLED = ("fastapi-installed", "fastapi-installed-pure", "fastapi-own-loop")
 _WHERE = {"clients": 200}
@@ -15,17 +16,13 @@ _PATIENCE_SECONDS = 30.0
 
 def measure(peer: Peer, params: Params) -> Samples:
     samples: Samples = {"first": [], "later": [], "errors": []}
-    with server(peer) as found:
+    with serving(peer, "fastapi_burst", ready=ready) as found:
         for repeat in range(params["repeats"] + 1):
             with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
                 answered = clients.burst(_PATIENCE_SECONDS)
             samples["later" if repeat else "first"].append(answered.seconds * 1e3)
             samples["errors"].append(answered.errors)
     return samples
-
-
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    return "no web server" if peer.serves is None else [_WHERE]
 
 
 def targets(settings: Settings) -> tuple[Target, ...]:
@@ -50,7 +47,7 @@ QUESTION = Question(
         Column("later", "ms for all, later", 0),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
-    variants=variants,
+    variants=server_variants("fastapi_burst", _WHERE, otherwise="no web server"),
     sizes=lambda quick: {"repeats": 1 if quick else 4},
     measure=measure,
     targets=targets,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, percentile, server_variants
 from benchmarks.load.http import Clients
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.fastapi import BODY, server, target
+from benchmarks.servers.fastapi import BODY, ready, target
+from benchmarks.servers.serving import serving
 
 _INSTALLED = ("fastapi-installed", "fastapi-own-loop")
 _CLIENTS = 64
 _LEAST = {"trivial": 1.6, "5 ms": 1.3}
+_WHERES = [{"endpoint": endpoint, "clients": _CLIENTS} for endpoint in _LEAST]
 
 
 def measure(peer: Peer, params: Params) -> Samples:
     endpoint = target(params["endpoint"])
-    with server(peer) as found, Clients(found.port, params["clients"], endpoint, BODY) as clients:
+    with (
+        serving(peer, "fastapi_rate", ready=ready) as found,
+        Clients(found.port, params["clients"], endpoint, BODY) as clients,
+    ):
         answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
     count = len(answered.latencies)
     if not count:
@@ -30,17 +35,10 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples | answered.samples(count)
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.serves is None:
-        return "no web server"
-    return [{"endpoint": endpoint, "clients": _CLIENTS} for endpoint in _LEAST]
-
-
 def targets(settings: Settings) -> tuple[Target, ...]:
     found = []
     for peer in _INSTALLED:
-        for endpoint, times in _LEAST.items():
-            where = {"endpoint": endpoint, "clients": _CLIENTS}
+        for where, times in zip(_WHERES, _LEAST.values(), strict=True):
             found += [
                 Target(f"at least {times}x stock's requests/s", peer, "rate", times, where, rival="fastapi"),
                 Target("p99 no worse than stock's", peer, "p99", 1.0, where, rival="fastapi"),
@@ -63,7 +61,7 @@ QUESTION = Question(
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
-    variants=variants,
+    variants=server_variants("fastapi_rate", *_WHERES, otherwise="no web server"),
     sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 0.5 if quick else 4.0},
     measure=measure,
     targets=targets,

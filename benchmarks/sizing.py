@@ -18,8 +18,8 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import BY_NAME
 from benchmarks.report import regret
 from benchmarks.report.regret import UNTUNED, cell
-from benchmarks.servers.fastapi import BODY, server, target
-from benchmarks.servers.serving import Watch
+from benchmarks.servers.fastapi import BODY, ready, target
+from benchmarks.servers.serving import Watch, serving
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _OURS = ("ebbpool", "ebbpool-pure")
@@ -41,12 +41,12 @@ def build(peer: Peer, threads: int | str) -> Executor:
 
 def _measure_server(peer: Peer, params: Params) -> Samples:
     """The time and thread-seconds of 1,000 requests to a server that starts without workers."""
-    serving = BY_NAME[_SERVING[peer.name]]
-    serving.load()
+    server = BY_NAME[_SERVING[peer.name]]
+    server.load()
     threads = params["threads"]
     args = () if threads == UNTUNED else ("--threads", str(threads))
     with (
-        server(serving, *args) as found,
+        serving(server, "sizing", *args, ready=ready) as found,
         Clients(found.port, LOADS[params["load"]].clients, target("5 ms"), BODY) as it,
     ):
         # The timekeeper comes with the first worker.

@@ -188,11 +188,13 @@ def pool_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings
     return choose
 
 
-def server_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings], list[Variant] | str]:
+def server_variants(
+    question: str, *variants: Variant, otherwise: str = "no server for this question"
+) -> Callable[[Peer, Settings], list[Variant] | str]:
     """The same cells for every peer that has a server program for the question."""
 
     def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
-        return list(variants) if question in peer.listens else "no server for this question"
+        return list(variants) if question in peer.listens else otherwise
 
     return choose
 

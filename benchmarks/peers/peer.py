@@ -30,7 +30,6 @@ class Peer:
         loops: the event loops it offloads from, by `offload`; `new_loop` makes them (trio apart) from a name
             and a ceiling.
         semaphore: makes a semaphore (or a floor of one) with so many permits.
-        serves: the arguments of `servers.fastapi` with which it serves FastAPI, or None.
         listens: by question, the module of its server program and the arguments that follow `python -m`.
         against: by question, why it is not asked though it has a pool.
     """
@@ -46,7 +45,6 @@ class Peer:
     offload: ways.Offload | None = None
     new_loop: ways.NewLoop = ways.stock_loop
     semaphore: Callable[[int], Any] | None = None
-    serves: tuple[str, ...] | None = None
     listens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,10 +65,9 @@ class Peer:
             return self.against.get(question, "")
         if self.offload is not None:
             return "a way into another's pool: see offload"
-        if self.serves is not None:
-            return "a server: see fastapi_burst, fastapi_rate"
         if self.listens:
-            return "a server: see the questions about servers"
+            fast = "fastapi_rate" in self.listens
+            return f"a server: see {'fastapi_burst, fastapi_rate' if fast else 'the questions about servers'}"
         return f"no pool: see {'timers' if self.semaphore is None else 'semaphore'}"
 
     def load(self) -> str:

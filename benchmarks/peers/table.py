@@ -43,6 +43,7 @@ _FROM_TASKS = {
     "idle_cost": "its threads end with the event loop, or 10 s after it",
 }
 _WEB = ("fastapi", "uvicorn", "uvloop", "httptools")
+_FASTAPI = ("fastapi_burst", "fastapi_rate", "sizing")
 _FLASK = ("ebbpool.aio", "flask", "a2wsgi", "uvicorn", "h11")
 _SOCKETSERVER = ("ebbpool.socketserver",)
 _PREFORK = ("ebbpool.prefork", "ebbpool.socketserver")
@@ -218,21 +219,21 @@ _POOLS = (
 )
 
 _OTHERS = (
-    Peer("fastapi", "FastAPI, stock", _WEB, serves=()),
+    Peer("fastapi", "FastAPI, stock", _WEB, listens=_runs("fastapi", *_FASTAPI)),
     *_both(
         "fastapi-installed",
         "FastAPI, ebbpool installed",
         "FastAPI, ebbpool (plain) installed",
         *_WEB,
         "ebbpool.anyio",
-        serves=("--install",),
+        listens=_runs("fastapi --install", *_FASTAPI),
     ),
     Peer(
         "fastapi-own-loop",
         "FastAPI, ebbpool installed, its uvloop",
         (*_WEB, "ebbpool.anyio", "ebbpool.aio"),
         core=True,
-        serves=("--install", "--own-loop"),
+        listens=_runs("fastapi --install --own-loop", *_FASTAPI),
     ),
     Peer("lock", "threading.Lock (floor)", semaphore=lambda permits: threading.Lock()),
     Peer("semaphore", "threading.Semaphore", semaphore=threading.Semaphore),

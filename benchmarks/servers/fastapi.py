@@ -1,4 +1,4 @@
-"""The FastAPI server of `fastapi_burst` and `fastapi_rate`: a process of its own that dies with its parent."""
+"""The FastAPI server of `fastapi_burst`, `fastapi_rate` and `sizing`: a process that dies with its parent."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import functools
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.load.http import answers
 from benchmarks.peers import package
-from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server, announce, die_with_parent, running
+from benchmarks.servers.serving import announce, die_with_parent
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 BODY = b'{"answer":42}'
 _BACKLOG = 2048
+
+ready = functools.partial(answers, target="/ready", expected=BODY)
+"""Waits until a server on that port answers."""
 
 
 def target(endpoint: str) -> str:
@@ -63,9 +64,7 @@ def serve(argv: Sequence[str]) -> None:
         package("ebbpool.anyio").install(fixed)
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
     config = uvicorn.Config(build_app(), http="httptools", log_level="warning", access_log=False)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(_BACKLOG)
+    with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_run(uvicorn.Server(config), listener, 0 if asked.install else asked.threads))
@@ -75,24 +74,6 @@ async def _run(server: Any, listener: socket.socket, tokens: int | None) -> None
     if tokens:
         package("anyio.to_thread").current_default_thread_limiter().total_tokens = tokens
     await server.serve(sockets=[listener])
-
-
-@contextmanager
-def server(peer: Peer, *args: str) -> Iterator[Server]:
-    """Yields a server in a fresh process that answers; it is gone afterwards, whatever happens.
-
-    Args:
-        peer: whose server it is.
-        args: what the program is given after the arguments in `serves`.
-
-    Raises:
-        RuntimeError: it does not answer; its last words are on stderr.
-    """
-    assert peer.serves is not None
-    with running(
-        ["-m", __name__, *peer.serves, *args], ready=functools.partial(answers, target="/ready", expected=BODY)
-    ) as found:
-        yield found
 
 
 if __name__ == "__main__":

@@ -55,8 +55,6 @@ NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
     "offload": "offload",
     "anyio_tasks": "offload",
     "loop_lag": "offload",
-    "fastapi_burst": "serves",
-    "fastapi_rate": "serves",
     "semaphore": "semaphore",
 }
 TINY: dict[str, dict[str, Any]] = {

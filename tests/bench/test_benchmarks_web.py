@@ -12,6 +12,7 @@ from support.common import TIMEOUT, Boom
 from benchmarks.load import http
 from benchmarks.peers.table import BY_NAME
 from benchmarks.servers import fastapi
+from benchmarks.servers.serving import serving
 
 RIGHT = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: 5\r\n\r\nright"
 
@@ -66,7 +67,7 @@ def test_clients_do_not_wait_for_ever() -> None:
 
 def test_the_server_is_gone_whatever_happens() -> None:
     importable(BY_NAME["fastapi"])
-    with pytest.raises(Boom), fastapi.server(BY_NAME["fastapi"]) as found:
+    with pytest.raises(Boom), serving(BY_NAME["fastapi"], "fastapi_rate", ready=fastapi.ready) as found:
         with http.Clients(found.port, 1, fastapi.target("trivial"), fastapi.BODY) as clients:
             assert clients.burst(TIMEOUT).errors == 0
         assert found.cpu_seconds() > 0 or not Path("/proc").exists()
