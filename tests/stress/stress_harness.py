@@ -380,6 +380,12 @@ def rounds(seconds: float | None = None) -> Iterable[int]:
         number += 1
 
 
+def each_round(play: Callable[[int], object]) -> None:
+    """Play rounds; the threads of each may refer to the names of its own that the function has."""
+    for number in rounds():
+        play(number)
+
+
 def storms(make: Callable[[], Any], rage: Callable[[Any, str, random.Random], object], endings: Sequence[str]) -> Any:
     """Yield one storm after another, each of a new pool, when it has raged and its accounts are settled."""
     for number in rounds():

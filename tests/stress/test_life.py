@@ -23,6 +23,7 @@ from stress_harness import (
     Ledger,
     bounded,
     check_closed,
+    each_round,
     named,
     rounds,
     stuck,
@@ -61,19 +62,17 @@ def run_script(script: str, *arguments: str, patience: float = PATIENCE) -> str:
 def test_shutdown_races_submit(settings: dict[str, Any], cancel_futures: bool) -> None:
     """A submit that meets a shutdown raises RuntimeError, or its task has an outcome when all is over."""
     met = 0
-    for number in rounds():
+
+    @each_round
+    def play(number: int) -> None:
+        nonlocal met
         rng = random.Random(f"{SEED} {number}")
         pool = AdaptiveExecutor(3, "closing", **settings)
         ledger = Ledger()
         ready = threading.Barrier(5)
         crew = Crew()
 
-        def submitter(
-            rng: random.Random,
-            pool: AdaptiveExecutor = pool,
-            ledger: Ledger = ledger,
-            ready: threading.Barrier = ready,
-        ) -> bool:
+        def submitter(rng: random.Random) -> bool:
             ready.wait(PATIENCE)
             for _ in range(2000):
                 try:
@@ -98,6 +97,7 @@ def test_shutdown_races_submit(settings: dict[str, Any], cancel_futures: bool) -
         met += len(ledger.late)
         if not cancel_futures:
             assert pool.stats().cancelled == 0
+
     assert met > 0 or not LONG_ENOUGH, "no submit ever met the shutdown"
 
 

@@ -21,6 +21,7 @@ from stress_harness import (
     bounded,
     bring,
     close,
+    each_round,
     named,
     rounds,
     stuck,
@@ -33,12 +34,14 @@ from ebbpool import AdaptiveExecutor
 @pytest.mark.parametrize("max_queue", [0, 1, 7])
 def test_a_bounded_queue_keeps_its_bound(max_queue: int, when_full: Any) -> None:
     """Many submitters and cancellers on a small queue: the bound holds, nothing is lost, nobody hangs."""
-    for number in rounds():
+
+    @each_round
+    def play(number: int) -> None:
         pool = AdaptiveExecutor(3, "bounded", max_queue=max_queue, when_full=when_full)
         ledger = Ledger()
         crew = Crew()
 
-        def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> bool:
+        def submitter(rng: random.Random) -> bool:
             try:
                 ticket = ledger.submit(pool, rng.choice(("quick", "boom", "sleepy")))
             except RuntimeError:
@@ -49,11 +52,11 @@ def test_a_bounded_queue_keeps_its_bound(max_queue: int, when_full: Any) -> None
                     ticket.cancel()
             return True
 
-        def canceller(rng: random.Random, ledger: Ledger = ledger) -> None:
+        def canceller(rng: random.Random) -> None:
             for ticket in ledger.recent(rng, 2, window=10):
                 ticket.cancel()
 
-        def reader(rng: random.Random, pool: AdaptiveExecutor = pool) -> None:
+        def reader(rng: random.Random) -> None:
             # A task may be on its way to a worker that was promised to it: one for each worker.
             bound = max_queue + 3
             stats = pool.stats()
@@ -97,14 +100,16 @@ def test_a_worker_roused_by_a_resize_still_counts(keep_alive: float, when_full: 
 
 def test_blocked_submitters_each_get_a_place() -> None:
     """Submitters that all wait for room get it as tasks are taken, and as queued ones are cancelled."""
-    for number in rounds():
+
+    @each_round
+    def play(number: int) -> None:
         pool = AdaptiveExecutor(1, "room", max_queue=1)
         ledger = Ledger()
         gate = threading.Event()
         first = pool.submit(gate.wait, PATIENCE)
         crew = Crew()
 
-        def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> bool:
+        def submitter(rng: random.Random) -> bool:
             ledger.submit(pool)
             return False
 

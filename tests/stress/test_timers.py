@@ -24,6 +24,7 @@ from stress_harness import (
     bring,
     check_closed,
     close,
+    each_round,
     rounds,
     storms,
     stuck,
@@ -398,18 +399,15 @@ def test_nothing_is_left_of_a_schedule_that_was_cancelled(where: str) -> None:
 @pytest.mark.parametrize("max_queue", [None, 1])
 def test_shutdowns_race_timers(max_queue: int | None) -> None:
     """Delayed calls and schedules that meet one shutdown or two: all of them end, and none runs afterwards."""
-    for number in rounds():
+
+    @each_round
+    def play(number: int) -> None:
         pool = AdaptiveExecutor(2, "closing", max_queue=max_queue)
         delays = Delays()
         beats: list[Beat] = []
         ready = threading.Barrier(5)
 
-        def submitter(
-            rng: random.Random,
-            pool: AdaptiveExecutor = pool,
-            delays: Delays = delays,
-            ready: threading.Barrier = ready,
-        ) -> bool:
+        def submitter(rng: random.Random) -> bool:
             ready.wait(PATIENCE)
             try:
                 for _ in range(200):
@@ -418,12 +416,7 @@ def test_shutdowns_race_timers(max_queue: int | None) -> None:
                 pass
             return False
 
-        def keeper(
-            rng: random.Random,
-            pool: AdaptiveExecutor = pool,
-            beats: list[Beat] = beats,
-            ready: threading.Barrier = ready,
-        ) -> bool:
+        def keeper(rng: random.Random) -> bool:
             ready.wait(PATIENCE)
             try:
                 for _ in range(40):
@@ -434,9 +427,7 @@ def test_shutdowns_race_timers(max_queue: int | None) -> None:
                 pass
             return False
 
-        def closer(
-            rng: random.Random, pool: AdaptiveExecutor = pool, ready: threading.Barrier = ready, number: int = number
-        ) -> bool:
+        def closer(rng: random.Random) -> bool:
             ready.wait(PATIENCE)
             time.sleep(rng.random() * 0.003)
             pool.shutdown(wait=rng.random() < 0.5, cancel_futures=number % 2 == 0)
