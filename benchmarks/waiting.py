@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from benchmarks.load.ab import Ab, ab
 from benchmarks.load.reconnecting import Reconnecting
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Ab, Server, Watch, ab, serving
+from benchmarks.servers.serving import Server, Watch, serving
 from benchmarks.servers.tcp import BODY, REQUEST, RESPONSE
 
 _CLIENTS = 200

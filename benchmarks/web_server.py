@@ -8,8 +8,9 @@ from pathlib import Path
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
 from benchmarks.engine.runner import processors
+from benchmarks.load.ab import ab
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import ab, serving
+from benchmarks.servers.serving import serving
 from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, write_page
 
 try:

@@ -23,6 +23,7 @@ from support.common import A_MOMENT, TIMEOUT, Boom, Gate, all_end, eventually
 import ebbpool
 from benchmarks.engine import runner
 from benchmarks.engine.model import Settings, load_question
+from benchmarks.load import ab
 from benchmarks.load.reconnecting import Reconnecting
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import BY_NAME
@@ -327,10 +328,10 @@ def test_a_server_that_does_not_start() -> None:
 
 
 def test_what_ab_reports() -> None:
-    found = serving.parse_ab(AB, 0.25)
-    assert found == serving.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
+    found = ab.parse_ab(AB, 0.25)
+    assert found == ab.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
     assert found.errors(6) == 12
-    assert serving.parse_ab(AB.replace("Non-2xx responses:      5\n", "")).non_2xx == 0
+    assert ab.parse_ab(AB.replace("Non-2xx responses:      5\n", "")).non_2xx == 0
 
 
 @pytest.mark.parametrize(
@@ -340,13 +341,13 @@ def test_bytes_that_ab_does_not_miss(body_bytes: str, errors: int) -> None:
     clean = AB.replace("Failed requests:        7", "Failed requests:        0").replace(
         "responses:      5", "responses: 0"
     )
-    assert serving.parse_ab(clean.replace("11976", body_bytes)).errors(6) == errors
+    assert ab.parse_ab(clean.replace("11976", body_bytes)).errors(6) == errors
 
 
 @pytest.mark.parametrize("name", ["Complete requests", "Failed requests", "Requests per second", "HTML transferred"])
 def test_what_ab_does_not_report(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        serving.parse_ab(AB.replace(name, "Something else"))
+        ab.parse_ab(AB.replace(name, "Something else"))
 
 
 def scripted_ab(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -360,4 +361,4 @@ def scripted_ab(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_ab_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted_ab(monkeypatch, "raise SystemExit('it broke')")
     with pytest.raises(RuntimeError, match="status 1: it broke"):
-        serving.ab(1, "/", requests=1, concurrency=1)
+        ab.ab(1, "/", requests=1, concurrency=1)
