@@ -6,10 +6,8 @@ import os
 import re
 import signal
 import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import Self
 
 from benchmarks.engine.model import (
     Column,
@@ -24,7 +22,7 @@ from benchmarks.engine.model import (
 )
 from benchmarks.load.steady import SteadyClients
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server, serving, wait_for
+from benchmarks.servers.serving import Beside, Server, serving, wait_for
 from benchmarks.servers.web import WAIT_SECONDS, WAITING, write_page
 
 _PROCESSES = 2
@@ -42,7 +40,7 @@ def ready_children(log: Path) -> list[tuple[float, int]]:
     return [(float(moment), int(pid)) for moment, pid in _READY.findall(log.read_text())]
 
 
-class Killer:
+class Killer(Beside):
     """Kills the child that has served longest, again and again, from a thread of its own; a context manager.
 
     Attributes:
@@ -50,19 +48,10 @@ class Killer:
     """
 
     def __init__(self, server: Server, log: Path, period: float, count: int) -> None:
+        super().__init__(self._run, "killer")
         self._server, self._log, self._period, self._count = server, log, period, count
         self._killed: set[int] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="killer")
         self.kills: list[float] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _run(self) -> None:
         start = time.monotonic()

@@ -163,7 +163,23 @@ def serving(peer: Peer, question: str, *args: str, ready: Callable[[int], object
         yield server
 
 
-class Watch:
+class Beside:
+    """A thread beside what is measured, for as long as the block lasts; `_over` tells it to end."""
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=run, name=name)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Watch(Beside):
     """Looks at a server again and again, from a thread of this process; a context manager.
 
     Attributes:
@@ -175,19 +191,10 @@ class Watch:
     _PERIOD_SECONDS = 0.05
 
     def __init__(self, server: Server, *, family: bool = False, period: float = _PERIOD_SECONDS) -> None:
+        super().__init__(self._look, "watch")
         self._server, self._family, self._period = server, family, period
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch")
         self.threads = self.memory = 0
         self.mean_threads = 0.0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _look(self) -> None:
         for looks in itertools.count():
