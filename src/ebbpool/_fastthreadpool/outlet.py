@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import traceback
@@ -40,6 +41,19 @@ class Semaphore(sync.Semaphore):
         return int(self._value)
 
 
+def _making_room(take: Callable[..., Any]) -> Any:
+    """Return a method of `Bounded` that does what `take` does, and wakes the workers that wait for room."""
+
+    @functools.wraps(take)
+    def method(self: Bounded, *args: Any) -> Any:
+        taken = take(self, *args)
+        with self._room:
+            self._room.notify_all()
+        return taken
+
+    return method
+
+
 class Bounded(deque[Any]):
     """A queue of results that has workers wait while it is full.
 
@@ -69,35 +83,11 @@ class Bounded(deque[Any]):
             self.lifted = lifted
             self._room.notify_all()
 
-    def _taken(self) -> None:
-        with self._room:
-            self._room.notify_all()
-
-    def popleft(self) -> Any:
-        """Take the first result away."""
-        value = super().popleft()
-        self._taken()
-        return value
-
-    def pop(self) -> Any:  # type: ignore[override]  # a deque takes no index
-        """Take the last result away."""
-        value = super().pop()
-        self._taken()
-        return value
-
-    def remove(self, value: Any) -> None:
-        """Take the first result that equals `value` away."""
-        super().remove(value)
-        self._taken()
-
-    def clear(self) -> None:
-        """Take all results away."""
-        super().clear()
-        self._taken()
-
-    def __delitem__(self, index: Any) -> None:
-        super().__delitem__(index)
-        self._taken()
+    popleft = _making_room(deque.popleft)
+    pop = _making_room(deque.pop)
+    remove = _making_room(deque.remove)
+    clear = _making_room(deque.clear)
+    __delitem__ = _making_room(deque.__delitem__)
 
 
 class Outlet:
@@ -306,66 +296,50 @@ class Outlet:
             items: The slice.
             unpack: Whether an item is a sequence of arguments; None if only tuples are.
         """
-        if first_id is None and (sink is False or (sink is True and self.straight)) and not isgeneratorfunction(fn):
-            self._run_portions(generation, sink, fn, items, unpack)
+        if unpack is None:
+            kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
+            unpack = kinds.pop() if len(kinds) == 1 else None
+        plain = first_id is None and (sink is False or (sink is True and self.straight))
+        if plain and unpack is not None and not isgeneratorfunction(fn):
+            self._run_portions(generation, bool(sink), fn, items, unpack)
             return
         for place, item in enumerate(items):
             if self.generation != generation:
                 return
             job_id = None if first_id is None else first_id + place
             try:
-                args = tuple(item) if _unpacks(item, unpack) else (item,)
+                args = tuple(item) if unpack or (unpack is None and isinstance(item, tuple)) else (item,)
             except Exception as error:
                 self.fail(job_id, error, (item,), {})
             else:
                 self.work_quietly(sink, job_id, fn, args, {})
 
     def _run_portions(
-        self, generation: int, sink: Sink, fn: Callable[..., Any], items: Sequence[Any], unpack: bool | None
+        self, generation: int, keeps: bool, fn: Callable[..., Any], items: Sequence[Any], spread: bool
     ) -> None:
         """Run items in portions, of one item at first, and of more while they are quick."""
         source = iter(items)
+        each: Any = starmap if spread else map
         size = 1
         while self.generation == generation and (portion := list(islice(source, size))):
             began = perf_counter()
-            spread = unpack
-            if unpack is None:
-                kinds = {issubclass(kind, tuple) for kind in set(map(type, portion))}
-                spread = kinds.pop() if len(kinds) == 1 else None
-            if spread is None:
-                out: list[Any] = []
-                for item in portion:
-                    out += self._run_portion(fn, [item], isinstance(item, tuple))
-            else:
-                out = self._run_portion(fn, portion, spread)
-            if sink:
+            calls = iter(portion)
+            out: list[Any] = []
+            failures = 0
+            while len(out) + failures < len(portion):
+                try:
+                    out.extend(each(fn, calls))
+                    if len(out) + failures < len(portion):
+                        # A call has raised StopIteration, which ends the built-in `map` silently.
+                        raise StopIteration
+                except BaseException as error:
+                    item = portion[len(out) + failures]
+                    failures += 1
+                    self.fail(None, error, _as_args(item, spread), {})
+            if keeps and out:
                 self.done.extend(out)
-                if out:
-                    self.done_cnt.release(len(out))
-            quick = perf_counter() - began < BRISK
-            size = min(2 * size, PORTION) if quick else max(1, size // 2)
-
-    def _run_portion(self, fn: Callable[..., Any], portion: list[Any], spread: bool) -> list[Any]:
-        source = iter(portion)
-        each: Any = starmap if spread else map
-        out: list[Any] = []
-        failures = 0
-        while len(out) + failures < len(portion):
-            try:
-                out.extend(each(fn, source))
-                if len(out) + failures == len(portion):
-                    break
-                # A call has raised StopIteration, which ends the built-in `map` silently.
-                raise StopIteration
-            except BaseException as error:
-                item = portion[len(out) + failures]
-                failures += 1
-                self.fail(None, error, _as_args(item, spread), {})
-        return out
-
-
-def _unpacks(item: Any, unpack: bool | None) -> bool:
-    return isinstance(item, tuple) if unpack is None else unpack
+                self.done_cnt.release(len(out))
+            size = min(2 * size, PORTION) if perf_counter() - began < BRISK else max(1, size // 2)
 
 
 def _as_args(item: Any, spread: bool) -> tuple[Any, ...]:
