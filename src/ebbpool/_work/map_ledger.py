@@ -11,6 +11,7 @@ import sys
 from _thread import allocate_lock
 from collections import deque
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 from ebbpool import _interpreter
@@ -114,8 +115,8 @@ class Ledger:
     Attributes:
         taken: How many items were read from the input; only the consumer's thread counts them.
         size: How many items the next batch takes at most.
-        segments: (position, items) of items read at once or recalled, first position last. The items are a list,
-            last one first, or a range.
+        segments: (position, items) of items read at once or recalled, first position last. The items are a list
+            or a range, last one first.
         inbox: Items behind those, as they are read; `begun` is the position of the first.
         chunks: (position, items) for the tasks of a map whose chunks have a given size.
         batches: Batches with results to come or to take, by the position of the first of these results.
@@ -219,15 +220,12 @@ class Ledger:
             size = self.size
             if segments:
                 start, rest = segments.pop()
-                if size >= len(rest):
-                    items = rest if isinstance(rest, range) else rest[::-1]
-                elif isinstance(rest, range):
-                    items = rest[:size]
-                    segments.append((start + size, rest[size:]))
-                else:
-                    items = rest[-size:]
-                    del rest[-size:]
-                    items.reverse()
+                items = rest[: -size - 1 : -1]
+                if len(rest) > size:
+                    if isinstance(rest, range):
+                        rest = rest[:-size]
+                    else:
+                        del rest[-size:]
                     segments.append((start + size, rest))
             else:
                 inbox = self.inbox
@@ -271,7 +269,7 @@ class Ledger:
             recalled = True
         if recalled:
             self.size = 1
-            self.segments.sort(key=_position, reverse=True)
+            self.segments.sort(key=itemgetter(0), reverse=True)
             if not self.divided:
                 self._free_guards()
         return recalled
@@ -291,7 +289,3 @@ class Ledger:
 
     def _left(self) -> bool:
         return bool(self.segments or self.inbox or self.divided)
-
-
-def _position(segment: tuple[int, list[Any] | range]) -> int:
-    return segment[0]

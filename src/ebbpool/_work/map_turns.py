@@ -73,7 +73,9 @@ class MapRun(Ledger):
         Raises:
             RuntimeError: What `submit` raises.
         """
-        if not isinstance(items, range):
+        if isinstance(items, range):
+            items = items[::-1]
+        else:
             items = list(items)
             items.reverse()
         self.taken = self.begun = len(items)
@@ -103,19 +105,16 @@ class MapRun(Ledger):
         inbox = self.inbox
         count = 0
         try:
-            for item in islice(source, room):
-                inbox.append(item)
+            for _ in map(inbox.append, islice(source, room)):
                 count += 1
                 if self.hungry:
                     self.refusal = self.recruit(executor)
                     if self.refusal is not None:
                         break
             else:
-                item = None
                 if inbox:
                     self.refusal = self.recruit(executor)
             if self.refusal is not None:
-                item = None
                 with self.lock:
                     refused = [inbox.pop() for _ in range(min(count, len(inbox)))]
                 count -= len(refused)
@@ -295,10 +294,11 @@ class MapRun(Ledger):
                 return
             for _ in range(more):
                 self._queue_another()
+            run = self._run_each if isinstance(batch.source, deque) else self._run_all
             if self.context is None:
-                self._run(batch)
+                run(batch)
             else:
-                self.context.copy().run(self._run, batch)
+                self.context.copy().run(run, batch)
             stays = self._finish_claim(batch, aside, until)
             batch = None
             if not stays:
@@ -318,11 +318,7 @@ class MapRun(Ledger):
                     return batch, 0 if aside else self._missing()
                 if aside or self.closed or self.fixed is not None or not self.divided:
                     self.running -= 1
-                    # Set before the last look at the inbox: the consumer adds an item first, and reads `hungry` then.
-                    # So either this task sees the item, or the consumer sees that a task is needed.
-                    self.hungry = True
-                    if self.inbox and not self.closed and self.fate is None and not aside:
-                        self.running += 1
+                    if self._found_more(aside):
                         continue
                     return None, 0
                 guard = allocate_lock()
@@ -330,16 +326,6 @@ class MapRun(Ledger):
                 self.guards.append(guard)
                 patience = max(0.0, min(batch.since for batch in self.divided.values()) + map_ledger.STALE - now)
             guard.acquire(True, patience)
-
-    def _run(self, batch: Batch) -> None:
-        try:
-            if isinstance(batch.source, deque):
-                self._run_each(batch, batch.source.popleft)
-            else:
-                self._run_all(batch)
-        finally:
-            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
-            del batch
 
     def _run_all(self, batch: Batch) -> None:
         out = batch.out
@@ -358,10 +344,11 @@ class MapRun(Ledger):
                     # A call has raised StopIteration, which ends the built-in `map` silently.
                     batch.fail(StopIteration())
         finally:
+            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
             del batch, out
 
-    def _run_each(self, batch: Batch, take: Callable[[], Any]) -> None:
-        fn, spread, out = self.fn, self.spread, batch.out
+    def _run_each(self, batch: Batch) -> None:
+        fn, spread, out, take = self.fn, self.spread, batch.out, batch.source.popleft
         item = None
         try:
             while True:
@@ -398,7 +385,6 @@ class MapRun(Ledger):
             if self.wanted in (map_ledger.ANY, batch.start + batch.handed):
                 self._ring()
             if aside or self.fixed is not None or not self._left():
-                self.hungry = True
                 return self._found_more(aside)
             goes_on = now < until and (self.segments or self.inbox)
             if goes_on or executor is None or self._must_stay(executor):
@@ -420,10 +406,13 @@ class MapRun(Ledger):
         return True
 
     def _found_more(self, aside: bool) -> bool:
-        if aside or self.fixed is not None or not self.inbox:
-            return False
-        self.running += 1
-        return True
+        """Look at the inbox once more before the task ends; return whether it goes on."""
+        # `hungry` is set first: the consumer adds an item, and reads `hungry` then. So either this task sees the item,
+        # or the consumer sees that a task is needed.
+        self.hungry = True
+        found = bool(self.inbox) and self.fate is None and not (aside or self.closed)
+        self.running += found
+        return found
 
     def _short(self, executor: Any) -> int:
         """Return how many tasks are missing in the queue for the unclaimed items.
