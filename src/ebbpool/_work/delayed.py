@@ -62,16 +62,11 @@ def schedule(
     return task
 
 
-def close(crew: TimerOwner) -> int:
-    """Cancel the delayed calls of a closed pool, and end its schedules; log how many, at level INFO.
-
-    Returns:
-        How many calls and schedules were ended.
-    """
+def close(crew: TimerOwner) -> None:
+    """Cancel the delayed calls of a closed pool, and end its schedules; log how many, at level INFO."""
     calls, schedules = crew.timers.close()
     if calls or schedules:
         LOGGER.info("shutdown of %s: %d delayed calls cancelled, %d schedules ended", crew.prefix, calls, schedules)
-    return calls + schedules
 
 
 def _timers_of(executor: HasTimers) -> Timers:
