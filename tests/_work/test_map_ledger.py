@@ -110,6 +110,24 @@ def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_
     assert not run.finished
 
 
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_recruiting_ends_where_all_items_have_been_claimed(shut_down: bool) -> None:
+    script = Script(range(10))
+    run = script.run
+    run.size = 10
+    script.lay(0.0)
+    run.queued = 0
+    script.tasks.clear()
+    script._shutdown = shut_down
+    recruiting = Background(lambda: run.recruit(script))  # type: ignore[arg-type]  # see `Script.__init__`
+    try:
+        assert recruiting.join() is None
+    finally:
+        # It would go round and round else.
+        run.divided.clear()
+    assert len(script.tasks) == (0 if shut_down else 1), "one waits for items to recall if the pool takes tasks"
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
     script = Script(range(10), ordered=ordered)

@@ -160,7 +160,7 @@ class MapRun(Ledger):
         short = 1
         while short > 0:
             with self.lock:
-                short = self._short(executor)
+                short = self._short(executor) if self._wants_tasks(executor) else 0
                 if self._left() and not self._must_stay(executor):
                     # One is always in the queue, as in `_missing`.
                     short = max(short, 1 - self.queued)
@@ -177,7 +177,7 @@ class MapRun(Ledger):
         fresh: list[Future[Any]] = []
         try:
             while count:
-                if not (self.segments or self.inbox or self.chunks):
+                if not self._wants_tasks(executor):
                     # `submit` has waited for room in the queue, and meanwhile all items were claimed.
                     return None
                 self.submitter = get_ident()
@@ -424,6 +424,12 @@ class MapRun(Ledger):
             items += len(rest)
         wanted = min(-(-items // self.size), executor._max_workers - self.running)
         return int(max(wanted, 1 if self.divided else 0) - (self.queued - self.pledged))
+
+    def _wants_tasks(self, executor: Any) -> bool:
+        """Return whether another task would find items to claim or, where it may wait for that, to recall."""
+        if self.segments or self.inbox or self.chunks:
+            return True
+        return self.fixed is None and bool(self.divided) and not self._must_stay(executor)
 
     def _note(self, executor: Any) -> None:
         tasks = self.queued + self.running
