@@ -15,7 +15,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
-from ebbpool._checks import one_of, optional_callable, time_limit, waiting_limit, whole
+from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import instruments, lifecycle, stack_size
@@ -92,6 +92,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             started: a thread that other code starts then may get this size, too. On CPython up to 3.13 less than 4 MiB
             is a risk: recursion through C (``__repr__`` of nested objects, a key function, deeply nested JSON) may use
             it up, which kills the process, before the recursion limit raises ``RecursionError``.
+        warn_after: Seconds after which a task that still runs is logged, once, with its stack, and after which a queue
+            whose oldest task still waits is logged, once until that is over; to the ``concurrent.futures`` logger at
+            level WARNING. Tasks that a lane holds back do not count as waiting. None for never.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -115,6 +118,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         propagate_context: bool = False,
         daemon: bool = False,
         thread_stack_size: int | None = None,
+        warn_after: float | None = None,
     ) -> None:
         settings = Settings(
             DEFAULT_MAX_WORKERS if max_workers is None else max_workers,
@@ -135,8 +139,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
         stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
+        if warn_after is not None:
+            warn_after = above_zero("warn_after", finite_seconds("warn_after", warn_after))
         self._discarding = False
-        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack)
+        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, warn_after)
         self._pool = self._crew.pool
         if propagate_context:
             self._pool.carry_context()

@@ -2155,10 +2155,10 @@ class Pool:
             if self.ahead:
                 self.ahead -= 1
 
-    def _oldest(self) -> float:
-        """Return when the oldest ordinary future was queued, or else the last that goes first; some are queued."""
+    def _oldest(self) -> FutureCore:
+        """Return the oldest ordinary future, or else the last that goes first; some are queued."""
         head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
-        return head._queued_at
+        return head
 
     def snapshot(self, now: float) -> Snapshot | None:
         """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
@@ -2197,7 +2197,7 @@ class Pool:
             now = monotonic()
             waiting = self._waiting()
             if waiting > 0:
-                oldest = now - self._oldest()
+                oldest = now - self._oldest()._queued_at
             for worker in self.workers:
                 if worker.current is not None:
                     running += 1
@@ -2239,15 +2239,25 @@ class Pool:
 
     @cython.locals(worker=Worker, current=FutureCore)
     def in_hand(self) -> list[tuple[threading.Thread, float, Any, LaneCore | None, bool]]:
-        """Return (thread, seconds, what is called, lane, whether it waits for this pool) of every running task."""
+        """Return (thread, since when, what is called, lane, whether it waits for this pool) of every running task."""
         listed = []
         with self.mutex:
-            now = monotonic()
             for worker in self.workers:
                 current = worker.current
                 if current is not None:
-                    listed.append((worker.thread, now - worker.since, current._fn, current._lane, worker.waits > 0))
+                    listed.append((worker.thread, worker.since, current._fn, current._lane, worker.waits > 0))
         return listed
+
+    @cython.locals(head=FutureCore)
+    def longest_waiting(self) -> tuple[float, Any, int] | None:
+        """Return (since when, what is to be called, how many wait) of the oldest task in the queue, or None."""
+        trash: list[FutureCore] = []
+        with self.mutex:
+            self._trim(trash)
+            if not self.queue:
+                return None
+            head = self._oldest()
+            return head._queued_at, head._fn, self._waiting()
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""

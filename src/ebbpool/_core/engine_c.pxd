@@ -242,7 +242,7 @@ cdef class Pool:
     cdef _admit(self, LaneCore lane)
     cdef _withdraw(self, FutureCore future)
     @cython.locals(head=FutureCore)
-    cdef double _oldest(self) except? -2
+    cdef FutureCore _oldest(self)
     cdef _replace_queue(self, object queue)
     cdef _refusal(self)
     cdef _arrange(self)

@@ -21,6 +21,7 @@ from ebbpool._pool.census import Census
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, running
 from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 from ebbpool._pool.timers import Timers
@@ -83,6 +84,7 @@ class Crew:
         finalizer: Callable[[], object] | None,
         daemon: bool,
         stack_size: int | None,
+        warn_after: float | None,
     ) -> None:
         self.name = ""
         self.prefix = prefix or f"ebbpool-{next(_numbers)}"
@@ -103,6 +105,7 @@ class Crew:
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
         self.decisions = Decisions()
+        self._slow_tasks = None if warn_after is None else SlowTasks(timekeeper, warn_after)
         self._previous: _Reading | None = None
         self._ended = -inf
         census.prepare()
@@ -145,6 +148,8 @@ class Crew:
             self.pool.enlist(worker)
             self.threads.add(thread)
             stack_size.start(thread, self.stack_size)
+            if self._slow_tasks is not None:
+                self._slow_tasks.begin(self)
         except BaseException as error:
             # A signal may interrupt the start after the thread has begun. Only one `pop` gets the worker: if the new
             # thread's does, the thread works; if this one does, the thread ends at once.
@@ -257,6 +262,8 @@ class Crew:
             # waits for that too.
             self._ending.append(threading.current_thread())
             if self.pool.headcount == 0:
+                if self._slow_tasks is not None:
+                    self._slow_tasks.end()
                 timekeeper.consider()
 
     def _serve(self, worker: Worker) -> None:
@@ -388,6 +395,8 @@ class Crew:
         self._previous = None
         self._ended = -inf
         self._census = Census()
+        if self._slow_tasks is not None:
+            self._slow_tasks.renew()
         self.pool.renew(error)
         self.timers.renew(error)
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Container
 from contextvars import Context
 from dataclasses import dataclass
+from time import monotonic
 from types import CodeType
 from typing import Any
 
@@ -48,13 +49,14 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
     tasks = pool.in_hand()
     frames = sys._current_frames() if stacks or any(called_name(fn) is None for _, _, fn, _, _ in tasks) else {}
     found = []
-    for thread, seconds, fn, lane, blocked in tasks:
+    now = monotonic()
+    for thread, since, fn, lane, blocked in tasks:
         stack = above(frames.get(thread.ident or 0), below)
         name = called_name(fn) or (stack[0].name if stack else UNNAMED)
         text = "".join(traceback.format_list(stack)) if stacks else None
         native_id = getattr(thread, "native_id", None)
         lane_name = None if lane is None else lane.name
-        found.append(RunningTask(name, lane_name, thread.name, native_id, seconds, blocked, text))
+        found.append(RunningTask(name, lane_name, thread.name, native_id, max(0.0, now - since), blocked, text))
     return sorted(found, key=lambda task: -task.seconds)
 
 

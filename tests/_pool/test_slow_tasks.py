@@ -1,0 +1,161 @@
+"""Warnings about tasks that run, or wait, for longer than they should."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from math import inf
+from typing import Any
+
+import pytest
+from support.common import LONG, TIMEOUT, Gate, eventually, needs_fork, run_script, wait_for_idle
+from support.manual_time import ManualTimekeeper
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool.slow_tasks import SlowTasks
+from ebbpool._pool.timekeeper import timekeeper
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def hang(gate: Gate) -> None:
+    gate()
+
+
+def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    with AdaptiveExecutor(thread_name_prefix="web", warn_after=0.01) as pool, Gate() as gate:
+        lane = pool.lane("reports", limit=1)
+        pool.submit(hang, gate)
+        lane.submit(hang, gate)
+        gate.await_begun(2)
+        eventually(lambda: len(warnings(caplog)) == 2)
+        eventually(lambda: min(task.seconds for task in pool.running()) > 0.1)
+        assert len(warnings(caplog)) == 2
+        for text in warnings(caplog):
+            first, *stack = text.splitlines()
+            assert first.startswith(f"{__name__}.hang of pool 'web'") and " has run for 0." in first
+            assert any("in hang" in line for line in stack)
+        assert [", lane 'reports'," in text for text in warnings(caplog)].count(True) == 1
+
+
+def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG, warn_after=0.01) as pool:
+        for count in range(1, 4):
+            with Gate() as gate:
+                gate.hold(pool)
+                eventually(lambda: len(warnings(caplog)) == count)  # noqa: B023  (used at once)
+                gate.open()
+            wait_for_idle(pool)
+
+
+def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
+        gate.hold(pool)
+        waiting = [pool.submit(abs, -1) for _ in range(3)]
+        eventually(lambda: len(warnings(caplog)) == 2)
+        text = next(text for text in warnings(caplog) if "wait in" in text)
+        assert text.startswith("3 tasks wait in pool 'narrow', the oldest, abs, for 0.")
+        assert text.endswith("; the pool stayed at 1: 3 waiting, max_workers reached")
+        eventually(lambda: pool.stats().oldest_wait > 0.1)
+        assert len(warnings(caplog)) == 2
+        gate.open()
+        assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
+
+
+def test_a_pool_without_a_limit_warns_of_nothing_and_sets_no_alarm() -> None:
+    with AdaptiveExecutor(keep_alive=LONG) as pool:
+        pool.submit(int).result(TIMEOUT)
+        assert pool._crew._slow_tasks is None
+
+
+class Crewlike:
+    """A crew of so many threads, without a task."""
+
+    def __init__(self, headcount: int) -> None:
+        self.headcount = headcount
+        self.pool: Any = self
+        self.name = "crewlike"
+        self.decisions: Any = None
+
+    def in_hand(self) -> list[Any]:
+        return []
+
+    def longest_waiting(self) -> None:
+        return None
+
+    def running(self, stacks: bool) -> list[Any]:
+        return []
+
+
+def test_the_alarm_lasts_as_long_as_there_are_threads() -> None:
+    keeper, crew = ManualTimekeeper(), Crewlike(1)
+    slow = SlowTasks(keeper, 10.0)
+    slow.begin(crew)
+    slow.begin(crew)
+    assert keeper.entries() == 1
+    assert 9.0 < keeper.advance(11.0) <= 10.0
+    crew.headcount = 0
+    slow.end()
+    assert keeper.settle() == inf
+    crew.headcount = 1
+    slow.begin(crew)
+    crew.headcount = 0
+    # The last thread goes between the alarm and its renewal.
+    assert keeper.advance(11.0) == inf
+    slow.begin(crew)
+    reference = weakref.ref(crew)
+    del crew
+    gc.collect()
+    assert reference() is None
+    assert keeper.advance(11.0) == inf
+
+
+def test_no_alarm_keeps_the_timekeeper_once_the_pool_is_shut_down() -> None:
+    pool = AdaptiveExecutor(warn_after=LONG)
+    pool.submit(int).result(TIMEOUT)
+    pool.shutdown()
+    eventually(lambda: timekeeper._thread is None)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (-1, ValueError, "warn_after must be at least 0 seconds, not -1"),
+        (0, ValueError, "warn_after must be greater than 0 seconds, not 0"),
+        (inf, ValueError, "warn_after must be a finite number of seconds, not inf"),
+        ("1", TypeError, "warn_after must be a number of seconds, not '1'"),
+        (True, TypeError, "warn_after must be a number of seconds, not True"),
+    ],
+)
+def test_bad_limits(value: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        AdaptiveExecutor(warn_after=value)
+
+
+@needs_fork
+def test_a_forked_child_warns_of_its_own_tasks() -> None:
+    done = run_script(
+        """
+        import logging, os, sys, threading
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        from ebbpool import AdaptiveExecutor
+        pool = AdaptiveExecutor(warn_after=0.05)
+        pool.submit(int).result(10)
+        child = os.fork()
+        if child == 0:
+            told = threading.Event()
+            class Handler(logging.Handler):
+                def emit(self, record):
+                    told.set()
+            logging.getLogger("concurrent.futures").addHandler(Handler())
+            future = pool.submit(told.wait, 10)
+            os._exit(0 if future.result(20) else 1)
+        _, status = os.waitpid(child, 0)
+        pool.shutdown()
+        assert os.waitstatus_to_exitcode(status) == 0
+        """
+    )
+    assert done.returncode == 0, done.stderr
