@@ -87,7 +87,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
     "_cli": {OLDEST, NEWEST},
     "_prefork": {OLDEST, NEWEST},
-    "_anyio": {*ENDS, PLAIN},
+    "_anyio": {OLDEST, PLAIN, FREE},
     "_fastthreadpool": EACH_KIND,
     "_http": EACH_KIND,
     "_servers": EACH_KIND,

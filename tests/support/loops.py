@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -63,6 +64,8 @@ def why_lacking(kind: str) -> str:
             importlib.import_module("uvloop")
         except ImportError as error:
             return f"uvloop cannot be imported here: {error}"
+    if kind == "debug" and sys.implementation.name != "cpython":
+        return "asyncio's debug mode is the same everywhere, and tested on CPython"
     if kind == "eager" and not hasattr(asyncio, "eager_task_factory"):
         return "this Python has no eager tasks"
     return ""
