@@ -47,6 +47,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "propagate_context": False,
         "daemon": False,
         "thread_stack_size": None,
+        "warn_after": None,
     }
 
 

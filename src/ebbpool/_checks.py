@@ -123,6 +123,17 @@ def above_zero(name: str, value: Any) -> float:
     return number
 
 
+def text_file(name: str, value: Any) -> Any:
+    """Return `value` if it can be written to.
+
+    Raises:
+        TypeError: It has no `write`.
+    """
+    if not callable(getattr(value, "write", None)):
+        raise TypeError(f"{name} must be an open text file or None, not {value!r}")
+    return value
+
+
 def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
     """Return `value` if it is among the allowed ones.
 

@@ -1,0 +1,104 @@
+"""What all pools of the process do, as text: for a person who looks at a process that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+from ebbpool._checks import text_file, whole
+from ebbpool._interpreter import daemon_threads
+from ebbpool._pool import lifecycle
+
+
+def dump(file: TextIO | None = None) -> None:
+    """Write the figures of all open pools and lanes, what runs in them, and the stack of each task.
+
+    Args:
+        file: An open text file; None for `sys.stderr`.
+
+    Raises:
+        TypeError: `file` has no `write`.
+        OSError: It cannot be written to.
+    """
+    text = "\n".join(_lines()) + "\n"
+    out: TextIO = text_file("file", sys.stderr if file is None else file)
+    out.write(text)
+    out.flush()
+
+
+def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
+    """Have `dump(file)` called, in a thread of its own, when the process gets a signal.
+
+    Only the main thread may call this. A Python handler that the signal had before is called as well.
+    `signal.signal(signum, signal.SIG_DFL)` ends it. Like any handler of Python's it needs the main thread, which runs
+    it when it next runs Python code: if that thread is stuck in C code, `faulthandler.register` still answers.
+
+    Args:
+        signum: The signal, such as `signal.SIGUSR1`.
+        file: An open text file; None for `sys.stderr`.
+
+    Raises:
+        TypeError: `signum` is no integer, or `file` has no `write`.
+        ValueError: `signum` is no signal that can be handled, or this is not the main thread.
+    """
+    if file is not None:
+        text_file("file", file)
+    whole("signum", signum, 1)
+    try:
+        before = signal.getsignal(signum)
+        if isinstance(before, _Answer):
+            before = before.before
+        signal.signal(signum, _Answer(before if callable(before) else None, file))
+    except OSError:
+        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from None
+    except ValueError as error:
+        if threading.current_thread() is not threading.main_thread():
+            raise
+        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from error
+
+
+class _Answer:
+    """A signal handler.
+
+    Attributes:
+        before: The handler that the signal had before.
+    """
+
+    def __init__(self, before: Callable[..., Any] | None, file: TextIO | None) -> None:
+        self.before = before
+        self._file = file
+
+    def __call__(self, signum: int, frame: Any) -> None:
+        # Not here: the signal may have interrupted the pool's code, or a write to the same file.
+        threading.Thread(target=dump, args=(self._file,), name="ebbpool-dump", daemon=daemon_threads()).start()
+        if self.before is not None:
+            self.before(signum, frame)
+
+
+def _lines() -> Iterator[str]:
+    crews = [crew for crew in lifecycle.live() if not crew.pool.closed]
+    yield f"ebbpool: {len(crews)} open pool{'' if len(crews) == 1 else 's'} in process {os.getpid()}"
+    for crew in crews:
+        executor: Any = crew.owner()
+        if executor is None:
+            yield f"pool {crew.name!r}: its executor has been collected"
+            continue
+        stats = executor.stats()
+        yield (
+            f"pool {stats.name!r}: {stats.workers} of at most {stats.max_workers} threads ({stats.idle} idle, "
+            f"{stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
+            + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
+            + (f"; {stats.last_decision}" if stats.last_decision else "")
+        )
+        for lane in executor.lanes():
+            share = lane.stats()
+            yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
+        for task in executor.running(stacks=True):
+            lane_name = f", lane {task.lane!r}" if task.lane is not None else ""
+            state = ", waits for its own pool" if task.blocked else ""
+            yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
+            yield from (f"  {line}" for line in (task.stack or "").splitlines())

@@ -1,0 +1,125 @@
+"""The text that tells what all pools do."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import Background, Gate, eventually, run_script
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._pool.dump import dump, dump_on_signal
+
+has_usr1 = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the platform has no such signal")
+
+
+def hang(gate: Gate) -> None:
+    gate()
+
+
+def test_it_tells_of_pools_lanes_and_tasks() -> None:
+    out = io.StringIO()
+    with AdaptiveExecutor(2, thread_name_prefix="web") as pool, Gate() as gate:
+        lane = pool.lane("reports", limit=1)
+        for _ in range(2):
+            lane.submit(hang, gate)
+        pool.submit(hang, gate)
+        gate.await_begun(2)
+        inner = pool.submit(int)
+        dump(out)
+        text = out.getvalue()
+        gate.open()
+        inner.result()
+    assert (
+        "pool 'web': 2 of at most 2 threads (0 idle, 2 running, 0 of these blocked), 1 waiting, the oldest for" in text
+    )
+    assert "  lane 'reports': 1 of at most 1 running, 1 waiting\n" in text
+    assert text.count(f"{__name__}.hang") == 2 and text.count(f"{__name__}.hang, lane 'reports', running for") == 1
+    assert text.count("in hang\n") == 2
+
+
+def test_it_goes_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    dump()
+    assert capsys.readouterr().err.startswith("ebbpool: ")
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """A handler of the signal; what it was told."""
+    told: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda signum, frame: told.append(signum))
+    yield told
+    signal.signal(signal.SIGUSR1, before)
+
+
+@has_usr1
+def test_a_signal_asks_for_it_and_the_handler_before_is_called_too(handled: list[int]) -> None:
+    out = io.StringIO()
+    dump_on_signal(signal.SIGUSR1, out)
+    signal.raise_signal(signal.SIGUSR1)
+    eventually(lambda: out.getvalue().startswith("ebbpool: "))
+    assert handled == [signal.SIGUSR1]
+    dump_on_signal(signal.SIGUSR1, out)
+    signal.raise_signal(signal.SIGUSR1)
+    eventually(lambda: out.getvalue().count("ebbpool: ") == 2)
+    assert len(handled) == 2
+
+
+@has_usr1
+def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
+    done = run_script(
+        """
+        import os, signal, sys, threading
+        from ebbpool import AdaptiveExecutor
+        from ebbpool._pool.dump import dump_on_signal
+        dump_on_signal(signal.SIGUSR1, sys.stdout)
+        told = threading.Event()
+        class Out:
+            def write(self, text):
+                sys.stdout.write(text)
+                told.set()
+            def flush(self):
+                sys.stdout.flush()
+        dump_on_signal(signal.SIGUSR1, Out())
+        def hang():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return told.wait(20)
+        with AdaptiveExecutor(thread_name_prefix="web") as pool:
+            assert pool.submit(hang).result(30)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "web_0: __main__.hang, running for" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("signum", "file", "error", "text"),
+    [
+        ("USR1", None, TypeError, "signum must be an integer, not 'USR1'"),
+        (True, None, TypeError, "signum must be an integer, not True"),
+        (9999, None, ValueError, "signum must be a signal that can be handled, not 9999"),
+        (9, None, ValueError, "signum must be a signal that can be handled, not 9"),
+        (2, "path", TypeError, "file must be an open text file or None, not 'path'"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are other signals")
+def test_bad_arguments(signum: Any, file: Any, error: type[Exception], text: str) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(error, match=text):
+        dump_on_signal(signum, file)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@has_usr1
+def test_only_the_main_thread_may_ask_for_it() -> None:
+    def elsewhere() -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        with pytest.raises(ValueError, match="main thread"):
+            dump_on_signal(signal.SIGUSR1)
+
+    Background(elsewhere).join()
