@@ -118,13 +118,12 @@ def group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PYPROJECT, name)
 
 
-NO_COMPILER = {"PIP_PREFER_BINARY": "1", "UV_NO_BUILD": "1"}
-"""How pip and uv are told to rather install what needs no compiler. They share no option for it."""
-
-
 def install(session: nox.Session, *requirements: str) -> None:
-    """Install requirements, the newest that need no compiler where there are such."""
-    session.install(*requirements, env=NO_COMPILER)
+    """Install requirements, the newest that need no compiler where there are such; pip and uv share these options."""
+    try:
+        session.install("--only-binary", ":all:", *requirements, silent=True)
+    except nox.command.CommandFailed:
+        session.install(*requirements, silent=True)
 
 
 def install_what_can_be(session: nox.Session, *requirements: str) -> None:
@@ -132,7 +131,7 @@ def install_what_can_be(session: nox.Session, *requirements: str) -> None:
     missing = []
     for requirement in requirements:
         try:
-            session.install(requirement, silent=True, env=NO_COMPILER)
+            install(session, requirement)
         except nox.command.CommandFailed:
             missing.append(requirement)
     if missing:
