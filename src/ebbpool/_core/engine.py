@@ -24,6 +24,7 @@ from concurrent.futures import CancelledError, InvalidStateError, thread
 from concurrent.futures._base import LOGGER
 from contextvars import Context, copy_context
 from functools import partial
+from itertools import islice
 from time import sleep
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,6 +70,8 @@ WATCH = "watch"
 
 COMPACT = 64
 """A queue with at least so many dead futures is looked through for them."""
+SEARCHED = 10_000
+"""In how many tasks at the head of the queue the oldest of a lane is looked for, with all others held up meanwhile."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
@@ -1173,14 +1176,20 @@ class LaneCore:
             for worker in self.pool.workers:
                 if worker.current is not None and worker.current._lane is self:
                     running += 1
-            for future in self.backlog:
-                if future._code == PENDING:
-                    oldest = now - future._queued_at
-                    break
+            # Those in the queue are older than those in the backlog, and both keep their order.
             if self.admitted > running:
-                for future in self.pool.queue:
+                for future in islice(self.pool.queue, SEARCHED):
+                    oldest = now - future._queued_at
                     if future._lane is self and future._code == PENDING:
-                        oldest = max(oldest, now - future._queued_at)
+                        break
+                else:
+                    if len(self.pool.queue) <= SEARCHED:
+                        oldest = 0.0
+            else:
+                for future in self.backlog:
+                    if future._code == PENDING:
+                        oldest = now - future._queued_at
+                        break
             queued = self.admitted - running + len(self.backlog) - self.dead
             taken = self.taken
             failed = self.failed

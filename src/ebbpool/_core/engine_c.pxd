@@ -98,7 +98,7 @@ cdef bint GIL
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
-cdef Py_ssize_t COMPACT, DELIVERED_AT_ONCE, TURNS, ROOM
+cdef Py_ssize_t COMPACT, SEARCHED, DELIVERED_AT_ONCE, TURNS, ROOM
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture

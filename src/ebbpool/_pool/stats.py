@@ -66,7 +66,8 @@ class LaneStats:
         limit: How many of its tasks may run at once.
         running: Its tasks that run, or whose callbacks do.
         queued: Its tasks that wait, for their turn in the lane or for a worker.
-        oldest_wait: How long the oldest of them has waited.
+        oldest_wait: How long the oldest of them has waited, or at most: with 10,000 tasks before it in the pool's
+            queue, how long the last of these has.
         submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
         completed: Tasks that returned.
         failed: Tasks that raised, or that a broken initializer kept from running.
