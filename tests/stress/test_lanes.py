@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from stress_harness import (
     bring,
     check_closed,
     close,
+    figures,
     rounds,
     storms,
     stuck,
@@ -95,7 +95,7 @@ class Share(Ledger):
         if not isinstance(self.target, Lane):
             return
         stats = self.target.stats()
-        told = asdict(stats)
+        told = figures(stats)
         before, self.last = self.last or told, told
         assert 0 <= stats.running <= stats.limit, stats
         assert min(told.values()) >= 0, stats

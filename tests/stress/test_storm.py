@@ -6,7 +6,6 @@ import concurrent.futures
 import itertools
 import random
 import time
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from stress_harness import (
     bring,
     check_closed,
     close,
+    figures,
     rounds,
     storms,
     stuck,
@@ -114,7 +114,7 @@ class Storm:
         threads = len(self.pool._threads)
         most = self.highest_ceiling + self.ledger.blocked.peak
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
-        told = asdict(stats)
+        told = figures(stats)
         assert all(value >= 0 for value in told.values()), stats
         assert stats.workers == stats.idle + stats.running, stats
         fates = stats.completed + stats.failed + stats.cancelled
