@@ -73,6 +73,20 @@ def test_a_task_of_a_lane_names_it() -> None:
         assert [task.lane for task in pool.running()] == ["reports"]
 
 
+def test_a_task_that_waited_in_its_lane_has_run_since_it_was_taken() -> None:
+    with AdaptiveExecutor(keep_alive=LONG) as pool, Gate() as first, Gate() as second:
+        lane = pool.lane("narrow", limit=1)
+        lane.submit(first)
+        lane.submit(second)
+        first.await_begun()
+        assert second.nobody_begins()
+        opened = time.monotonic()
+        first.open()
+        second.await_begun()
+        (task,) = pool.running()
+        assert task.seconds <= time.monotonic() - opened
+
+
 def test_a_task_that_waits_for_its_own_pool_is_blocked() -> None:
     with AdaptiveExecutor() as pool, Gate() as gate:
         inner = gate.hold(pool)

@@ -1539,6 +1539,9 @@ class Pool:
         self._admit(lane)
 
     def _admit(self, lane: LaneCore) -> None:
+        if lane.backlog and lane.admitted < lane.limit:
+            # With an empty queue nobody has set it since the lane's last task was taken.
+            self.clock = monotonic()
         while lane.admitted < lane.limit and lane.backlog:
             future = lane.backlog.popleft()
             if future._code == PENDING:
