@@ -18,57 +18,61 @@ Bind: TypeAlias = tuple[str, int] | str | socket.socket
 UNIX: Final = "unix:"
 
 
-def address_of(bind: Any) -> str | tuple[str, int] | socket.socket:
+def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.socket:
     """Return `bind` as the path of a Unix socket, as a host and a port, or as the socket that it is.
+
+    Args:
+        bind: What names the address, or is a socket.
+        name: What errors call it.
 
     Raises:
         TypeError: `bind` is of the wrong type.
         ValueError: `bind` names no address, or is a socket to which no client can connect.
     """
     if isinstance(bind, socket.socket):
-        return _bound(bind)
+        return _bound(bind, name)
     if isinstance(bind, str):
         if bind.startswith(UNIX):
-            return _path(bind)
+            return _path(bind, name)
         host, colon, port = bind.rpartition(":")
         if not colon or not (port.isascii() and port.isdigit()) or (":" in host and not host.startswith("[")):
-            raise ValueError(f'bind must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
+            raise ValueError(f'{name} must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
         if host.startswith("[") != host.endswith("]"):
-            raise ValueError(f"bind has a bracket without its partner: {bind!r}")
-        return host.strip("[]"), _port(int(port))
+            raise ValueError(f"{name} has a bracket without its partner: {bind!r}")
+        return host.strip("[]"), _port(int(port), name)
     if isinstance(bind, tuple) and len(bind) == 2:
         host, number = bind
         if not isinstance(host, str):
-            raise TypeError(f"bind must have a string for its host, not {host!r}")
+            raise TypeError(f"{name} must have a string for its host, not {host!r}")
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"bind must have an integer for its port, not {number!r}")
-        return host, _port(number)
-    raise TypeError(f"bind must be (host, port), a string or a socket, not {bind!r}")
+            raise TypeError(f"{name} must have an integer for its port, not {number!r}")
+        return host, _port(number, name)
+    raise TypeError(f"{name} must be (host, port), a string or a socket, not {bind!r}")
 
 
-def _port(number: int) -> int:
+def _port(number: int, name: str) -> int:
     if not 0 <= number <= 65535:
-        raise ValueError(f"bind must have a port of 0 to 65535, not {number}")
+        raise ValueError(f"{name} must have a port of 0 to 65535, not {number}")
     return number
 
 
-def _path(bind: str) -> str:
+def _path(bind: str, name: str) -> str:
     path = bind[len(UNIX) :]
     if not hasattr(socket, "AF_UNIX"):
-        raise ValueError(f"bind must be an internet address on this system, which has no Unix sockets, not {bind!r}")
+        raise ValueError(f"{name} must be an internet address on this system, which has no Unix sockets, not {bind!r}")
     if not path or "\0" in path:
-        raise ValueError(f"bind must name a path after {UNIX!r}, not {bind!r}")
+        raise ValueError(f"{name} must name a path after {UNIX!r}, not {bind!r}")
     return path
 
 
-def _bound(listener: socket.socket) -> socket.socket:
+def _bound(listener: socket.socket, name: str) -> socket.socket:
     if listener.fileno() < 0:
-        raise ValueError(f"bind must be an open socket, not {listener!r}")
+        raise ValueError(f"{name} must be an open socket, not {listener!r}")
     if listener.type != socket.SOCK_STREAM:
-        raise ValueError(f"bind must be a stream socket, not {listener!r}")
-    name = listener.getsockname()
-    if not (name[1] if isinstance(name, tuple) else name):
-        raise ValueError(f"bind must be a socket that is bound, not {listener!r}")
+        raise ValueError(f"{name} must be a stream socket, not {listener!r}")
+    bound = listener.getsockname()
+    if not (bound[1] if isinstance(bound, tuple) else bound):
+        raise ValueError(f"{name} must be a socket that is bound, not {listener!r}")
     return listener
 
 
@@ -118,6 +122,7 @@ class Listeners:
         bind: Where to listen.
         backlog: How many connections may wait in each socket to be accepted.
         reuse_port: Whether each number gets a socket of its own (``SO_REUSEPORT``), and not all the same one.
+        name: What errors call `bind`.
 
     Raises:
         TypeError: `bind` is of the wrong type.
@@ -125,8 +130,8 @@ class Listeners:
         OSError: The address is taken, or cannot be bound.
     """
 
-    def __init__(self, bind: Bind, backlog: int, reuse_port: bool) -> None:
-        address = address_of(bind)
+    def __init__(self, bind: Bind, backlog: int, reuse_port: bool, name: str = "bind") -> None:
+        address = address_of(bind, name)
         self._backlog = backlog
         self._own: dict[int, socket.socket] = {}
         self._file: tuple[str, int, int] | None = None
@@ -135,7 +140,7 @@ class Listeners:
             raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
         if reuse_port and not isinstance(address, tuple):
             raise ValueError(f"reuse_port needs an internet address to bind, not {bind!r}")
-        with _explained(bind):
+        with _explained(bind, name):
             if isinstance(address, socket.socket):
                 self._first = address
                 address.listen(backlog)
@@ -260,7 +265,7 @@ def _remove_stale(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(bind: Bind) -> Iterator[None]:
+def _explained(bind: Bind, name: str) -> Iterator[None]:
     """Make errors name the address that could not be bound, or that cannot be one."""
     try:
         yield
@@ -271,4 +276,4 @@ def _explained(bind: Bind) -> Iterator[None]:
         number = error.errno or errno.ENAMETOOLONG
         raise OSError(number, f"cannot listen on {bind!r}: {error.strerror or error}") from None
     except UnicodeError as error:
-        raise ValueError(f"bind must have a name that can be encoded, not {bind!r}: {error}") from None
+        raise ValueError(f"{name} must have a name that can be encoded, not {bind!r}: {error}") from None
