@@ -1021,9 +1021,9 @@ class Probe:
 def _gap(every: int) -> int:
     """Return how many tasks to pass over, so that one in `every` is measured, whatever pattern they follow."""
     # Imported here, so that only those pay for it who measure.
-    from random import randrange
+    from random import random
 
-    return randrange(2 * every - 1) if every > 0 else 0
+    return int(random() * (2 * every - 1)) if every > 0 else 0
 
 
 def _nobody() -> None:
@@ -2391,7 +2391,11 @@ class ExecutorCore:
         future = FutureCore.__new__(Future)
         future._pool = pool
         if pool.wrapping:
-            fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
+            if pool.skip > 0 and not pool.contextual:
+                # What `wrap` would do, without the cost of a call for each task.
+                pool.skip -= 1
+            else:
+                fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
         future._fn = fn
         future._args = args
         if not cython.compiled:
