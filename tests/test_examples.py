@@ -32,7 +32,7 @@ BLOCKS = [
 SERVERS = [block for block in BLOCKS if "prefork.run(" in str(block.values[0])]
 """Programs that serve port 8000 until they are told to stop, and that other processes import."""
 EXAMPLES = [block for block in BLOCKS if block not in SERVERS]
-PACKAGES = ("a2wsgi", "anyio", "fastapi", "flask", "uvicorn", "uvloop")
+PACKAGES = ("a2wsgi", "anyio", "fastapi", "flask", "opentelemetry.sdk", "prometheus_client", "uvicorn", "uvloop")
 
 ASK = """
 import asyncio
@@ -59,7 +59,14 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 def needs(code: str) -> list[str]:
     """Return the packages that an example imports and that are not installed here."""
     wanted = [name for name in PACKAGES if re.search(rf"^(from|import) .*\b{name}\b", code, re.M)]
-    return [name for name in wanted if importlib.util.find_spec(name) is None]
+    return [name for name in wanted if not is_here(name)]
+
+
+def is_here(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
@@ -96,11 +103,12 @@ def running(program: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
 @pytest.mark.parametrize("code", SERVERS)
 def test_an_example_serves_until_it_is_told_to_stop(code: str, tmp_path: Path) -> None:
-    with socket.socket() as probe:
+    with socket.socket() as probe, socket.socket() as other:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        other.bind(("127.0.0.1", 0))
+        port, metrics = probe.getsockname()[1], other.getsockname()[1]
     program = tmp_path / "program.py"
-    program.write_text(code.replace("8000", str(port)), encoding="utf-8")
+    program.write_text(code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
 
     def answers() -> bool:
         assert process.poll() is None

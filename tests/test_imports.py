@@ -39,7 +39,6 @@ IMPORTS: dict[str, set[str]] = {
     "sync": {"_core", "_interpreter"},
     "_loops": {"_checks", "_core"},
     "_pool": {"_checks", "_core", "_interpreter"},
-    "prefork": {"_checks", "_interpreter", "_output", "_prefork"},
     "_work": {"_checks", "_core", "_interpreter", "_pool"},
     "lane": {"_checks", "_core", "_pool", "_work"},
     "executor": {"_checks", "_core", "_interpreter", "_loops", "_pool", "_work", "lane"},
@@ -53,10 +52,17 @@ IMPORTS: dict[str, set[str]] = {
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
+    "_figures": {"__init__", "_pool", "executor"},
+    "opentelemetry": {"__init__", "_figures", "executor"},
+    "prometheus": {"_figures", "executor"},
+    "prefork": {"_checks", "_interpreter", "_output", "_prefork"},
     "_cli": {"__init__", "_http", "_interpreter", "_output", "_pool", "prefork"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
+
+BRIDGES = {"opentelemetry": {"opentelemetry"}, "prometheus": {"prometheus_client"}}
+"""Modules that are for a library, and need it."""
 
 
 def imports_of(tree: ast.AST, all_of_them: bool) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -151,6 +157,7 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
         roots -= {"cython"}
     if "anyio" in module:
         roots -= {"anyio", "outcome", "sniffio", "trio"}
+    roots -= BRIDGES.get(module, set())
     assert roots <= sys.stdlib_module_names
 
 
@@ -161,11 +168,13 @@ def test_sizing_has_no_threads_and_no_clock() -> None:
 def test_import_brings_in_no_bridge_and_no_third_party() -> None:
     script = (
         "import sys; before = set(sys.modules); import ebbpool; "
+        "assert not [name for name in sys.modules if name.startswith('ebbpool._figures')]; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
     loaded = set(result.stdout.split())
     assert "ebbpool" in loaded
     assert not loaded & {"anyio", "asyncio", "http", "multiprocessing", "socketserver", "trio", "uvloop"}
+    assert not loaded & {"opentelemetry", "prometheus_client"}
     cython = {name for name in loaded if name.lstrip("_").lower().startswith("cython")}
     assert loaded - cython - sys.stdlib_module_names - UNNAMED - {"ebbpool"} == set()

@@ -1,0 +1,1 @@
+"""The figures of pools, as monitoring systems want them: one table, and what reads it."""

@@ -1,0 +1,250 @@
+"""`ebbpool.opentelemetry`, read by the SDK's in-memory reader."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk.metrics")
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
+from support.common import LONG, TIMEOUT, Gate, output_of, run_script
+from support.figures import TIMES, busy_pool, expected, sampled
+
+import ebbpool.opentelemetry
+from ebbpool import AdaptiveExecutor
+from ebbpool._figures.durations import MOST
+
+Figures = dict[tuple[str, str, str], float]
+
+
+class Meters:
+    """A provider of the SDK with two readers, and what the first one finds."""
+
+    def __init__(self) -> None:
+        self.reader, self.other = InMemoryMetricReader(), InMemoryMetricReader()
+        self.provider = MeterProvider([self.reader, self.other])
+
+    def metrics(self) -> dict[str, Any]:
+        data = self.reader.get_metrics_data()
+        if data is None:
+            return {}
+        (resource,) = data.resource_metrics
+        (scope,) = resource.scope_metrics
+        assert (scope.scope.name, scope.scope.version) == ("ebbpool", ebbpool.__version__)
+        return {metric.name: metric for metric in scope.metrics}
+
+    def figures(self) -> dict[str, Figures]:
+        """The figures of each pool, as `expected` writes them."""
+        found: dict[str, Figures] = {}
+        for name, metric in self.metrics().items():
+            for point in metric.data.data_points:
+                labels = dict(point.attributes)
+                pool = found.setdefault(labels.pop("ebbpool.pool.name"), {})
+                lane = labels.pop("ebbpool.lane.name", "")
+                pool[name, lane, labels.popitem()[1] if labels else ""] = point.value
+                assert not labels
+        return found
+
+
+@pytest.fixture
+def meters() -> Iterator[Meters]:
+    meters = Meters()
+    yield meters
+    meters.provider.shutdown()
+
+
+def test_a_collection_shows_what_stats_shows(meters: Meters) -> None:
+    with busy_pool() as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
+        found = meters.figures()["web"]
+        assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
+        assert found == expected(pool)
+
+
+def test_names_units_and_kinds(meters: Meters) -> None:
+    with AdaptiveExecutor(max_queue=1) as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
+        lane = pool.lane("slow", limit=1)
+        found = meters.metrics()
+        level = (Sum, False)
+        counter = (Sum, True)
+        assert {
+            name: (metric.unit, type(metric.data), getattr(metric.data, "is_monotonic", None))
+            for name, metric in found.items()
+        } == {
+            "ebbpool.thread.count": ("{thread}", *level),
+            "ebbpool.thread.limit": ("{thread}", *level),
+            "ebbpool.thread.starts": ("{thread}", *counter),
+            "ebbpool.thread.exits": ("{thread}", *counter),
+            "ebbpool.queue.length": ("{task}", *level),
+            "ebbpool.queue.limit": ("{task}", *level),
+            "ebbpool.queue.oldest_wait": ("s", Gauge, None),
+            "ebbpool.task.submissions": ("{task}", *counter),
+            "ebbpool.task.completions": ("{task}", *counter),
+            "ebbpool.task.rejections": ("{task}", *counter),
+            "ebbpool.task.delayed": ("{task}", *level),
+            "ebbpool.task.longest_running": ("s", Gauge, None),
+            "ebbpool.lane.running": ("{task}", *level),
+            "ebbpool.lane.limit": ("{task}", *level),
+            "ebbpool.lane.queue.length": ("{task}", *level),
+            "ebbpool.lane.queue.oldest_wait": ("s", Gauge, None),
+        }
+        assert all(metric.description for metric in found.values())
+        keys = {key for metric in found.values() for point in metric.data.data_points for key in point.attributes}
+        assert keys == {"ebbpool.pool.name", "ebbpool.lane.name", "ebbpool.thread.state", "ebbpool.task.outcome"}
+        assert lane.stats().limit == 1
+
+
+def test_one_reading_for_each_collection(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdaptiveExecutor(thread_name_prefix="once") as pool:
+        calls = []
+        stats = AdaptiveExecutor.stats
+
+        def counted(self: AdaptiveExecutor) -> Any:
+            calls.append(self)
+            return stats(self)
+
+        monkeypatch.setattr(AdaptiveExecutor, "stats", counted)
+        with ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
+            for collections in range(1, 4):
+                assert "once" in meters.figures()
+                assert len(calls) == 2 * collections - 1
+                assert meters.other.get_metrics_data() is not None
+                assert len(calls) == 2 * collections
+
+
+def test_pools_come_and_go(meters: Meters) -> None:
+    with ebbpool.opentelemetry.instrument(meters.provider):
+        with AdaptiveExecutor(thread_name_prefix="first"):
+            with AdaptiveExecutor(thread_name_prefix="second"):
+                assert {"first", "second"} <= meters.figures().keys()
+            assert "second" not in meters.figures()
+        pool = AdaptiveExecutor(thread_name_prefix="third")
+        assert "third" in meters.figures()
+        del pool
+        gc.collect()
+        assert "third" not in meters.figures()
+
+
+def test_it_can_be_undone_and_done_again(meters: Meters, caplog: pytest.LogCaptureFixture) -> None:
+    with AdaptiveExecutor(thread_name_prefix="again") as pool:
+        for sample in (None, 1 / 8, 1):
+            instrumentation = ebbpool.opentelemetry.instrument(meters.provider, sample=sample)
+            assert "again" in meters.figures()
+            instrumentation.uninstrument()
+            assert meters.metrics() == {}
+            assert sampled(pool) == []
+            instrumentation.uninstrument()
+    assert not caplog.records
+
+
+def test_instrumented_twice(meters: Meters) -> None:
+    other = Meters()
+    with ebbpool.opentelemetry.instrument(meters.provider):
+        with pytest.raises(RuntimeError, match=r"instrumented already: call uninstrument\(\)"):
+            ebbpool.opentelemetry.instrument(meters.provider)
+        with AdaptiveExecutor(thread_name_prefix="both"), ebbpool.opentelemetry.instrument(other.provider):
+            assert "both" in meters.figures()
+            assert "both" in other.figures()
+    other.provider.shutdown()
+
+
+def test_an_old_uninstrument_leaves_a_new_instrumentation_alone(meters: Meters) -> None:
+    with AdaptiveExecutor(thread_name_prefix="mine"):
+        old = ebbpool.opentelemetry.instrument(meters.provider)
+        old.uninstrument()
+        with ebbpool.opentelemetry.instrument(meters.provider):
+            old.uninstrument()
+            assert "mine" in meters.figures()
+
+
+def test_histograms(meters: Meters) -> None:
+    with (
+        AdaptiveExecutor(1, "timed") as pool,
+        ebbpool.opentelemetry.instrument(meters.provider, pools=[pool], sample=1, buckets=[0.5, LONG]),
+    ):
+        with Gate() as gate:
+            gate.hold(pool)
+            futures = [pool.submit(int) for _ in range(9)]
+        for future in futures:
+            future.result(TIMEOUT)
+        for _ in range(2):
+            found = meters.metrics()
+            for kind in ("wait", "run"):
+                metric = found[f"ebbpool.task.{kind}.duration"]
+                assert (metric.unit, type(metric.data)) == ("s", Histogram)
+                (point,) = metric.data.data_points
+                assert point.attributes == {"ebbpool.pool.name": "timed"}
+                assert point.explicit_bounds == (0.5, LONG)
+                assert point.count == sum(point.bucket_counts[:2]) == 10
+                assert 0 <= point.sum < TIMEOUT
+
+
+def test_a_flood_is_thinned(meters: Meters) -> None:
+    with (
+        AdaptiveExecutor(1, "flood") as pool,
+        ebbpool.opentelemetry.instrument(meters.provider, pools=[pool], sample=1),
+    ):
+        for future in [pool.submit(int) for _ in range(4 * MOST)]:
+            future.result(TIMEOUT)
+        (point,) = meters.metrics()["ebbpool.task.run.duration"].data.data_points
+        assert MOST / 4 < point.count <= MOST
+        for future in [pool.submit(int) for _ in range(10)]:
+            future.result(TIMEOUT)
+        (later,) = meters.metrics()["ebbpool.task.run.duration"].data.data_points
+        assert later.count == point.count + 10, "all of them once the flood is over"
+
+
+def test_bad_arguments(meters: Meters) -> None:
+    refused: Any = ebbpool.opentelemetry.instrument
+    with pytest.raises(TypeError, match=r"^meter_provider must be a MeterProvider of OpenTelemetry, not 5"):
+        refused(5)
+    with pytest.raises(ValueError, match=r"^sample must .*2"):
+        refused(meters.provider, sample=2)
+    with pytest.raises(TypeError, match=r"^buckets must "):
+        refused(meters.provider, sample=1, buckets="x")
+    with pytest.raises(ValueError, match=r"^buckets=\[1\] needs a sample"):
+        refused(meters.provider, buckets=[1])
+    with pytest.raises(TypeError, match=r"^pools must "):
+        refused(meters.provider, pools=[5])
+    refused(meters.provider, sample=1, buckets=[1.0]).uninstrument()
+    with pytest.raises(ValueError, match=r"^buckets of a meter provider cannot be changed"):
+        refused(meters.provider, sample=1, buckets=[2.0])
+    with refused(meters.provider):
+        pass
+
+
+def test_the_global_provider_may_be_set_later() -> None:
+    script = """
+        from opentelemetry import metrics
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        import ebbpool.opentelemetry
+
+        def shown():
+            data = reader.get_metrics_data()
+            return 0 if data is None else len(data.resource_metrics[0].scope_metrics[0].metrics)
+
+        first = ebbpool.opentelemetry.instrument()
+        reader = InMemoryMetricReader()
+        metrics.set_meter_provider(MeterProvider([reader]))
+        with ebbpool.AdaptiveExecutor() as pool:
+            print(shown())
+            first.uninstrument()
+            print(shown())
+            for provider in (None, metrics.get_meter_provider()):
+                with ebbpool.opentelemetry.instrument(provider):
+                    print(shown())
+        metrics.get_meter_provider().shutdown()
+    """
+    assert output_of(script) == ["11", "0", "11", "11"]
+
+
+def test_without_the_api_the_error_names_the_extra() -> None:
+    done = run_script("import sys; sys.modules['opentelemetry'] = None; import ebbpool.opentelemetry")
+    assert (
+        "ImportError: ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry]" in done.stderr
+    )

@@ -1,0 +1,68 @@
+"""A pool with something in each of its figures, and what these have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._figures import durations
+from support.common import LONG, TIMEOUT, Gate, eventually, fail
+
+
+@contextmanager
+def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
+    """A pool in which all threads run, one waits for another task, and tasks wait, in a lane too."""
+    with AdaptiveExecutor(2, name, max_queue=50, when_full="reject", keep_alive=LONG) as pool, Gate() as gate:
+        pool.submit(int).result(TIMEOUT)
+        assert pool.submit(fail).exception(TIMEOUT) is not None
+        lane = pool.lane("db", limit=1)
+        parent = pool.submit(lambda: pool.submit(gate).result())
+        gate.await_begun()
+        lane.submit(gate)
+        gate.await_begun()
+        lane.submit(gate)
+        for _ in range(3):
+            pool.submit(gate)
+        pool.submit(gate).cancel()
+        pool.submit_later(LONG, gate)
+        eventually(lambda: pool.stats().blocked == 1)
+        yield pool
+        gate.open()
+        parent.result(TIMEOUT)
+
+
+def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
+    """What the figures of a pool and its lanes are, by name, lane and label; those that are times left out."""
+    stats = pool.stats()
+    found = {
+        ("ebbpool.thread.count", "", "idle"): stats.idle,
+        ("ebbpool.thread.count", "", "busy"): stats.running - stats.blocked,
+        ("ebbpool.thread.count", "", "blocked"): stats.blocked,
+        ("ebbpool.thread.limit", "", ""): stats.max_workers,
+        ("ebbpool.thread.starts", "", ""): stats.started,
+        ("ebbpool.thread.exits", "", ""): stats.retired,
+        ("ebbpool.queue.length", "", ""): stats.queued,
+        ("ebbpool.task.submissions", "", ""): stats.submitted,
+        ("ebbpool.task.completions", "", "completed"): stats.completed,
+        ("ebbpool.task.completions", "", "failed"): stats.failed,
+        ("ebbpool.task.completions", "", "cancelled"): stats.cancelled,
+        ("ebbpool.task.rejections", "", ""): stats.rejected,
+        ("ebbpool.task.delayed", "", ""): stats.delayed,
+    }
+    if stats.max_queue is not None:
+        found["ebbpool.queue.limit", "", ""] = stats.max_queue
+    for lane in pool.lanes():
+        found["ebbpool.lane.running", lane.name, ""] = lane.stats().running
+        found["ebbpool.lane.limit", lane.name, ""] = lane.stats().limit
+        found["ebbpool.lane.queue.length", lane.name, ""] = lane.stats().queued
+    return found
+
+
+TIMES = {"ebbpool.queue.oldest_wait", "ebbpool.task.longest_running", "ebbpool.lane.queue.oldest_wait"}
+"""The figures that are times, which differ from one reading to the next."""
+
+
+def sampled(pool: AdaptiveExecutor) -> list[int]:
+    """One in how many tasks each observer of a pool is told of."""
+    return [every for every, _ in durations._observers.get(pool, [])]
