@@ -52,11 +52,11 @@ IMPORTS: dict[str, set[str]] = {
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
-    "_figures": {"__init__", "_pool", "executor"},
+    "_figures": {"__init__", "_core", "_http", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_figures", "executor"},
     "prometheus": {"_figures", "executor"},
-    "prefork": {"_checks", "_interpreter", "_output", "_prefork"},
-    "_cli": {"__init__", "_http", "_interpreter", "_output", "_pool", "prefork"},
+    "prefork": {"_checks", "_figures", "_interpreter", "_output", "_prefork"},
+    "_cli": {"__init__", "_figures", "_http", "_interpreter", "_output", "_pool", "_prefork", "prefork"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""

@@ -47,7 +47,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -56,7 +56,7 @@ from ebbpool._interpreter import available_cpus
 from ebbpool._output import unhindered
 from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import Child, Server, log
-from ebbpool._prefork.parent import Parent, context_of
+from ebbpool._prefork.parent import Parent, Reports, context_of
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
@@ -73,6 +73,8 @@ def run(
     graceful_timeout: float = 30.0,
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
+    metrics: Bind | None = None,
+    metrics_sample: float | None = None,
 ) -> int:
     """Run `serve` in several processes until a signal ends it. Main thread only.
 
@@ -98,6 +100,12 @@ def run(
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
         start_timeout: Seconds that a child may take to get ready before it is killed. The fork server may take as long
             to answer, and at least three seconds; otherwise it is killed, and replaced.
+        metrics: Where the parent answers ``/metrics``, in Prometheus' text format, with the figures of the pools of all
+            children, those of one name added up; written like `bind`. None for nowhere. Each child reports once a
+            second, and as it stops; one that is killed loses what it has counted since. What ended children had
+            counted stays in the sums.
+        metrics_sample: The share of tasks, such as 1/64, whose times of waiting and running are kept in histograms;
+            None for no histograms.
 
     Returns:
         The exit status: `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
@@ -123,8 +131,10 @@ def run(
         heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
         start_timeout=above_zero("start_timeout", start_timeout),
     )
+    if metrics is None and metrics_sample is not None:
+        raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
-    with contextlib.closing(listeners), unhindered():
+    with contextlib.closing(listeners), unhindered(), _figures(metrics, metrics_sample) as reports:
         log(
             logging.INFO,
             {
@@ -135,7 +145,30 @@ def run(
                 "context": chosen.get_start_method(),
             },
         )
-        return Parent(serve, listeners, watchdog, chosen).run()
+        return Parent(serve, listeners, watchdog, chosen, reports).run()
+
+
+@contextlib.contextmanager
+def _figures(metrics: Bind | None, sample: float | None) -> Iterator[Reports | None]:
+    if metrics is None:
+        yield None
+        return
+    # Imported here, because it imports http.server and the pool, which the parent has no other use for.
+    from ebbpool._figures.durations import one_in
+    from ebbpool._figures.endpoint import endpoint
+    from ebbpool._figures.service import Service
+
+    if sample is not None:
+        one_in(sample, "metrics_sample")
+    service = Service(sample)
+    # Threads do no harm here, although children are started while they run: this process starts them through the fork
+    # server, or spawns them, and no Python code runs between its fork and its exec.
+    with endpoint(metrics, service.read, histograms=sample is not None) as address:
+        log(logging.INFO, {"event": "metrics", "pid": os.getpid(), "address": address})
+        try:
+            yield service
+        finally:
+            service.forsake()
 
 
 def _check_importable(serve: Any) -> None:

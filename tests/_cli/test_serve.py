@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import eventually
-from support.serve import PATIENCE, Served, ask, read_all, serving, started
+from support.common import TIMEOUT, eventually
+from support.serve import PATIENCE, Served, ask, read_all, run, serving, started
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
 
@@ -290,3 +290,35 @@ def test_ab(site: Path, flags: tuple[str, ...], processes: tuple[str, ...]) -> N
     assert "Non-2xx" not in shown
     if flags:
         assert re.search(r"Keep-Alive requests: +300\n", shown)
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_figures_for_prometheus(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def shown() -> set[str]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT) as response:
+            return set(
+                re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
+            )
+
+    with serving(site, "--metrics", address, *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_an_address_for_figures_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("0", "-b", "127.0.0.1", "--metrics", f"127.0.0.1:{port}", *processes, cwd=site)
+    assert done.returncode == 1
+    assert f"error: cannot listen on '127.0.0.1:{port}': " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_for_figures_that_is_none(site: Path) -> None:
+    done = run("0", "--metrics", "9464", cwd=site)
+    assert done.returncode == 2
+    assert """argument --metrics: it must be "host:port", "[host]:port" or "unix:path", not '9464'""" in done.stderr

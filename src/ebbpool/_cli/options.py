@@ -55,6 +55,17 @@ def _directory(text: str) -> str:
     return path
 
 
+def _address(text: str) -> str:
+    # Imported here, because it imports multiprocessing.
+    from ebbpool._prefork.bind import address_of
+
+    try:
+        address_of(text, "it")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def _option(*short: str, group: str = "", **how: Any) -> Any:
     """Declare an option: its short flags, and what `add_argument` is to be told."""
     return field(metadata={"short": short, "group": group, "how": how})
@@ -95,6 +106,11 @@ class Options:
         metavar="N",
         type=_whole(1),
         help="serve with N processes under a watchdog, each with a pool of its own (in this process)",
+    )
+    metrics: str | None = _option(
+        metavar="HOST:PORT",
+        type=_address,
+        help="answer /metrics there, for Prometheus, with the figures of the pools of all processes (nowhere)",
     )
     max_workers: int = _threads("most threads (%(default)s)", 1, DEFAULT_MAX_WORKERS)
     min_workers: int = _threads("threads that stay, however idle (%(default)s)", 0, 0)

@@ -12,12 +12,13 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
 from ebbpool._output import flush_or_discard, unhindered
+from ebbpool._prefork.bind import Listeners
 
 if TYPE_CHECKING:
     from ebbpool.prefork import Child
@@ -110,13 +111,19 @@ def _serve(options: Options) -> int:
         return _failed(f"cannot listen on {options.bind or 'all interfaces'}, port {options.port}: {reason}")
     except UnicodeError as error:
         return _failed(f"cannot listen on {options.bind}, port {options.port}: the name cannot be encoded: {error}")
-    with listener:
+    with listener, ExitStack() as opened:
+        metrics = None
+        if options.metrics is not None:
+            try:
+                metrics = opened.enter_context(closing(Listeners(options.metrics, 64, False, "--metrics"))).of(0)
+            except (OSError, ValueError) as error:
+                return _failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
         if options.processes is None:
-            return _serve_here(listener, options)
-        return _serve_in_children(listener, options)
+            return _serve_here(listener, options, metrics)
+        return _serve_in_children(listener, options, metrics)
 
 
-def _serve_in_children(listener: socket.socket, options: Options) -> int:
+def _serve_in_children(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
     from ebbpool import prefork
 
     _announce(listener)
@@ -128,6 +135,7 @@ def _serve_in_children(listener: socket.socket, options: Options) -> int:
         processes=options.processes,
         backlog=BACKLOG,
         graceful_timeout=options.shutdown_timeout,
+        metrics=metrics,
     )
 
 
@@ -136,9 +144,9 @@ def serve_in_child(options: Options, child: Child) -> None:
     child.serve(server_on(child.listener, options))
 
 
-def _serve_here(listener: socket.socket, options: Options) -> int:
+def _serve_here(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
     server = server_on(listener, options)
-    with _ended_by_signals(server) as received:
+    with _figures(metrics), _ended_by_signals(server) as received:
         _announce(listener)
         server.serve_forever()
         if signal.SIGINT in received:
@@ -148,6 +156,18 @@ def _serve_here(listener: socket.socket, options: Options) -> int:
         except TimeoutError as error:
             return _failed(str(error))
     return 0
+
+
+@contextmanager
+def _figures(metrics: socket.socket | None) -> Iterator[None]:
+    if metrics is None:
+        yield
+        return
+    from ebbpool._figures.endpoint import endpoint
+    from ebbpool._figures.source import Sampled
+
+    with endpoint(metrics, Sampled(None, None, None).read, histograms=False):
+        yield
 
 
 @contextmanager

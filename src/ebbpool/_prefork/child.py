@@ -58,6 +58,16 @@ class Terms:
         return interval if interval <= threading.TIMEOUT_MAX else None
 
 
+class Reporter(Protocol):
+    """Tells the parent what this process has done, from `start` on; picklable."""
+
+    def start(self) -> object:
+        """Begin to report, in a thread of its own."""
+
+    def report(self) -> None:
+        """Report at once; return when that is done, or after a second."""
+
+
 class Server(Protocol):
     """The part of a server that `Child.serve` needs: socketserver's servers, and those of ebbpool, have it."""
 
@@ -302,16 +312,21 @@ def main(
     number: int,
     line: Connection,
     terms: Terms,
+    reporter: Reporter | None = None,
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
         child = Child(listener, number, line, terms)
         child._begin()
+        if reporter is not None:
+            reporter.start()
         try:
             if not child.stopping.is_set():
                 serve(child)
         finally:
             child._leave()
+            if reporter is not None:
+                reporter.report()
         if os.name == "posix":
             # The thread that listens ends this process if a callback takes too long.
             child._called_back.wait()

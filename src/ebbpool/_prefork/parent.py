@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ebbpool._checks import one_of
 from ebbpool._output import flush_or_discard
 from ebbpool._prefork.bind import Handed, Listeners
-from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Terms, log, main
+from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Reporter, Terms, log, main
 from ebbpool._prefork.helper_processes import (
     PATIENCE,
     PROMPT,
@@ -79,6 +79,28 @@ class _Process:
     """Whether that has been tried before."""
 
 
+class Reports(Protocol):
+    """What the parent does with the reports of its children; each child is known by its serial."""
+
+    def admit(self, serial: int) -> Reporter:
+        """Return what a new child reports with."""
+
+    def handed_over(self, serial: int) -> None:
+        """Note that the child has its reporter, and that this process needs it no more."""
+
+    def sources(self) -> list[Any]:
+        """Return what can be waited for: it can be read when there are reports."""
+
+    def hear(self) -> None:
+        """Read what has been reported, without waiting."""
+
+    def gone(self, serial: int) -> None:
+        """Note that a child has ended, or was never started."""
+
+    def forsake(self) -> None:
+        """In a process that was forked from this one: close what belongs to this one."""
+
+
 class Parent:
     """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread.
 
@@ -87,6 +109,7 @@ class Parent:
         listeners: The sockets on which children listen; they are left open.
         watchdog: Decides what to start, stop and kill.
         context: Makes the processes.
+        reports: What the children report to; None if they need not report.
         clock: Seconds of a clock that never goes back.
     """
 
@@ -96,12 +119,14 @@ class Parent:
         listeners: Listeners,
         watchdog: Watchdog,
         context: SpawnContext | ForkServerContext,
+        reports: Reports | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._serve = serve
         self._listeners = listeners
         self._watchdog = watchdog
         self._context = context
+        self._reports = reports
         self._forked = context.get_start_method() == "forkserver"
         self._clock = clock
         self._terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout)
@@ -138,6 +163,8 @@ class Parent:
                 rope.close()
                 for child in self._processes.values():
                     child.line.close()
+                if self._reports is not None:
+                    self._reports.forsake()
 
             signals = OwnSignals(dict.fromkeys(OURS, _noted), rope.fileno(), forsake)
             try:
@@ -157,7 +184,11 @@ class Parent:
                 sources.append(child.line)
             if child.watched:
                 sources.append(child.process.sentinel)
+        if self._reports is not None:
+            sources += self._reports.sources()
         wait(sources, timeout)
+        if self._reports is not None:
+            self._reports.hear()
         # Messages that have come are read before `tick` decides which children have been silent for too long.
         for serial in list(self._processes):
             self._hear(serial)
@@ -193,6 +224,8 @@ class Parent:
             # The fork server is dead, and not this child: from now on the end of its pipe shows when it ends.
             child.watched = False
             return
+        if self._reports is not None:
+            self._reports.gone(serial)
         self._do(self._watchdog.gone(serial, exitcode, self._clock()))
         del self._processes[serial]
         child.line.close()
@@ -253,9 +286,10 @@ class Parent:
         try:
             listener = self._listeners.of(action.number)
             ours, theirs = self._context.Pipe()
+            reporter = None if self._reports is None else self._reports.admit(action.serial)
             process = self._context.Process(
                 target=main,
-                args=(self._serve, Handed(listener), action.number, theirs, self._terms),
+                args=(self._serve, Handed(listener), action.number, theirs, self._terms, reporter),
                 name=f"ebbpool-prefork-{action.number}",
                 daemon=False,
             )
@@ -266,6 +300,8 @@ class Parent:
         except (OSError, EOFError, RuntimeError) as error:
             if ours is not None:
                 ours.close()
+            if self._reports is not None:
+                self._reports.gone(action.serial)
             self._do(self._watchdog.not_started(action.serial, error, self._clock()))
         else:
             assert process.pid is not None
@@ -274,6 +310,8 @@ class Parent:
         finally:
             if theirs is not None:
                 theirs.close()
+            if self._reports is not None:
+                self._reports.handed_over(action.serial)
 
     def _hurried(self) -> bool:
         """Return, in any thread, whether a signal to stop has come that has not been handled yet."""

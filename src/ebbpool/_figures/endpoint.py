@@ -1,0 +1,96 @@
+"""Where a Prometheus server finds figures without the help of Prometheus' client."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Final
+
+from ebbpool._figures.families import CONTENT_TYPE, text
+from ebbpool._figures.table import FIGURES, HISTOGRAMS, Amounts
+from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool._prefork.bind import Bind, Listeners
+
+PATIENCE: Final = 5.0
+"""Seconds that a client may take to ask, and to read the answer."""
+THREADS: Final = 2
+NAME: Final = "ebbpool-metrics"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET and HEAD of /metrics, and of / too."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Send the figures."""
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404, explain="The figures are at /metrics.")
+            return
+        body = self.server.render().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
+        """Log nothing: a line for each scrape tells nobody anything."""
+
+
+class Server(AdaptivePoolHTTPServer):
+    """The server of the endpoint.
+
+    Its executor is the standard library's, so that it is not among the pools that it tells of.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    header_timeout = idle_timeout = request_timeout = body_timeout = PATIENCE
+
+    def __init__(self, *args: Any, executor: Executor, render: Callable[[], str], **kwargs: Any) -> None:
+        self.executor = executor
+        self.render = render
+        super().__init__(*args, **kwargs)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has left."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+@contextlib.contextmanager
+def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histograms: bool) -> Iterator[str]:
+    """Answer scrapes, in threads of its own, while the block runs; yield the address.
+
+    Args:
+        bind: Where to listen; errors call it `metrics`.
+        read: Returns the figures of each pool, by its label; called in any thread.
+        histograms: Whether histograms are among them.
+
+    Raises:
+        TypeError: `bind` is of the wrong type.
+        ValueError: `bind` names no address.
+        OSError: The address is taken, or cannot be bound.
+    """
+    figures = (*FIGURES, *HISTOGRAMS) if histograms else FIGURES
+    with contextlib.closing(Listeners(bind, 64, False, "metrics")) as listeners:
+        executor = ThreadPoolExecutor(THREADS, NAME)
+        server = Server.from_socket(listeners.of(0), Handler, executor=executor, render=lambda: text(figures, read()))
+        thread = threading.Thread(target=server.serve_forever, name=NAME, daemon=True)
+        thread.start()
+        try:
+            yield listeners.shown
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            executor.shutdown(wait=False, cancel_futures=True)

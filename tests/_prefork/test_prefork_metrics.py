@@ -1,0 +1,214 @@
+"""One endpoint for a whole service: the parent adds up what the pools of its children tell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if os.name != "posix":
+    pytest.skip("signals and process groups", allow_module_level=True)
+
+from support.common import TIMEOUT, eventually
+from support.prefork import Site, site
+
+from ebbpool import prefork
+from ebbpool.prefork import STOPPED
+
+POOL = """
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._figures import reporter
+
+    reporter.INTERVAL = 0.05
+
+    def serve(child):
+        with AdaptiveExecutor(thread_name_prefix="web") as pool:
+            for _ in range(10):
+                pool.submit(int).result()
+            child.serve(Server(child.listener))
+            for _ in range(5):
+                pool.submit(int)
+"""
+METRICS = 'serve, metrics="127.0.0.1:0"'
+DONE = 'ebbpool_task_submissions_total{pool="web"}'
+
+
+def address(running: Site) -> str:
+    return running.await_event("metrics")["address"]
+
+
+def scrape(running: Site) -> dict[str, float]:
+    """What the endpoint tells, by name and labels."""
+    with urllib.request.urlopen(f"http://{address(running)}/metrics", timeout=TIMEOUT) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        lines = response.read().decode().splitlines()
+    found = {}
+    for line in lines:
+        if not line.startswith("#"):
+            name, _, number = line.rpartition(" ")
+            found[name] = float(number)
+    return found
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_one_endpoint_shows_the_whole_service(tmp_path: Path, context: str) -> None:
+    with site(tmp_path, f"{METRICS}, context={context!r}", POOL) as running:
+        running.children()
+        eventually(lambda: scrape(running).get(DONE) == 20)
+        assert scrape(running)['ebbpool_thread_limit{pool="web"}'] == 512
+        running.await_event("metrics", pid=running.pid)
+        assert running.stop() == STOPPED
+
+
+def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> None:
+    over = threading.Event()
+    seen = [0.0]
+
+    def watch() -> None:
+        while not over.is_set():
+            seen.append(scrape(running).get(DONE, 0))
+
+    with site(tmp_path, METRICS, POOL) as running:
+        running.children()
+        eventually(lambda: scrape(running).get(DONE) == 20)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for kill in (1, 2):
+                os.kill(running.child(0, kill), signal.SIGKILL)
+                running.child(0, kill + 1)
+                eventually(lambda: scrape(running)[DONE] == 20 + 10 * kill)  # noqa: B023  (used at once)
+            running.signal(signal.SIGHUP)
+            running.await_event("reload_done")
+            # Those that stop by themselves tell also what they did at their very end.
+            eventually(lambda: scrape(running)[DONE] == 40 + 2 * 15)
+        finally:
+            over.set()
+            watcher.join(TIMEOUT)
+        assert seen == sorted(seen)
+        assert running.stop() == STOPPED
+
+
+def test_histograms_of_all_children(tmp_path: Path) -> None:
+    with site(tmp_path, f"{METRICS}, metrics_sample=1", POOL) as running:
+        running.children()
+        name = 'ebbpool_task_run_duration_seconds_count{pool="web"}'
+        eventually(lambda: scrape(running).get(name) is not None)
+        running.signal(signal.SIGHUP)
+        eventually(lambda: scrape(running)[name] >= 10, "the tasks at the end were sampled")
+        assert running.stop() == STOPPED
+
+
+def test_a_child_that_stands_still_holds_up_no_scrape(tmp_path: Path) -> None:
+    with site(tmp_path, METRICS, POOL) as running:
+        first, _ = running.children()
+        eventually(lambda: scrape(running).get(DONE) == 20)
+        os.kill(first, signal.SIGSTOP)
+        for _ in range(20):
+            assert scrape(running)[DONE] == 20
+        os.kill(first, signal.SIGCONT)
+        assert running.stop() == STOPPED
+
+
+def test_children_end_although_the_parent_does_not_read(tmp_path: Path) -> None:
+    script = (
+        POOL
+        + """
+    reporter.INTERVAL = 0.0001
+    """
+    )
+    with site(tmp_path, METRICS, script) as running:
+        children = running.children()
+        eventually(lambda: scrape(running).get(DONE) == 20)
+        running.signal(signal.SIGSTOP)
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+        running.signal(signal.SIGCONT)
+        running.await_event("child_exited", 2, exitcode=0)
+        assert running.stop() == STOPPED
+
+
+def test_the_parent_never_forks_itself(tmp_path: Path) -> None:
+    """It has threads, and a fork would copy whatever lock one of them holds."""
+    script = (
+        POOL
+        + """
+    if __name__ == "__main__":
+        os.register_at_fork(before=lambda: say("forked"))
+    """
+    )
+    with site(tmp_path, METRICS, script) as running:
+        running.children()
+        eventually(lambda: scrape(running).get(DONE) == 20)
+        os.kill(running.child(0), signal.SIGKILL)
+        running.child(0, 2)
+        eventually(lambda: scrape(running).get(DONE) == 30)
+        assert running.stop() == STOPPED
+        assert "forked" not in running.lines
+
+
+def test_what_else_can_be_asked(tmp_path: Path) -> None:
+    with site(tmp_path, METRICS, POOL) as running:
+        running.children()
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            urllib.request.urlopen(f"http://{address(running)}/other", timeout=TIMEOUT)
+        caught.value.close()
+        host, _, port = address(running).rpartition(":")
+        with socket.create_connection((host, int(port)), TIMEOUT) as silent:
+            request = urllib.request.Request(f"http://{address(running)}/metrics?x=1", method="HEAD")
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                assert response.read() == b""
+            silent.sendall(b"GET /metr")
+            assert running.stop() == STOPPED
+
+
+def test_without_metrics_nothing_listens_and_nothing_reports(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        say(f"threads {sorted(thread.name for thread in threading.enumerate())}")
+        say(f"figures {'ebbpool._figures' in sys.modules}")
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        running.children(1)
+        running.await_text("figures False")
+        running.await_text("threads ['MainThread', 'ebbpool-prefork'")
+        assert not any("ebbpool-prefork-figures" in line for line in running.lines)
+        assert not running.events("metrics")
+        assert running.stop() == STOPPED
+
+
+def test_a_taken_address_is_told_before_any_child_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with site(tmp_path, f'metrics="127.0.0.1:{port}"') as running:
+            assert running.status() == 1
+            running.await_text(f"cannot listen on '127.0.0.1:{port}'")
+            assert not running.events("child_started")
+
+
+def serve(child: prefork.Child) -> None:
+    raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        ({"metrics": 5}, TypeError, r"metrics must be \(host, port\), a string or a socket, not 5"),
+        ({"metrics": "9464"}, ValueError, "metrics must be .*not '9464'"),
+        ({"metrics": ("127.0.0.1", 70000)}, ValueError, "metrics must have a port of 0 to 65535, not 70000"),
+        ({"metrics": "127.0.0.1:0", "metrics_sample": 2}, ValueError, "metrics_sample must be .*not 2"),
+        ({"metrics": "127.0.0.1:0", "metrics_sample": "1"}, TypeError, "metrics_sample must be .*not '1'"),
+        ({"metrics_sample": 1 / 64}, ValueError, "metrics_sample=0.015625 needs an address"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        prefork.run(serve, bind=("127.0.0.1", 0), **settings)
