@@ -8,6 +8,7 @@ from ebbpool._core.accel import COMPILED, Future
 from ebbpool._pool.decisions import Decision
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
+from ebbpool._version import __version__
 from ebbpool._work.schedule import ScheduledTask
 from ebbpool._work.streams import Stream
 from ebbpool.executor import AdaptiveExecutor, QueueFull, pools
@@ -29,5 +30,3 @@ __all__ = [
     "__version__",
     "pools",
 ]
-
-__version__ = "0.1.0"

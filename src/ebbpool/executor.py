@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -152,6 +153,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
+        if "EBBPOOL_MONITOR" in os.environ:
+            from ebbpool import _monitor
+
+            _monitor.from_environment()
 
     def _apply(self, settings: Settings) -> None:
         self._settings = settings

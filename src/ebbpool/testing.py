@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ebbpool._monitor.names import residents
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
 def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iterator[None]:
     """Fail if threads that were started inside the block outlive it.
 
-    ebbpool's timekeeper, the one thread for all pools, which ends with the last of them, is not counted, and neither
-    are threads that Python did not start. Nothing is checked if the block itself raises.
+    ebbpool's timekeeper, the one thread for all pools, which ends with the last of them, is not counted, nor is the
+    monitor's thread if `EBBPOOL_MONITOR` or `top` asked for it, nor are threads that Python did not start. Nothing is
+    checked if the block itself raises.
 
     Args:
         grace: Seconds that threads may take to end after the block. There is no wait if none is left.
@@ -76,6 +78,7 @@ def _new_threads(before: Collection[threading.Thread], allowed: Collection[str])
         for thread in threading.enumerate()
         if thread not in before
         and thread.name not in allowed
+        and thread not in residents
         and not isinstance(thread, threading._DummyThread)
         and thread is not threading.current_thread()
     ]

@@ -1,0 +1,172 @@
+"""Where a monitor listens: the file of its Unix socket, and who may connect."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from typing import Any, Final
+
+PRIVATE: Final = ".ebb-"
+"""What the name of the private directory begins with in which a socket is bound.
+
+The kernel goes on showing the name under which a socket was bound. That is how `top` recognises our sockets, and finds
+their files: one directory further up.
+"""
+
+
+def path_of(value: Any) -> str:
+    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is empty, or has a NUL character in it.
+    """
+    try:
+        path = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"path must be a string or a path, not {value!r}") from None
+    if not path or "\0" in path:
+        raise ValueError(f"path must name a file, not {value!r}")
+    return path
+
+
+class Place:
+    """A listening Unix socket that only the owner of this process, and root, may open.
+
+    Args:
+        path: Where its file is to be.
+
+    Raises:
+        OSError: The path is taken, or cannot be used; the message names it.
+        RuntimeError: The platform has no Unix sockets.
+    """
+
+    def __init__(self, path: str) -> None:
+        if not hasattr(socket, "AF_UNIX"):
+            raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
+        self.path = os.path.abspath(path)
+        try:
+            self.socket = self._bound()
+        except OSError as error:
+            # The error for a path that is too long has no number.
+            number = error.errno or errno.ENAMETOOLONG
+            raise OSError(number, f"cannot listen on {self.path!r}: {error.strerror or error}") from None
+
+    def _bound(self) -> socket.socket:
+        folder, name = os.path.split(self.path)
+        # Nobody else can enter the directory, so nobody finds the socket there before its mode is set.
+        private = tempfile.mkdtemp(prefix=PRIVATE, dir=folder)
+        inside = os.path.join(private, name)
+        try:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(inside)
+                os.chmod(inside, 0o600)
+                listener.listen(128)
+                listener.setblocking(False)
+                made = os.lstat(inside)
+                self._identity = made.st_dev, made.st_ino
+                _publish(inside, self.path, private)
+            except BaseException:
+                listener.close()
+                raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(inside)
+            os.rmdir(private)
+        return listener
+
+    def remove(self) -> None:
+        """Remove the file, unless it is no longer ours."""
+        with contextlib.suppress(OSError):
+            now = os.lstat(self.path)
+            if (now.st_dev, now.st_ino) == self._identity:
+                os.unlink(self.path)
+
+
+def _publish(inside: str, path: str, private: str) -> None:
+    """Give the socket `inside` its name, which must not be taken."""
+    for _ in range(100):
+        try:
+            # A link, and no renaming, because that would replace what another process has put there meanwhile.
+            os.link(inside, path)
+        except FileExistsError:
+            _remove_stale(path, private)
+        except OSError:
+            # Some file systems have no links.
+            if os.path.lexists(path):
+                _remove_stale(path, private)
+            os.rename(inside, path)
+            return
+        else:
+            return
+    raise FileExistsError(errno.EEXIST, "other processes take the path again and again")
+
+
+def _remove_stale(path: str, private: str) -> None:
+    """Remove the socket file that a dead process left behind.
+
+    Raises:
+        OSError: A process listens there, or the file is no socket.
+    """
+    aside = os.path.join(private, ".stale")
+    try:
+        _must_be_stale(path)
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    try:
+        _must_be_stale(aside)
+    except OSError:
+        # Another process has put its own there since we looked.
+        with contextlib.suppress(OSError):
+            os.link(aside, path)
+        raise
+    finally:
+        os.unlink(aside)
+
+
+def _must_be_stale(path: str) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            whom = ""
+        else:
+            owner = peer(probe)
+            whom = f" (process {owner[0]})" if owner is not None and owner[0] is not None else ""
+    raise OSError(errno.EADDRINUSE, f"a process{whom} listens there already")
+
+
+def peer(connection: socket.socket) -> tuple[int | None, int] | None:
+    """Return the process at the other end, where the platform tells it, and its user; None if it tells neither."""
+    with contextlib.suppress(OSError):
+        if hasattr(socket, "SO_PEERCRED"):
+            layout = struct.Struct("3i")
+            pid, user, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+            return pid, user
+        if sys.platform == "darwin":
+            # SOL_LOCAL and LOCAL_PEERCRED, which give a `struct xucred`: its version, then the user.
+            _, user = struct.unpack_from("2I", connection.getsockopt(0, 1, 76))
+            return None, user
+    return None
+
+
+def welcome(connection: socket.socket) -> bool:
+    """Return whether the other end is a process of this user, or of root.
+
+    Where the platform does not say whose it is, the mode of the socket's file has to do.
+    """
+    other = peer(connection)
+    return other is None or other[1] in (0, os.geteuid())

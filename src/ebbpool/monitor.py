@@ -1,0 +1,37 @@
+"""See what the pools of a process do: on the socket that ``python -m ebbpool top`` looks at, and as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbpool._monitor.listener import Listener
+from ebbpool._monitor.snapshot import snapshot
+from ebbpool._pool.dump import dump, dump_on_signal
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Listener", "dump", "dump_on_signal", "listen", "snapshot"]
+
+
+def listen(path: str | os.PathLike[str]) -> Listener:
+    """Tell on a Unix socket at `path` what the pools of this process do.
+
+    Only processes of the same user, and of root, are answered. One thread does it for all clients. It does not keep
+    the interpreter alive. `EBBPOOL_MONITOR=PATH` in the environment does the same when the first pool is made.
+
+    Args:
+        path: Where the socket's file is to be; ``{pid}`` in it stands for the number of the process. A file that a
+            dead process has left there is replaced. After a fork the child listens as well if the path has ``{pid}``
+            in it, and does not listen otherwise.
+
+    Returns:
+        What listens, until its `close` is called, its ``with`` block ends, or the process exits.
+
+    Raises:
+        TypeError: `path` is no path.
+        ValueError: `path` is empty, or has a NUL character in it.
+        OSError: `path` is taken, too long, or cannot be used; the message says which.
+        RuntimeError: This Python has no Unix sockets, or the system refuses another thread.
+    """
+    return Listener(path)

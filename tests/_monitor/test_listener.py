@@ -1,0 +1,536 @@
+"""The monitor's socket: who is answered, what clients may do, and what becomes of its file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.common import FORK, TIMEOUT, Background, Gate, eventually, needs_fork, output_of, run_script
+from support.monitor import SNAPSHOT, Talk
+
+import ebbpool
+from ebbpool import AdaptiveExecutor, monitor
+from ebbpool._monitor import listener, place, requests
+from ebbpool._monitor.names import THREAD
+from ebbpool.testing import no_thread_leaks
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the platform has no Unix sockets")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "m"
+
+
+@pytest.fixture
+def listening(path: Path) -> Iterator[monitor.Listener]:
+    with monitor.listen(path) as result:
+        yield result
+
+
+@pytest.fixture
+def talk(listening: monitor.Listener) -> Iterator[Talk]:
+    with Talk(listening.path) as result:
+        yield result
+
+
+def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
+    with AdaptiveExecutor(3, "web") as pool, Gate() as gate:
+        lane = pool.lane("reports", limit=1)
+        gate.hold(lane)
+        lane.submit(gate)
+        shown = talk.ask()
+        assert (shown["ebbpool"], shown["pid"]) == (ebbpool.__version__, os.getpid())
+        assert shown["python"].split()[1] == sys.version.split()[0]
+        (web,) = [each for each in shown["pools"] if each["name"] == "web"]
+        assert (web["workers"], web["max_workers"], web["running"]) == (1, 3, 1)
+        assert [(each["name"], each["running"], each["queued"]) for each in web["lanes"]] == [("reports", 1, 1)]
+        (task,) = web["tasks"]
+        assert task["thread"].startswith("web_")
+        assert task["stack"] is None
+        (task,) = next(each for each in talk.ask(SNAPSHOT | {"stacks": True})["pools"] if each["name"] == "web")[
+            "tasks"
+        ]
+        assert "nobody opened the gate" in task["stack"] or "_open.wait" in task["stack"]
+        assert monitor.snapshot()["pools"][0].keys() == web.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"snapshot", "one JSON object on one line"),
+        (b"\xff", "one JSON object on one line"),
+        (b"[" * 60_000, "one JSON object on one line"),
+        (b"[]", "must be a JSON object, not []"),
+        (b"{}", "'get' must be 'snapshot', not None"),
+        (b'{"get": "all"}', "'get' must be 'snapshot', not 'all'"),
+        (b'{"get": "snapshot", "stacks": 1}', "'stacks' must be true or false, not 1"),
+        (b'{"get": "snapshot", "stack": true}', "'get' and 'stacks', not 'stack'"),
+    ],
+)
+def test_a_request_that_is_not_understood_is_told_why(talk: Talk, line: bytes, reason: str) -> None:
+    talk.say(line + b"\n")
+    (key, text), *rest = talk.hear().items()
+    assert (key, rest) == ("error", [])
+    assert reason in text
+    assert "pools" in talk.ask()
+
+
+def test_an_answer_that_fails_is_told(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "snapshot", lambda _: 1 / 0)
+    assert talk.ask() == {"error": "ZeroDivisionError: division by zero"}
+
+
+def test_many_requests_at_once_are_answered_in_order(talk: Talk) -> None:
+    talk.say(b'{"get": 1}\n\n{"get": 2}\n' + json.dumps(SNAPSHOT).encode() + b'\n{"get": 3}\n')
+    answers = [talk.hear() for _ in range(4)]
+    assert ["1" in str(answers[0]), "2" in str(answers[1]), "pools" in answers[2], "3" in str(answers[3])] == [True] * 4
+
+
+def test_a_last_line_without_its_newline_is_answered(talk: Talk) -> None:
+    talk.say(json.dumps(SNAPSHOT).encode())
+    talk.socket.shutdown(socket.SHUT_WR)
+    assert "pools" in talk.hear()
+    assert talk.hear() is None
+
+
+def test_ten_megabytes_without_a_newline_are_cut_off(listening: monitor.Listener, talk: Talk) -> None:
+    with contextlib.suppress(ConnectionError):
+        talk.say(b"x" * 10_000_000)
+    assert f"{requests.LONGEST} bytes at most" in talk.hear()["error"]
+    with contextlib.suppress(ConnectionError):
+        assert talk.hear() is None
+    with Talk(listening.path) as other:
+        assert "pools" in other.ask()
+
+
+def test_one_that_never_reads_holds_one_answer(listening: monitor.Listener, talk: Talk) -> None:
+    line = json.dumps(SNAPSHOT).encode() + b"\n"
+    talk.socket.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            talk.socket.send(line * 100)
+    with Talk(listening.path) as other:
+        assert "pools" in other.ask()
+    eventually(lambda: any(client.outgoing for client in listening._clients.values()))
+    (stuck,) = [client for client in listening._clients.values() if client.outgoing]
+    assert len(stuck.outgoing) <= len(requests.encode(monitor.snapshot())) + 100
+    assert len(stuck.incoming) <= requests.LONGEST
+
+
+def test_a_hundred_at_once_take_one_thread(path: Path) -> None:
+    before = set(threading.enumerate())
+    with monitor.listen(path) as listening, contextlib.ExitStack() as stack:
+        talks = [stack.enter_context(Talk(listening.path)) for _ in range(100)]
+        for talk in talks:
+            talk.say(json.dumps(SNAPSHOT).encode() + b"\n")
+        assert all("pools" in talk.hear() for talk in talks)
+        assert [thread.name for thread in threading.enumerate() if thread not in before] == [THREAD]
+        assert len(listening._clients) == 100
+
+
+def test_too_many_clients_are_told_so(listening: monitor.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST", 1)
+    with Talk(listening.path) as first:
+        assert "pools" in first.ask()
+        with Talk(listening.path) as second:
+            assert "1 clients are connected" in second.hear()["error"]
+            assert second.hear() is None
+    eventually(lambda: not listening._clients)
+    with Talk(listening.path) as third:
+        assert "pools" in third.ask()
+
+
+def test_an_accept_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError(24, "Too many open files")]
+    said: list[Any] = []
+    monkeypatch.setattr(listener, "complain", lambda message, *values: said.append(message % values))
+    monkeypatch.setattr(listener, "PATIENCE", 0.01)
+    monkeypatch.setattr(listener.Listener, "_accept", _failing_once(listener.Listener._accept, failures))
+    with monitor.listen(path) as listening, Talk(listening.path) as talk:
+        assert "pools" in talk.ask()
+    assert not failures
+    assert "cannot accept" in said[0]
+
+
+def _failing_once(accept: Any, failures: list[OSError]) -> Any:
+    class Failing:
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def accept(self) -> Any:
+            if failures:
+                raise failures.pop()
+            return self.real.accept()
+
+    def wrapped(self: Any) -> bool:
+        real = self._place.socket
+        self._place.socket = Failing(real)
+        try:
+            result: bool = accept(self)
+        finally:
+            self._place.socket = real
+        return result
+
+    return wrapped
+
+
+def test_only_the_owner_may_open_the_socket(listening: monitor.Listener) -> None:
+    assert stat.S_IMODE(os.lstat(listening.path).st_mode) == 0o600
+
+
+def test_the_file_never_has_another_mode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    link = os.link
+
+    def look(source: str, target: str) -> None:
+        modes.append(stat.S_IMODE(os.lstat(source).st_mode))
+        modes.append(stat.S_IMODE(os.lstat(os.path.dirname(source)).st_mode))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", look)
+    before = os.umask(0)
+    try:
+        with monitor.listen(path):
+            assert modes == [0o600, 0o700]
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("user", "fits"), [(4000, True), (0, True), (4001, False)])
+def test_the_other_end_is_checked(user: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4000)
+    monkeypatch.setattr(place, "peer", lambda _: (1, user))
+    assert place.welcome(None) == fits  # type: ignore[arg-type]  # the stand-in for `peer` asks for nothing
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused() -> None:
+    # Every user can enter this directory, and pytest's only root.
+    folder = tempfile.mkdtemp()
+    script = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(10)
+try:
+    s.connect(sys.argv[1])
+    s.sendall(b'{"get": "snapshot"}\\n')
+except OSError as error:
+    print(type(error).__name__)
+else:
+    print(s.recv(1000).decode(), end="")
+"""
+    try:
+        os.chmod(folder, 0o755)
+        with monitor.listen(os.path.join(folder, "m")) as listening:
+
+            def as_nobody() -> str:
+                return subprocess.run(
+                    ["/usr/bin/env", "python3", "-c", script, listening.path],
+                    capture_output=True, text=True, timeout=TIMEOUT, user=65534, check=False,
+                ).stdout  # fmt: skip
+
+            if shutil.which("python3", path="/usr/bin:/bin") is None:
+                pytest.skip("the system has no Python that every user can run")
+            assert as_nobody() == "PermissionError\n"
+            os.chmod(listening.path, 0o666)
+            assert as_nobody() in ('{"error":"this process belongs to another user"}\n', "BrokenPipeError\n")
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_closing_ends_the_thread_and_removes_the_file(path: Path) -> None:
+    with no_thread_leaks(grace=0):
+        listening = monitor.listen(path)
+        with Talk(path) as talk:
+            assert "pools" in talk.ask()
+            listening.close()
+            assert talk.hear() is None
+        listening.close()
+    assert not path.parent.joinpath("m").exists()
+    assert list(path.parent.iterdir()) == []
+    assert repr(listening) == f"<Listener on {str(path)!r}, closed>"
+
+
+def test_a_listener_that_is_not_closed_is_a_leak(path: Path) -> None:
+    listening = None
+    try:
+        with pytest.raises(AssertionError, match=THREAD), no_thread_leaks(grace=0):
+            listening = monitor.listen(path)
+    finally:
+        assert listening is not None
+        listening.close()
+
+
+def test_what_the_environment_asked_for_is_no_leak(path: Path) -> None:
+    with no_thread_leaks(grace=0):
+        listening = listener.Listener(path, resident=True)
+    listening.close()
+
+
+def test_a_path_where_somebody_listens_is_refused(listening: monitor.Listener, path: Path) -> None:
+    with pytest.raises(OSError, match=rf"cannot listen on '{path}': a process.* listens there already"):
+        monitor.listen(path)
+    with Talk(path) as talk:
+        assert "pools" in talk.ask()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match=rf"cannot listen on '{path}': there is a file that is no socket"):
+        monitor.listen(path)
+    assert path.read_text() == "mine"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_socket_of_a_dead_process_is_replaced(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with monitor.listen(path), Talk(path) as talk:
+        assert "pools" in talk.ask()
+
+
+def test_one_that_came_meanwhile_is_put_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    others: list[monitor.Listener] = []
+    rename = os.rename
+
+    def come_first(source: str, target: str) -> None:
+        if not others:
+            os.unlink(path)
+            others.append(monitor.listen(path))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", come_first)
+    try:
+        with pytest.raises(OSError, match="listens there already"):
+            monitor.listen(path)
+        with Talk(path) as talk:
+            assert "pools" in talk.ask()
+    finally:
+        for other in others:
+            other.close()
+
+
+def test_a_file_system_without_links_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    for _ in range(2):
+        with monitor.listen(path), Talk(path) as talk:
+            assert "pools" in talk.ask()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "reason"),
+    [
+        (None, TypeError, "path must be a string or a path, not None"),
+        (7, TypeError, "path must be a string or a path, not 7"),
+        ("", ValueError, "path must name a file, not ''"),
+        ("a\0b", ValueError, r"path must name a file, not 'a\\x00b'"),
+        ("/proc/no/such/folder", OSError, "cannot listen on '/proc/no/such/folder': No such file or directory"),
+        ("/tmp/" + "x" * 100, OSError, "cannot listen on '/tmp/xxx.*': AF_UNIX path too long"),
+    ],
+)
+def test_a_bad_path_is_named(value: Any, kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
+        monitor.listen(value)
+
+
+def test_it_listens_until_the_last_one_leaves(path: Path) -> None:
+    with no_thread_leaks():
+        listener.Listener(path, resident=True, until_left=True)
+        with Talk(path) as first, Talk(path) as second:
+            assert "pools" in first.ask()
+            first.close()
+            assert "pools" in second.ask()
+        eventually(lambda: not path.exists())
+
+
+def test_it_ends_when_nobody_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "UNVISITED", 0.0)
+    listener.Listener(path, until_left=True)
+    eventually(lambda: not path.exists())
+
+
+def test_the_process_exits_as_ever_and_leaves_no_file(path: Path) -> None:
+    script = f"""
+    import threading
+    from ebbpool import monitor
+    listening = monitor.listen({str(path)!r})
+    print([thread.name for thread in threading.enumerate()])
+    """
+    assert output_of(script) == [f"['MainThread', '{THREAD}']"]
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_hangs_at_the_exit_can_be_looked_at(path: Path) -> None:
+    script = f"""
+    import sys
+    from ebbpool import AdaptiveExecutor, monitor
+    monitor.listen({str(path)!r})
+    pool = AdaptiveExecutor(1, "late")
+    pool.submit(sys.stdin.readline)
+    """
+    command = [sys.executable, "-c", "import textwrap; exec(textwrap.dedent(" + repr(script) + "))"]
+    environment = os.environ | {"PYTHONPATH": str(Path(ebbpool.__file__).parent.parent)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as process:
+        eventually(path.exists)
+        with Talk(path) as talk:
+            eventually(lambda: any(pool["running"] for pool in talk.ask()["pools"]))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(TIMEOUT) == 0
+    assert not path.exists()
+
+
+@needs_fork
+def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
+    lines = output_of(
+        f"""
+    import json, socket
+    from ebbpool import monitor
+    def pid():
+        talk = socket.socket(socket.AF_UNIX)
+        talk.settimeout(10)
+        talk.connect({str(path)!r})
+        talk.sendall(b'{{"get": "snapshot"}}\\n')
+        return json.loads(talk.makefile().readline())["pid"]
+    with monitor.listen({str(path)!r}) as listening:
+        parent = os.getpid()
+        def check():
+            print(pid() == parent, listening, [thread.name for thread in threading.enumerate()])
+            listening.close()
+        print(in_child(check))
+        print(pid() == parent)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        pid()
+    except OSError as error:
+        print(type(error).__name__)
+    os.write(writing, b".")
+    os.waitpid(child, 0)
+    """,
+        FORK,
+    )
+    assert lines == [f"True <Listener on {str(path)!r}, closed> ['MainThread']", "0", "True", "FileNotFoundError"]
+
+
+@needs_fork
+@pytest.mark.skipif(sys.implementation.name == "pypy", reason="a thread that is started in a fork hook may crash PyPy")
+def test_a_forked_child_listens_on_a_path_of_its_own(tmp_path: Path) -> None:
+    lines = output_of(
+        f"""
+    from ebbpool import monitor
+    import json, socket
+    def pid(path):
+        talk = socket.socket(socket.AF_UNIX)
+        talk.settimeout(10)
+        talk.connect(path)
+        talk.sendall(b'{{"get": "snapshot"}}\\n')
+        return json.loads(talk.makefile().readline())["pid"]
+    pool = AdaptiveExecutor()
+    with monitor.listen({str(tmp_path)!r} + "/{{pid}}") as listening:
+        path, parent = listening.path, os.getpid()
+        def check():
+            print(pid(listening.path) == os.getpid(), pid(path) == parent, listening.path == path)
+            listening.close()
+        print(in_child(check))
+        print(pid(path) == parent)
+    pool.shutdown()
+    """,
+        FORK,
+    )
+    assert lines == ["True True False", "0", "True"]
+    assert list(tmp_path.iterdir()) == []
+
+
+ENVIRONMENT = """
+    import os
+    from ebbpool import AdaptiveExecutor
+    first, second = AdaptiveExecutor(), AdaptiveExecutor()
+"""
+
+
+def test_the_environment_may_name_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBBPOOL_MONITOR", str(tmp_path / "{pid}"))
+    lines = output_of(f"print(os.listdir({str(tmp_path)!r}) == [str(os.getpid())])", ENVIRONMENT)
+    assert lines == ["True"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_fork
+def test_the_environment_counts_in_forked_children_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBBPOOL_MONITOR", str(tmp_path / "{pid}"))
+    lines = output_of(
+        f"""
+    first = AdaptiveExecutor()
+    def check():
+        second = AdaptiveExecutor()
+        print(str(os.getpid()) in os.listdir({str(tmp_path)!r}))
+    print(in_child(check))
+    """,
+        FORK,
+    )
+    assert lines == ["True", "0"]
+
+
+def test_a_bad_path_in_the_environment_is_one_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBBPOOL_MONITOR", "/no/such/folder/m")
+    done = run_script("print('runs')", ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, "runs\n")
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        "EBBPOOL_MONITOR=/no/such/folder/m is not used: [Errno 2] cannot listen on '/no/such/folder/m': "
+        "No such file or directory"
+    )
+
+
+def test_nothing_of_it_is_imported_unasked() -> None:
+    script = """
+    import sys
+    from ebbpool import AdaptiveExecutor
+    AdaptiveExecutor().submit(int).result()
+    print(sorted(name for name in sys.modules if "_top" in name or name in ("ebbpool.monitor", "rich", "socket")))
+    print("ebbpool._monitor.listener" in sys.modules)
+    """
+    assert output_of(script) == ["[]", "False"]
+
+
+def test_a_pool_that_waits_for_its_last_task_is_shown(talk: Talk) -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(1, "ending")
+        gate.hold(pool)
+        pool.shutdown(wait=False)
+        (ending,) = [each for each in talk.ask()["pools"] if each["name"] == "ending"]
+        assert (ending["closed"], len(ending["tasks"])) == (True, 1)
+        gate.open()
+        pool.shutdown()
+        assert "ending" not in [each["name"] for each in talk.ask()["pools"]]
+
+
+def test_closing_from_many_threads_at_once(path: Path) -> None:
+    listening = monitor.listen(path)
+    for call in [Background(listening.close) for _ in range(8)]:
+        call.join()
+    assert not path.exists()
