@@ -59,7 +59,8 @@ IMPORTS: dict[str, set[str]] = {
     "opentelemetry": {"__init__", "_figures", "executor"},
     "prometheus": {"_figures", "executor"},
     "prefork": {"_checks", "_figures", "_interpreter", "_output", "_prefork"},
-    "_cli": {"__init__", "_figures", "_http", "_interpreter", "_output", "_pool", "_prefork", "prefork"},
+    "_top": {"_monitor", "_version"},
+    "_cli": {"__init__", "_figures", "_http", "_interpreter", "_output", "_pool", "_prefork", "_top", "prefork"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
@@ -158,6 +159,8 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
     roots = {name.split(".")[0] for name in names_of(module, all_of_them=False)} - {"ebbpool"}
     if module in COMPILED.values():
         roots -= {"cython"}
+    if module in ("_top.run", "_top.terminal", "_top.view"):
+        roots -= {"rich"}
     if "anyio" in module:
         roots -= {"anyio", "outcome", "sniffio", "trio"}
     roots -= BRIDGES.get(module, set())

@@ -71,6 +71,7 @@ def test_help_shows_both_uses() -> None:
     assert "which ebbpool this is" in result.stdout
     assert "serve a directory over HTTP" in " ".join(result.stdout.split())
     assert "python -m ebbpool serve" in run("serve", "--help").stdout
+    assert "python -m ebbpool top" in run("top", "--help").stdout
 
 
 def test_telling_what_runs_imports_no_server() -> None:
@@ -118,6 +119,21 @@ def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsy
     assert usage.startswith("usage: python -m ebbpool")
     assert re.fullmatch(rf"python -m ebbpool( serve)?: error: ({reason})", line), line
     assert shown.out == ""
+
+
+def test_top_hands_its_options_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    monkeypatch.setattr("ebbpool._top.run.run", lambda **options: seen.update(options) or 7)
+    assert command.main(["top", "4242", "--once", "--stacks"]) == 7
+    assert seen == {"target": "4242", "once": True, "as_json": False, "stacks": True}
+
+
+@pytest.mark.parametrize("arguments", ["1 2", "--jso", "--interval 3"])
+def test_wrong_use_of_top_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(["top", *arguments.split()])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: " in capsys.readouterr().err
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:

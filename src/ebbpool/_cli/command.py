@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--version", action="version", version=f"ebbpool {ebbpool.__version__}")
     commands = result.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=result.prog)
     _add_serve(commands)
+    _add_top(commands)
     return result
 
 
@@ -54,6 +55,26 @@ def _add_serve(commands: Any) -> None:
     serve.set_defaults(refuse=serve.error)
     add_options(serve)
     serve.add_argument("--cgi", action=_NoCgi, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def _add_top(commands: Any) -> None:
+    top = commands.add_parser(
+        "top",
+        usage="python -m ebbpool top [PID | PATH] [OPTION ...]",
+        help="watch the pools of another process: their threads, what waits, what runs, and why they grew",
+        description="Watch the pools of another process. It listens if it was started with EBBPOOL_MONITOR=PATH, or "
+        "has called ebbpool.monitor.listen; with CPython 3.14 or later, the same here and there, one that has prepared "
+        "nothing is attached to. Without PID and PATH: list the processes that listen.",
+        allow_abbrev=False,
+    )
+    top.add_argument(
+        "target", metavar="PID | PATH", nargs="?", help="number of the process, or the path of the socket it listens on"
+    )
+    top.add_argument("--once", action="store_true", help="print one screen")
+    top.add_argument("--json", dest="as_json", action="store_true", help="print one object, with all stacks")
+    top.add_argument(
+        "--stacks", action="store_true", help="print each task's stack, where there are no keys to ask for it"
+    )
 
 
 def _serve(*, command: str, refuse: Callable[[str], NoReturn], **options: Any) -> int:
@@ -82,5 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(parser().parse_args(argv))
     if arguments["command"] == "serve":
         return _serve(**arguments)
+    if arguments.pop("command") == "top":
+        # Imported here, because it imports what talks to other processes.
+        from ebbpool._top.run import run
+
+        return run(**arguments)
     print(describe())
     return 0

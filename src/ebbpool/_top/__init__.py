@@ -1,0 +1,1 @@
+"""``python -m ebbpool top``: finding a process, asking it, and showing what it answers."""

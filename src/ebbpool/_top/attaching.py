@@ -1,0 +1,178 @@
+"""How a process that has prepared nothing is made to listen: `sys.remote_exec`, from CPython 3.14 on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from typing import Final
+
+from ebbpool._top.finding import Failed, alive, named_in_environment, root_of
+
+_SCRIPT: Final = """
+def _begin():
+    def look():
+        import os, sys
+        folder = {folder!r}
+        reason = "it has not imported ebbpool"
+        try:
+            if "ebbpool" in sys.modules:
+                try:
+                    from ebbpool._monitor.listener import Listener
+                except ImportError:
+                    reason = "its ebbpool is older than this one, and cannot be looked at"
+                else:
+                    Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
+                    return
+        except BaseException as error:
+            reason = type(error).__name__ + ": " + str(error)
+        try:
+            with open(os.path.join(folder, "d", "reason.new"), "w", encoding="utf-8") as file:
+                file.write(reason)
+            os.rename(os.path.join(folder, "d", "reason.new"), os.path.join(folder, "d", "reason"))
+        except OSError:
+            pass
+    import _thread
+    _thread.start_new_thread(look, ())
+_begin()
+"""
+"""What the process runs: it starts a thread, so that its main thread goes on at once."""
+_TOO_LATE: Final = """
+import shutil
+shutil.rmtree({folder!r}, True)
+"""
+"""What the process runs if `top` has left before its main thread came to it."""
+PREPARE: Final = (
+    "Start it with EBBPOOL_MONITOR=PATH in its environment, or have it call ebbpool.monitor.listen(PATH), "
+    "and look at it with: python -m ebbpool top PID"
+)
+
+
+class Attached:
+    """A process that has been asked to listen, in a directory of its own, until the last one who looks has left.
+
+    Args:
+        pid: The process.
+
+    Raises:
+        Failed: It cannot be asked; the text says why, and what to do.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        _must_be_possible(pid)
+        root = root_of(pid)
+        base = tempfile.gettempdir() if not root else root + "/tmp"
+        # Two directories: nobody else can change the outer one, into which this process writes, perhaps as root. The
+        # inner one is the other process's.
+        self._folder = tempfile.mkdtemp(prefix="ebb-top-", dir=base)
+        self._inside = self._folder.removeprefix(root)
+        self._theirs = os.path.join(self._folder, "d")
+        self.path = os.path.join(self._theirs, "s")
+        try:
+            os.mkdir(self._theirs, 0o700)
+            self._write(_SCRIPT)
+            self._give_away()
+            self._execute(os.path.join(self._inside, "script.py"))
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def refusal(self) -> str | None:
+        """Return why the process does not listen, once it has said so."""
+        # Not what a link points to, and without waiting, because the other process may have put anything there.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with contextlib.suppress(OSError):
+            number = os.open(os.path.join(self._theirs, "reason"), flags)
+            try:
+                return os.read(number, 4096).decode("utf-8", "replace")
+            finally:
+                os.close(number)
+        return None
+
+    def close(self, answered: bool) -> None:
+        """Remove the directory; `answered` tells whether the process has come to the script."""
+        if answered or self.refusal() is not None or not alive(self.pid):
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return
+        # It will look for the script when its main thread runs Python again, and must find one that tidies up.
+        with contextlib.suppress(OSError):
+            self._write(_TOO_LATE)
+
+    def _write(self, script: str) -> None:
+        new = os.path.join(self._folder, "script.new")
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(script.format(folder=self._inside))
+        os.chmod(new, 0o644)
+        os.rename(new, os.path.join(self._folder, "script.py"))
+
+    def _give_away(self) -> None:
+        """Give the inner directory to the owner of the process, if that is another one."""
+        owner = owner_of(self.pid)
+        if owner is not None and os.geteuid() == 0 and owner[0] != 0:
+            os.chown(self._theirs, *owner)
+            os.chmod(self._folder, 0o711)
+
+    def _execute(self, script: str) -> None:
+        try:
+            sys.remote_exec(self.pid, script)  # type: ignore[attr-defined,unused-ignore]  # since 3.14
+        except PermissionError:
+            raise Failed(
+                f"the system does not let this process attach to {self.pid}: that takes the same user and, where "
+                "/proc/sys/kernel/yama/ptrace_scope is not 0 (and in containers without SYS_PTRACE), root. "
+                f"Try: sudo {sys.executable} -m ebbpool top {self.pid}\nOr prepare it. {PREPARE}"
+            ) from None
+        except (OSError, RuntimeError) as error:
+            raise Failed(_explained(self.pid, error)) from None
+
+
+def owner_of(pid: int) -> tuple[int, int] | None:
+    """Return the user and the group of a process, or None if they are not told."""
+    try:
+        found = os.stat(f"/proc/{pid}")
+    except OSError:
+        return None
+    return found.st_uid, found.st_gid
+
+
+def _must_be_possible(pid: int) -> None:
+    if not alive(pid):
+        raise Failed(f"there is no process {pid}")
+    owner = owner_of(pid)
+    if owner is not None and os.geteuid() not in (0, owner[0]):
+        raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
+    if not hasattr(sys, "remote_exec"):
+        version = ".".join(map(str, sys.version_info[:2]))
+        path = named_in_environment(pid)
+        hint = (
+            PREPARE
+            if path is None
+            else f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it "
+            "does not listen there"
+        )
+        raise Failed(
+            f"process {pid} does not listen, and this Python, {version}, cannot attach to it: that takes CPython 3.14 "
+            f"or later, the same for both processes.\n{hint}"
+        )
+
+
+def _explained(pid: int, error: Exception) -> str:
+    text = str(error)
+    own = ".".join(map(str, sys.version_info[:2]))
+    if not alive(pid):
+        return f"process {pid} has ended"
+    if "not enabled" in text:
+        return (
+            f"process {pid} does not let others attach: it was started with PYTHON_DISABLE_REMOTE_DEBUG, "
+            f"-X disable-remote-debug, or a Python built without it.\n{PREPARE}"
+        )
+    if "Can't send commands" in text:
+        return (
+            f"{text}: run top with the Python of that process, as {os.path.realpath(f'/proc/{pid}/exe')} -m ebbpool "
+            f"top {pid}.\nOr prepare it. {PREPARE}"
+        )
+    if "PyRuntime" in text:
+        return f"process {pid} is not CPython {own}, or any Python at all; nobody can attach to it from here"
+    return f"process {pid} cannot be attached to: {text}\n{PREPARE}"

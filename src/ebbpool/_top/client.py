@@ -1,0 +1,208 @@
+"""One connection to a monitor that never waits for it: the process on the other end may be stuck."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import stat
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._monitor.place import peer
+from ebbpool._top.finding import Failed, alive
+
+if TYPE_CHECKING:
+    from ebbpool._top.attaching import Attached
+
+
+LONGEST: Final = 1 << 28
+"""How many bytes an answer may have: thousands of tasks with deep stacks have a few millions."""
+
+
+class Client:
+    """What asks a monitor for snapshots, one at a time.
+
+    Args:
+        path: Where the process listens, or will once it has come to what it was asked for.
+        attached: What asked it to listen, if it had not done so by itself.
+        pid: The process, if it is known.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        attached: Attached | None = None,
+        pid: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self.pid = pid if attached is None else attached.pid
+        self._attached = attached
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._received = bytearray()
+        self._since: float | None = None
+        self._stacks = False
+        self._request: bytes = b""
+        self._answered = False
+
+    def ask(self, stacks: bool = False) -> None:
+        """Ask for a snapshot, unless one is still waited for.
+
+        Raises:
+            Failed: The process is gone, or does not listen.
+        """
+        if self._since is not None:
+            return
+        self._since = self._clock()
+        self._request = json.dumps({"get": "snapshot", "stacks": stacks}).encode() + b"\n"
+        self._go_on()
+
+    def take(self, timeout: float = 0.0) -> dict[str, Any] | None:
+        """Return the snapshot that was asked for, or None if it does not come within `timeout` seconds.
+
+        Raises:
+            Failed: The process is gone, has refused, or does not listen.
+        """
+        deadline = self._clock() + timeout
+        while True:
+            self._go_on()
+            if self._socket is not None and (line := self._line()) is not None:
+                self._since = None
+                self._answered = True
+                return self._snapshot(line)
+            left = deadline - self._clock()
+            if left <= 0:
+                return None
+            if self._socket is None or self._request:
+                time.sleep(min(left, 0.02))
+            else:
+                select.select([self._socket], [], [], left)
+
+    @property
+    def silent(self) -> float:
+        """For how many seconds an answer has been waited for; 0 if none is."""
+        return 0.0 if self._since is None else self._clock() - self._since
+
+    @property
+    def hope(self) -> str:
+        """What is waited for until the first answer comes, in lines."""
+        if self._attached is None:
+            return f"waiting for what listens on {self.path!r}"
+        return (
+            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code for that. If it waits "
+            "in a\nsystem call (for a lock, a connection), it comes to it after that."
+        )
+
+    def waits_for(self) -> list[socket.socket]:
+        """Return what `select` is to wait for, if anything."""
+        return [] if self._socket is None else [self._socket]
+
+    def close(self) -> None:
+        """Leave, and tidy up."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._attached is not None:
+            self._attached.close(self._answered)
+
+    def _go_on(self) -> None:
+        if self._socket is None:
+            self._connect()
+        if self._socket is not None and self._request:
+            try:
+                # So short that it goes in one piece, or not at all.
+                self._socket.send(self._request)
+                self._request = b""
+            except BlockingIOError:
+                pass
+            except OSError:
+                # The monitor may have said why before it closed the connection.
+                self._request = b""
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            connection.connect(self.path)
+        except OSError as error:
+            connection.close()
+            # With EAGAIN too many others wait to be accepted, by a process that does not come to it.
+            if error.errno != errno.EAGAIN:
+                self._explain(error)
+            return
+        self._socket = connection
+        other = peer(connection)
+        if self.pid is None and other is not None:
+            self.pid = other[0]
+
+    def _explain(self, error: OSError) -> None:
+        if self._attached is not None:
+            refusal = self._attached.refusal()
+            if refusal is not None:
+                raise Failed(f"process {self.pid} cannot be looked at: {refusal}")
+            if not alive(self._attached.pid):
+                raise Failed(f"process {self.pid} has ended")
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+                return
+        if error.errno == errno.ENOENT:
+            raise Failed(f"there is no {self.path!r}")
+        if error.errno == errno.ECONNREFUSED:
+            reason = (
+                "nobody listens there: the process that did has ended" if is_socket(self.path) else "it is no socket"
+            )
+            raise Failed(f"cannot look at {self.path!r}: {reason}")
+        raise Failed(f"cannot look at {self.path!r}: {error.strerror or error}")
+
+    def _line(self) -> bytes | None:
+        assert self._socket is not None
+        while b"\n" not in self._received:
+            try:
+                piece = self._socket.recv(1 << 20)
+            except BlockingIOError:
+                return None
+            except OSError:
+                piece = b""
+            if not piece:
+                raise Failed(self._farewell())
+            self._received += piece
+            if len(self._received) > LONGEST:
+                raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it sends without an end")
+        line, _, rest = self._received.partition(b"\n")
+        self._received = bytearray(rest)
+        return bytes(line)
+
+    def _snapshot(self, line: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
+        if "error" in found:
+            raise Failed(f"process {self.pid} refuses: {found['error']}")
+        if not isinstance(found.get("pools"), list):
+            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
+        return found
+
+    def _farewell(self) -> str:
+        if self.pid is None:
+            return f"the process behind {self.path!r} has ended, or no longer listens"
+        # A process closes its sockets a little before it is gone.
+        for _ in range(50):
+            if not alive(self.pid):
+                return f"process {self.pid} has ended"
+            time.sleep(0.01)
+        return f"process {self.pid} no longer listens on {self.path!r}"
+
+
+def is_socket(path: str) -> bool:
+    """Return whether there is a socket at `path`."""
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False

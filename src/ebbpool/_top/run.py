@@ -1,0 +1,186 @@
+"""The command ``python -m ebbpool top``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._top.attaching import PREPARE, Attached
+from ebbpool._top.client import Client
+from ebbpool._top.finding import Failed, everyone, find
+from ebbpool._top.model import LATE, Model
+from ebbpool._top.plain import printable
+from ebbpool._version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ebbpool._top.view import View
+
+INTERVAL: Final = 1.0
+"""Seconds from one snapshot to the next."""
+PATIENCE: Final = 30.0
+"""Seconds for which ``--once`` and ``--json`` wait for an answer."""
+
+
+def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
+    """Show what the pools of a process are doing.
+
+    Args:
+        target: The number of a process, or the path where one listens; None to list the processes that listen.
+        once: Whether one screen is printed.
+        as_json: Whether one object is printed.
+        stacks: Whether each task comes with its stack, where keys are not read.
+
+    Returns:
+        The exit status: 1 if the process cannot be looked at, or has ended.
+    """
+    try:
+        if not hasattr(socket, "AF_UNIX"):
+            raise Failed("this Python has no Unix sockets, and can look at no process")
+        if target is None:
+            return _list(as_json)
+        with closing(_client(target)) as client:
+            if as_json:
+                _print(json.dumps(_one(client, True), indent=2))
+                return 0
+            try:
+                return _show(client, once, stacks)
+            except (KeyError, TypeError) as error:
+                raise Failed(
+                    f"process {client.pid} answers what this version, {__version__}, does not understand "
+                    f"({error!r}); use the ebbpool of that process, or --json"
+                ) from error
+    except Failed as error:
+        lines = str(error).split("\n")
+        sys.stderr.write("python -m ebbpool top: " + "\n".join(map(printable, lines)) + "\n")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        # Nobody reads any more; what is left in the buffer must not fail at the end.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _client(target: str) -> Client:
+    if not (target.isascii() and target.isdigit()):
+        return Client(target)
+    pid = int(target)
+    path = find(pid)
+    return Client(path, pid=pid) if path is not None else Client((attached := Attached(pid)).path, attached)
+
+
+def _list(as_json: bool) -> int:
+    found = everyone()
+    if as_json:
+        _print(json.dumps({"processes": [vars(each) for each in found]}, indent=2))
+        return 0
+    if not found:
+        raise Failed(f"no process that you may look at listens.\n{PREPARE}")
+    _print(f"{'PID':>7}  {'PATH':<30}  COMMAND")
+    width = shutil.get_terminal_size().columns
+    for each in found:
+        line = f"{each.pid:>7}  {printable(each.path):<30}  "
+        # A command line may go on for pages; the path is what one needs.
+        _print(line + printable(each.command)[: max(20, width - len(line))])
+    _print("\nLook at one with: python -m ebbpool top PID")
+    return 0
+
+
+def _one(client: Client, stacks: bool) -> dict[str, Any]:
+    """Return one snapshot; while it does not come, say so."""
+    client.ask(stacks)
+    said = LATE
+    while (snapshot := client.take(0.25)) is None:
+        if client.silent >= said:
+            said += LATE
+            sys.stderr.write(f"process {client.pid}: no answer for {int(client.silent)} s\n")
+        if client.silent >= PATIENCE:
+            raise Failed(_silence(client))
+    return snapshot
+
+
+def _silence(client: Client) -> str:
+    return (
+        f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may hold its "
+        "GIL, or (if it is attached to) its main thread may wait in a system call that nothing ends"
+    )
+
+
+def _show(client: Client, once: bool, stacks: bool) -> int:
+    try:
+        from rich.console import Console
+    except ImportError:
+        raise Failed("showing needs rich: pip install 'ebbpool[top]' (--json works without it)") from None
+    from ebbpool._top.view import View
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    ascii_only = not (console.encoding or "").lower().startswith("utf")
+    live = not once and console.is_terminal and not console.is_dumb_terminal and _has_keyboard()
+    view = View(ascii_only, keys=live, stacks=stacks and not live)
+    if live:
+        return _live(client, console, view)
+    model = Model()
+    while True:
+        model.update(_one(client, stacks))
+        console.print(view.screen(model, console.width), crop=False)
+        if once:
+            return 0
+        sys.stdout.flush()
+        console.print()
+        time.sleep(2 * INTERVAL)
+
+
+def _has_keyboard() -> bool:
+    try:
+        import termios  # noqa: F401  (where there is none, keys cannot be read one by one)
+    except ImportError:
+        return False
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _live(client: Client, console: Console, view: View) -> int:
+    from ebbpool._top.terminal import Terminal
+
+    model = Model(client.hope)
+    following = time.monotonic()
+    with Terminal(console, sys.stdin.fileno()) as terminal:
+        while True:
+            if time.monotonic() >= following and not client.silent:
+                client.ask(stacks=model.opened is not None and not model.over)
+                following = time.monotonic() + INTERVAL
+            snapshot = client.take()
+            if snapshot is not None:
+                model.update(snapshot)
+            model.silent = client.silent
+            terminal.show(view.screen(model, console.width, console.height))
+            # With an answer outstanding the seconds without one are counted.
+            left = following - time.monotonic() if not client.silent else 0.25
+            for key in terminal.wait(client.waits_for() if client.silent else [], min(left, INTERVAL)):
+                if key == "quit":
+                    return 0
+                if key == "enter":
+                    model.toggle()
+                    # The stack is asked for at once.
+                    following = 0.0
+                elif key == "escape":
+                    model.close()
+                elif key == "sort":
+                    model.sort_next()
+                elif key in STEPS:
+                    model.move(STEPS[key])
+
+
+STEPS: Final = {"up": -1, "down": 1, "page up": -10, "page down": 10}
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,261 @@
+"""The screen: a model drawn for a width and a height."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Group, OverflowMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ebbpool._top.model import LATE, SORTS, Model, Row, Task
+from ebbpool._top.plain import printable
+
+BARS: Final = " ▁▂▃▄▅▆▇█"
+ASCII_BARS: Final = " ._-=+*#@"
+_FRAME: Final = re.compile(r'(?P<before> *File ")(?P<path>.*)(?P<after>", line \d+, in .*)')
+UNLIMITED: Final = 1 << 30
+"""A height for output that is not a screen."""
+
+
+def sparkline(values: Sequence[int], width: int, top: int, bars: str = BARS) -> str:
+    """Return the last values as bars; the tallest stands for `top`, and anything above nothing is seen."""
+    steps = len(bars) - 1
+    shown = list(values)[-width:]
+    top = max(top, *shown, 1) if shown else 1
+    return "".join(bars[0 if value <= 0 else max(1, round(value * steps / top))] for value in shown).rjust(width)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as one reads it."""
+    if seconds < 100:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
+
+
+class View:
+    """Draws a model.
+
+    Args:
+        ascii_only: Whether the terminal's encoding lacks the bars.
+        keys: Whether keys are read, and are explained at the bottom.
+        stacks: Whether each task is followed by its stack.
+    """
+
+    def __init__(self, ascii_only: bool = False, keys: bool = True, stacks: bool = False) -> None:
+        self._bars = ASCII_BARS if ascii_only else BARS
+        self._arrow, self._branch, self._more, self._to = (
+            (">", "`-", "...", "->") if ascii_only else ("▸", "└ ", "…", "→")
+        )
+        self._keys = keys
+        self._stacks = stacks
+
+    def screen(self, model: Model, width: int, height: int = UNLIMITED) -> RenderableType:
+        """Return the whole screen."""
+        snapshot = model.snapshot
+        parts: list[RenderableType] = [self._head(model, width)]
+        if snapshot is None:
+            lines = model.waiting.split("\n")
+            parts.extend(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines)
+            return Group(*parts, *self._foot(model, height - 2 - len(lines)))
+        # The heads of three sections, two empty lines, the first line and the last.
+        room = max(3, height - 6 - (1 if self._keys else 0))
+        decisions = model.decisions()
+        log = min(len(decisions) or 1, max(1, min(8, room // 5)))
+        pools = min(max(1, len(model.rows)), max(2, (room - log) // 2))
+        tasks = max(1, room - log - pools)
+        parts.append(self._pools(list(model.rows.values()), width, pools))
+        parts.append(Text())
+        if model.opened is not None:
+            end = "which has ended" if model.over else ""
+            model.scrolled, drawn_stack = self._stack(model.opened, end, model.scrolled, tasks + 1, width)
+            parts.extend(drawn_stack)
+            used = len(drawn_stack) - 1
+        else:
+            drawn, used = self._tasks(model, tasks)
+            parts.append(drawn)
+        parts.append(Text())
+        logged = decisions[-(log + tasks - used) :]
+        parts.extend(self._log(logged))
+        return Group(*parts, *self._foot(model, room - pools - used - max(1, len(logged))))
+
+    def _head(self, model: Model, width: int) -> Text:
+        line = Text(no_wrap=True, overflow="ellipsis")
+        snapshot = model.snapshot
+        if snapshot is not None:
+            at = time.strftime("%H:%M:%S", time.localtime(snapshot["time"]))
+            threads = sum(pool["workers"] for pool in snapshot["pools"])
+            line.append(f"pid {snapshot['pid']}", "bold")
+            line.append(
+                f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
+                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {at}"
+            )
+        if model.silent >= LATE:
+            words = f" no answer for {int(model.silent)} s " + (
+                ""
+                if snapshot is None
+                else f"(figures of {time.strftime('%H:%M:%S', time.localtime(snapshot['time']))}) "
+            )
+            late = Text(words, "reverse bold", no_wrap=True)
+            if snapshot is not None:
+                line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
+                line.append(" ")
+            line.append_text(late)
+        return line
+
+    def _pools(self, rows: list[Row], width: int, height: int) -> RenderableType:
+        # A narrow screen has room for the figures only.
+        spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
+        table = _table()
+        table.add_column("POOL", ratio=1, min_width=10, no_wrap=True)
+        table.add_column("THREADS", justify="right", no_wrap=True)
+        if spark:
+            table.add_column("", width=spark, no_wrap=True)
+        table.add_column("BUSY", justify="right", no_wrap=True)
+        table.add_column("BLOCKED", justify="right", no_wrap=True)
+        table.add_column("WAIT", justify="right", no_wrap=True)
+        if spark:
+            table.add_column("", width=spark, no_wrap=True)
+        table.add_column("OLDEST", justify="right", no_wrap=True)
+        table.add_column("DONE/s", justify="right", no_wrap=True)
+        shown = rows if len(rows) <= height else rows[: height - 1]
+        for row in shown:
+            figures = row.figures
+            bound = figures.get("max_queue")
+            name = (self._branch if row.is_lane else "") + printable(row.key[-1])
+            threads: list[RenderableType] = [f"{row.threads[-1]}/{row.limit}"]
+            waiting: list[RenderableType] = [
+                Text(str(figures["queued"]) + (f"/{bound}" if bound is not None else ""), _alarm(figures))
+            ]
+            if spark:
+                threads.append(Text(sparkline(row.threads, spark, 4, self._bars), "cyan"))
+                waiting.append(Text(sparkline(row.waiting, spark, 4, self._bars), "yellow"))
+            table.add_row(
+                Text(name + (" (shut down)" if figures.get("closed") else ""), "" if row.is_lane else "bold"),
+                *threads,
+                str(figures["running"]),
+                Text(str(figures.get("blocked", "")), "red" if figures.get("blocked") else "dim"),
+                *waiting,
+                duration(figures["oldest_wait"]) if figures["queued"] else "-",
+                f"{row.rate:.0f}" if row.rate is not None else "-",
+            )
+        if not rows:
+            table.add_row("(no pool)")
+        parts: list[RenderableType] = [table]
+        if len(shown) < len(rows):
+            parts.append(Text(f"{self._more} and {len(rows) - len(shown)} more", "dim"))
+        return Group(*parts)
+
+    def _tasks(self, model: Model, height: int) -> tuple[RenderableType, int]:
+        tasks = model.tasks()
+        if not tasks:
+            return Group(Text("RUNNING", "bold dim"), Text("(nothing)", "dim")), 1
+        chosen = model.chosen()
+        start = max(0, min(chosen - height // 2, len(tasks) - height))
+        table = _table()
+        table.add_column("", width=1, no_wrap=True)
+        order = f" {len(tasks)}, by {model.sort}"
+        table.add_column("RUNNING" + order, ratio=3, min_width=16, no_wrap=True)
+        table.add_column("POOL", ratio=2, min_width=8, no_wrap=True)
+        table.add_column("THREAD", ratio=2, min_width=8, no_wrap=True)
+        table.add_column("", width=7, no_wrap=True)
+        table.add_column("FOR", justify="right", min_width=7, no_wrap=True)
+        for place, task in enumerate(tasks[start : start + height], start):
+            figures = task.figures
+            mark = self._keys and place == chosen
+            table.add_row(
+                self._arrow if mark else "",
+                printable(figures["name"]),
+                printable(task.place),
+                printable(figures["thread"]),
+                Text("blocked", "red") if figures["blocked"] else "",
+                duration(figures["seconds"]),
+                style="reverse" if mark else "",
+            )
+        parts: list[RenderableType] = [table]
+        if self._stacks:
+            for task in tasks:
+                parts.append(Text())
+                parts.extend(self._stack(task, "", 0, UNLIMITED, UNLIMITED)[1])
+        return Group(*parts), min(height, len(tasks))
+
+    def _stack(self, task: Task, end: str, scrolled: int, height: int, width: int) -> tuple[int, list[RenderableType]]:
+        """Return how far the stack is scrolled, no further than it can be, and its title and lines."""
+        figures = task.figures
+        number = f" ({figures['native_id']})" if figures["native_id"] is not None else ""
+        title = (
+            f"STACK of {figures['name']}, {task.place}, thread {figures['thread']}{number}, "
+            f"{end or 'for ' + duration(figures['seconds'])}"
+        )
+        lines = (
+            [_fitted(line, width, self._more) for line in _lines(figures["stack"])]
+            if figures["stack"]
+            else ["waiting for it" + self._more]
+        )
+        # The innermost call is the last line, and that is what one wants to see.
+        last = max(min(len(lines), height - 1), len(lines) - scrolled)
+        shown = [title, *lines[max(0, last - (height - 1)) : last]]
+        styles = ["bold", *[""] * len(lines)]
+        # What is not a screen may have long lines.
+        overflow: OverflowMethod = "ignore" if height == UNLIMITED else "ellipsis"
+        parts: list[RenderableType] = [
+            Text(printable(line), style, no_wrap=True, overflow=overflow)
+            for line, style in zip(shown, styles, strict=False)
+        ]
+        return len(lines) - last, parts
+
+    def _log(self, decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
+        yield Text("SIZING", "bold dim")
+        for at, pool, each in decisions:
+            moment = time.strftime("%H:%M:%S", time.localtime(at))
+            change = str(each["workers"]) + (f"{self._to}{each['workers'] + each['grown']}" if each["grown"] else "")
+            yield Text(
+                f"{moment}  {printable(pool)}  {change}  {printable(each['reason'])}", no_wrap=True, overflow="ellipsis"
+            )
+        if not decisions:
+            yield Text("(nothing yet)", "dim")
+
+    def _foot(self, model: Model, above: int) -> Iterable[RenderableType]:
+        if not self._keys:
+            return
+        if above > 0:
+            yield Text("\n" * (above - 1))
+        following = SORTS[(SORTS.index(model.sort) + 1) % len(SORTS)]
+        keys = (
+            "j/k scroll   Enter back   q quit"
+            if model.opened is not None
+            else f"j/k or arrows select   Enter stack   s sort by {following}   q quit"
+        )
+        yield Text(keys, "dim", no_wrap=True, overflow="ellipsis")
+
+
+def _table() -> Table:
+    return Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
+
+
+def _fitted(line: str, width: int, more: str) -> str:
+    """Return a line of a stack whose path is shortened at its beginning: file name and line number must be seen."""
+    match = _FRAME.fullmatch(line)
+    excess = cell_len(line) - width
+    if match is None or excess <= 0:
+        return line
+    path = match["path"][excess + len(more) :]
+    return f"{match['before']}{more}{path}{match['after']}"
+
+
+def _alarm(figures: dict[str, Any]) -> str:
+    return "yellow" if figures["queued"] else "dim"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _lines(stack: str) -> list[str]:
+    return [line.replace("\t", "    ") for line in stack.rstrip("\n").split("\n")]

@@ -1,0 +1,194 @@
+"""`top` in a real terminal: a pseudo terminal that is read and typed into."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.common import TIMEOUT, Gate, eventually
+
+import ebbpool
+from ebbpool import AdaptiveExecutor, monitor
+
+pytest.importorskip("rich")
+termios = pytest.importorskip("termios")
+terminal = pytest.importorskip("ebbpool._top.terminal")
+HOME = str(Path(ebbpool.__file__).parent.parent)
+SLOW = 4 * TIMEOUT
+"""Seconds that an interpreter may take to start, or to end, on a busy machine."""
+
+
+class Seen:
+    """`top` in a pseudo terminal of 80 columns and 24 lines."""
+
+    def __init__(self, path: str, **environ: str) -> None:
+        self.master, self.slave = os.openpty()
+        termios.tcsetwinsize(self.slave, (24, 80))
+        self.before = termios.tcgetattr(self.slave)
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ebbpool", "top", path],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env=environment | {"PYTHONPATH": HOME, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ,
+            # A group of its own, in this session: where there is no shell, nothing can be stopped.
+            process_group=0,
+        )
+        self.text = ""
+        self.all = ""
+
+    def until(self, pattern: str) -> None:
+        """Read on until what came since the last match matches."""
+        deadline = time.monotonic() + SLOW
+        while not (match := re.search(pattern, self.text, re.DOTALL)):
+            assert time.monotonic() < deadline, self.text
+            if select.select([self.master], [], [], 0.1)[0]:
+                piece = os.read(self.master, 65536).decode("utf-8", "replace")
+                self.text += piece
+                self.all += piece
+        self.text = self.text[match.end() :]
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def end(self) -> int:
+        """Wait for the end; the terminal must be as it was."""
+        status = self.process.wait(SLOW)
+        assert termios.tcgetattr(self.slave)[:4] == self.before[:4]
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[str]:
+    with monitor.listen(tmp_path / "m") as listening:
+        yield listening.path
+
+
+@pytest.fixture
+def seen(path: str) -> Iterator[Seen]:
+    result = Seen(path)
+    yield result
+    result.close()
+
+
+LEFT = r"\x1b\[\?1049l"
+"""What gives the screen back that was there before."""
+
+needs_sizes = pytest.mark.skipif(not hasattr(termios, "tcsetwinsize"), reason="needs termios.tcsetwinsize")
+
+
+@needs_sizes
+def test_a_stack_on_enter(seen: Seen) -> None:
+    with AdaptiveExecutor(2, "web") as pool, Gate() as gate:
+        gate.hold(pool)
+        seen.until(r"\x1b\[\?1049h.*RUNNING 1, by time.*web_0.*q quit")
+        seen.type(b"\r")
+        seen.until(r"STACK of .*web_0.*_open\.wait.*Enter back")
+        seen.type(b"\x1b")
+        seen.until("RUNNING 1")
+        seen.type(b"s")
+        seen.until("RUNNING 1, by name")
+        # Each screen is drawn over the last one, and nothing scrolls.
+        assert seen.all.count("\x1b[H") >= seen.all.count("pid ") > 2
+        seen.type(b"q")
+        seen.until(LEFT)
+        assert seen.end() == 0
+
+
+@needs_sizes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_gives_the_terminal_back(seen: Seen, number: signal.Signals) -> None:
+    seen.until("q quit")
+    seen.process.send_signal(number)
+    seen.until(LEFT)
+    assert seen.end() == (0 if number == signal.SIGINT else 128 + number)
+
+
+@needs_sizes
+def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
+    seen.until("q quit")
+    seen.process.send_signal(signal.SIGTSTP)
+    seen.until(LEFT)
+    eventually(lambda: os.waitpid(seen.process.pid, os.WUNTRACED | os.WNOHANG)[0], "it is stopped")
+    assert termios.tcgetattr(seen.slave)[:4] == seen.before[:4]
+    seen.process.send_signal(signal.SIGCONT)
+    seen.until(r"\x1b\[\?1049h.*q quit")
+    seen.type(b"q")
+    assert seen.end() == 0
+
+
+@needs_sizes
+def test_a_process_that_ends(tmp_path: Path) -> None:
+    listening = monitor.listen(tmp_path / "m")
+    seen = Seen(listening.path)
+    try:
+        seen.until("q quit")
+        listening.close()
+        seen.until(LEFT + r".*process \d+ no longer listens on")
+        assert seen.end() == 1
+    finally:
+        seen.close()
+
+
+@needs_sizes
+@pytest.mark.parametrize(("environ", "colours"), [({"NO_COLOR": "1"}, False), ({"COLORTERM": "truecolor"}, True)])
+def test_colours_can_be_had_or_not(path: str, environ: dict[str, str], colours: bool) -> None:
+    seen = Seen(path, **environ)
+    try:
+        with AdaptiveExecutor(2, "web") as pool, Gate() as gate:
+            gate.hold(pool)
+            seen.until("RUNNING 1.*q quit")
+            assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", seen.all)) == colours
+            seen.type(b"q")
+            assert seen.end() == 0
+    finally:
+        seen.close()
+
+
+@needs_sizes
+def test_a_dumb_terminal_gets_plain_lines(path: str) -> None:
+    seen = Seen(path, TERM="dumb")
+    try:
+        seen.until(r"pid \d+ .*SIZING.*pid \d+ .*SIZING")
+        assert "\x1b" not in seen.text
+        seen.process.send_signal(signal.SIGINT)
+        assert seen.end() == 0
+    finally:
+        seen.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (b"", []),
+        (b"jkq", ["down", "up", "quit"]),
+        (b"\x1b[A\x1b[B\x1bOA\x1bOB", ["up", "down", "up", "down"]),
+        (b"\x1b[5~\x1b[6~ ", ["page up", "page down", "page down"]),
+        (b"\r\n", ["enter", "enter"]),
+        (b"\x1b", ["escape"]),
+        (b"\x1bj", ["escape", "down"]),
+        (b"\x1b[1;5Cs\x1b[200~q", ["sort", "quit"]),
+        (b"\x1b[", []),
+        (b"x\xc3\xa9Q", ["quit"]),
+    ],
+)
+def test_keys(data: bytes, keys: list[str]) -> None:
+    assert terminal.keys_in(data) == keys
