@@ -65,7 +65,13 @@ IMPORTS: dict[str, set[str]] = {
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
 
-BRIDGES = {"opentelemetry": {"opentelemetry"}, "prometheus": {"prometheus_client"}}
+BRIDGES = {
+    "_top.run": {"rich"},
+    "_top.terminal": {"rich"},
+    "_top.view": {"rich"},
+    "opentelemetry": {"opentelemetry"},
+    "prometheus": {"prometheus_client"},
+}
 """Modules that are for a library, and need it."""
 
 
@@ -159,8 +165,6 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
     roots = {name.split(".")[0] for name in names_of(module, all_of_them=False)} - {"ebbpool"}
     if module in COMPILED.values():
         roots -= {"cython"}
-    if module in ("_top.run", "_top.terminal", "_top.view"):
-        roots -= {"rich"}
     if "anyio" in module:
         roots -= {"anyio", "outcome", "sniffio", "trio"}
     roots -= BRIDGES.get(module, set())
