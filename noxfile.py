@@ -231,7 +231,9 @@ def typing(session: nox.Session) -> None:
 FACES = {
     "__main__": ("test_main.py", "_cli"),
     "_checks": ("test_bad_input.py",),
+    "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py",),
+    "_leaks": ("test_pytest_plugin.py",),
     "_output": ("test_output.py",),
     "_quota": ("_pool/test_quota.py",),
     "aio": ("_loops",),
@@ -261,8 +263,8 @@ def changed(session: nox.Session) -> set[Path]:
 def tests_of(path: Path) -> set[str]:
     """Return the files and folders in tests that a change of `path` concerns."""
     first, *rest = path.parts
-    if first == "src" and len(rest) > 1:
-        room = rest[1].removesuffix(".py")
+    if first == "src":
+        room = rest[1 if len(rest) > 1 else 0].removesuffix(".py")
         wanted: tuple[str, ...] = FACES.get(room, (room if room.startswith("_") else f"test_{room}.py",))
     elif first == "tests" and path.name.startswith("test_") and "stress" not in rest:
         return {str(path)}

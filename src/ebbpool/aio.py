@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import sys
+import weakref
 from typing import Any
 
 from ebbpool._core.accel import instrumented
@@ -73,6 +74,7 @@ class EventLoop(_ShortWay, _StandardLoop):  # type: ignore[misc]  # typeshed's t
 
 
 _uvloop_class: Any = None
+_made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
@@ -106,7 +108,13 @@ def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEven
     return loop
 
 
+def live_loops() -> list[Any]:
+    """Return the loops that the factories have made and that live, closed ones included."""
+    return [loop for loop in (reference() for reference in _made.valuerefs()) if loop is not None]
+
+
 def _with(executor: Any, loop: Any) -> Any:
+    _made[id(loop)] = loop
     if executor is not None:
         if not isinstance(executor, AdaptiveExecutor):
             loop.close()

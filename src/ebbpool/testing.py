@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import sys
 import threading
 import time
@@ -15,9 +16,12 @@ from ebbpool._monitor.names import residents
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from ebbpool.executor import AdaptiveExecutor
 
-__all__ = ["no_thread_leaks", "wait_idle"]
+__all__ = ["no_thread_leaks", "pytest_asyncio_loop_factories", "wait_idle"]
 
 
 def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
@@ -70,6 +74,21 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
     leaked = _new_threads(before, allowed)
     if leaked:
         raise AssertionError(_report(leaked, grace))
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Have pytest-asyncio (1.4 and later) run tests on the event loops of `ebbpool.aio`: import this in a conftest.
+
+    Returns:
+        "ebbpool" for `new_event_loop`, and "ebbpool-uvloop" for `new_uvloop` where uvloop is installed. A test runs on
+        each, unless ``@pytest.mark.asyncio(loop_factories=["ebbpool"])`` names those that it is for.
+    """
+    from ebbpool.aio import new_event_loop, new_uvloop
+
+    factories = {"ebbpool": new_event_loop, "ebbpool-uvloop": new_uvloop}
+    if importlib.util.find_spec("uvloop") is None:
+        del factories["ebbpool-uvloop"]
+    return {**factories}
 
 
 def _new_threads(before: Collection[threading.Thread], allowed: Collection[str]) -> list[threading.Thread]:

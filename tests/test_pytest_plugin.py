@@ -1,0 +1,303 @@
+"""The plugin for pytest, in runs of its own: what it finds, and what it leaves alone."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
+PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
+"""How a run gets the plugin: through its entry point where the package is installed."""
+GRACE = ["--ebbpool-leaks", "--ebbpool-grace=0.2"]
+
+HEAD = """
+import asyncio
+import threading
+import pytest
+from ebbpool import AdaptiveExecutor
+
+opened = threading.Event()
+begun = threading.Event()
+
+@pytest.fixture(scope="session", autouse=True)
+def open_at_the_end():
+    yield
+    opened.set()
+
+def hang_here():
+    begun.set()
+    opened.wait(30)
+
+def hang_in(pool):
+    begun.clear()
+    pool.submit(hang_here)
+    assert begun.wait(10)
+"""
+
+
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *options, timeout=50)
+
+
+def test_the_fixture_is_a_pool_that_is_shut_down(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        HEAD
+        + """
+kept = []
+
+def test_use(adaptive_executor):
+    kept.append(adaptive_executor)
+    assert adaptive_executor.submit(threading.current_thread).result(10).name.startswith("adaptive_executor")
+
+def test_it_was_shut_down():
+    assert kept[0].stats().workers == 0
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        kept[0].submit(print)
+
+def test_another_one(adaptive_executor):
+    assert adaptive_executor is not kept[0]
+"""
+    )
+    run(pytester, "--ebbpool-leaks").assert_outcomes(passed=3)
+
+
+def test_the_fixture_fails_a_test_whose_task_does_not_end(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + "def test_hanging(adaptive_executor):\n    hang_in(adaptive_executor)\n")
+    result = run(pytester, "--ebbpool-grace=0.1")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["adaptive_executor could not be shut down: after 0.1 s*", "*hang_here*"])
+
+
+LEAKS = """
+kept = []
+
+def test_open():
+    kept.append(AdaptiveExecutor(thread_name_prefix="mine"))
+
+def test_not_blamed_for_the_one_before():
+    assert kept[0].submit(abs, -1).result(10) == 1
+
+def test_hanging():
+    pool = AdaptiveExecutor(thread_name_prefix="stuck")
+    hang_in(pool)
+    pool.shutdown(wait=False)
+
+def test_it_hangs_on():
+    pass
+
+def test_cleaned_up():
+    with AdaptiveExecutor() as pool:
+        pool.submit(abs, 1)
+
+def test_dropped():
+    AdaptiveExecutor().submit(abs, 1)
+
+def test_dropped_in_a_circle():
+    circle = [AdaptiveExecutor()]
+    circle.append(circle)
+    circle[0].submit(abs, 1)
+
+@pytest.fixture(scope="module")
+def shared():
+    with AdaptiveExecutor(thread_name_prefix="shared") as pool:
+        yield pool
+
+def test_with_a_wider_fixture(shared):
+    assert shared.submit(abs, -1).result(10) == 1
+
+def test_a_task_in_it(shared):
+    hang_in(shared)
+
+def test_the_task_is_not_blamed_on_this_one(shared):
+    pass
+
+def test_the_last():
+    opened.set()
+
+@pytest.mark.ebbpool_may_leak
+def test_it_may():
+    kept.append(AdaptiveExecutor(thread_name_prefix="allowed"))
+
+def test_failing():
+    left = AdaptiveExecutor(thread_name_prefix="after-a-failure")
+    assert left is None
+"""
+
+
+def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=HEAD + LEAKS)
+    result = run(pytester, *GRACE, "--strict-markers")
+    result.assert_outcomes(passed=12, failed=1, errors=3)
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_open left this behind:",
+            "pool 'mine' is open: nobody has shut it down (0 threads, 0 tasks running, 0 waiting)",
+            "test_it.py::test_hanging left this behind:",
+            "pool 'stuck' was shut down, but has not ended (1 threads, 1 tasks running, 0 waiting)*",
+            "*hang_here*",
+            "test_it.py::test_a_task_in_it left this behind:",
+            "a task in pool 'shared', which is not the test's own, goes on*",
+            "*hang_here*",
+        ]
+    )
+    assert "'allowed'" not in result.stdout.str()
+    assert "pool 'after-a-failure'" not in result.stdout.str()
+
+
+def test_nothing_is_looked_for_without_the_option(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + LEAKS)
+    run(pytester).assert_outcomes(passed=12, failed=1)
+
+
+def test_a_wider_fixture_that_leaves_its_pool_is_found_at_its_end(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it=HEAD
+        + """
+@pytest.fixture(scope="class")
+def careless():
+    return AdaptiveExecutor(thread_name_prefix="careless")
+
+class TestUse:
+    kept = []
+
+    def test_first(self, careless):
+        self.kept.append(careless)
+
+    def test_last(self, careless):
+        pass
+
+def test_after_it():
+    pass
+"""
+    )
+    result = run(pytester, *GRACE)
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["test_it.py::TestUse::test_last left this behind:", "pool 'careless' is open*"])
+
+
+LOOPS = """
+async def offload():
+    return (await asyncio.to_thread(threading.current_thread)).name, type(asyncio.get_running_loop()).__module__
+"""
+
+
+def test_the_loops_of_pytest_asyncio_may_be_ours(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from ebbpool.testing import pytest_asyncio_loop_factories")
+    pytester.makepyfile(
+        HEAD
+        + LOOPS
+        + """
+@pytest.mark.asyncio
+async def test_on_each(request):
+    name, module = await offload()
+    assert module == "ebbpool.aio"
+    assert name.startswith("asyncio" if "[ebbpool]" in request.node.name else "uvloop")
+
+@pytest.mark.asyncio(loop_scope="module", loop_factories=["ebbpool"])
+async def test_on_a_loop_that_goes_on():
+    assert (await offload())[0].startswith("asyncio")
+
+@pytest.mark.asyncio(loop_scope="module", loop_factories=["ebbpool"])
+async def test_on_the_same_loop(adaptive_executor):
+    assert await adaptive_executor.run(abs, -1) == 1
+"""
+    )
+    loops = 2 if importlib.util.find_spec("uvloop") else 1
+    result = run(pytester, *GRACE, "-p", "no:anyio", "-o", "asyncio_default_fixture_loop_scope=function")
+    result.assert_outcomes(passed=loops + 2)
+
+
+def test_the_loop_of_anyio_s_plugin_may_be_ours(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("anyio")
+    pytester.makepyfile(
+        HEAD
+        + LOOPS
+        + """
+import anyio.to_thread
+import ebbpool.anyio
+from ebbpool.aio import new_event_loop
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    with ebbpool.anyio.install():
+        yield
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio", {"loop_factory": new_event_loop}
+
+@pytest.fixture(scope="module")
+async def wide(anyio_backend):
+    yield
+
+@pytest.mark.anyio
+async def test_first(wide):
+    assert (await offload())[0].startswith("asyncio")
+
+@pytest.mark.anyio
+async def test_second(wide):
+    assert (await offload())[1] == "ebbpool.aio"
+
+@pytest.mark.anyio
+async def test_on_the_shared_pool():
+    thread = await anyio.to_thread.run_sync(threading.current_thread)
+    assert thread.name.startswith("ebbpool-anyio")
+"""
+    )
+    run(pytester, *GRACE, "-p", "no:asyncio").assert_outcomes(passed=3)
+
+
+def test_it_works_in_the_processes_of_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_it=HEAD + LEAKS.split("def test_hanging")[0])
+    result = run(pytester, *GRACE, "-n", "1")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*test_open left this behind:*", "*pool 'mine' is open*"])
+
+
+def test_a_run_without_pools_does_not_import_the_package(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing():
+            assert "_ebbpool_pytest" in sys.modules
+            assert not [name for name in sys.modules if name.split(".")[0] == "ebbpool"]
+        """
+    )
+    run(pytester, *GRACE).assert_outcomes(passed=1)
+
+
+def test_a_program_of_the_user_s_is_measured(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("coverage")
+    pytester.makepyfile(used="def double(n):\n    return 2 * n\n")
+    pytester.makepyfile(
+        test_it="""
+        import used
+
+        def test_it(adaptive_executor):
+            assert adaptive_executor.submit(used.double, 2).result(10) == 4
+        """
+    )
+    python = [sys.executable, "-m"]
+    result = pytester.run(*python, "coverage", "run", "--include=used.py", "-m", "pytest", *PLUGIN, *GRACE, timeout=50)
+    result.assert_outcomes(passed=1)
+    pytester.run(*python, "coverage", "report", timeout=50).stdout.re_match_lines([r"used\.py .* 100%"])
+
+
+@pytest.mark.parametrize("grace", ["-1", "soon", "nan", "inf"])
+def test_bad_seconds_are_refused(pytester: pytest.Pytester, grace: str) -> None:
+    result = run(pytester, f"--ebbpool-grace={grace}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--ebbpool-grace: must be a number of seconds, at least 0, not '{grace}'*"])
+
+
+def test_the_plugin_is_an_entry_point() -> None:
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[project.entry-points.pytest11]\nebbpool = "_ebbpool_pytest"\n' in text
