@@ -91,6 +91,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_fastthreadpool": EACH_KIND,
     "_http": EACH_KIND,
     "_servers": EACH_KIND,
+    "integrations": {NEWEST},
 }
 """Tests of what is the same on every Python, and where they run. The others run everywhere."""
 
@@ -211,6 +212,16 @@ def downstream(session: nox.Session) -> None:
         session.error("what the suites need cannot be installed: no network here, or no wheel for this Python")
     install_ebbpool(session)
     session.run("python", "tests/downstream/run.py", "--work", session.create_tmp(), *session.posargs)
+
+
+@nox.session
+def integrations(session: nox.Session) -> None:
+    """Run the examples of docs/integrations with the libraries that they are about, and the plugin for pytest."""
+    install(session, *group("integrations"))
+    install_what_can_be(session, *group("test-uvloop"))
+    install_ebbpool(session)
+    suites = ("tests/integrations", "tests/test_examples.py", "tests/test_pytest_plugin.py")
+    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", *suites)))
 
 
 @nox.session

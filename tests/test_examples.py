@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,23 +14,21 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, eventually, run_script
+from support.pages import ROOT, blocks_of, skip_without_packages
 
 import ebbpool
 
-ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/integrations").glob("*.md"))]
 BLOCKS = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
-    for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
+    for number, code in enumerate(blocks_of(page), 1)
     if "AdaptiveExecutor(max_workers=None" not in code
 ]
 """The code of all blocks but the one that is a signature."""
 SERVERS = [block for block in BLOCKS if "prefork.run(" in str(block.values[0])]
 """Programs that serve port 8000 until they are told to stop, and that other processes import."""
 EXAMPLES = [block for block in BLOCKS if block not in SERVERS]
-PACKAGES = ("a2wsgi", "anyio", "fastapi", "flask", "opentelemetry.sdk", "prometheus_client", "uvicorn", "uvloop")
 
 ASK = """
 import asyncio
@@ -56,23 +52,9 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
 
 
-def needs(code: str) -> list[str]:
-    """Return the packages that an example imports and that are not installed here."""
-    wanted = [name for name in PACKAGES if re.search(rf"^(from|import) .*\b{name}\b", code, re.M)]
-    return [name for name in wanted if not is_here(name)]
-
-
-def is_here(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_an_example_runs(code: str, tmp_path: Path) -> None:
-    if missing := needs(code):
-        pytest.skip(f"not installed here: {', '.join(missing)}")
+    skip_without_packages(code)
     (tmp_path / "a file").write_text("something to read")
     is_app = "FastAPI()" in code
     done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code + (ASK if is_app else ""))

@@ -1,0 +1,179 @@
+"""The pages on web frameworks: the work of their examples is done by threads of the pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.pages import use_example
+
+THREADS = """
+import logging
+import threading
+
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+def threads(prefix):
+    return sorted({thread.name.partition("_")[0] for thread in threading.enumerate() if thread.name.startswith(prefix)})
+"""
+
+
+def test_fastapi() -> None:
+    printed = use_example(
+        "fastapi",
+        THREADS
+        + """
+from starlette.testclient import TestClient
+
+for _ in range(2):
+    with TestClient(app) as client:
+        print(client.get("/report").json())
+        print(threads("web"), threads("AnyIO worker"))
+        figures = client.get("/metrics").text
+        (pool,) = ebbpool.pools()
+        print(f'ebbpool_task_submissions_total{{pool="web"}} {pool.stats().submitted:.1f}' in figures)
+    print(threads("web"), pool.stats().workers)
+    del pool
+""",
+    )
+    assert printed == ["{'status': 'done'}", "['web'] []", "True", "[] 0"] * 2
+
+
+def test_starlette() -> None:
+    printed = use_example(
+        "starlette",
+        THREADS
+        + """
+from starlette.testclient import TestClient
+
+with TestClient(app) as client:
+    print(client.get("/report").json())
+    print(client.get("/power").json()["answer"] == 3**100)
+    print(threads("web"), threads("AnyIO worker"))
+print(threads("web"))
+""",
+    )
+    assert printed == ["{'status': 'done'}", "True", "['web'] []", "[]"]
+
+
+def test_litestar() -> None:
+    printed = use_example(
+        "litestar",
+        THREADS
+        + """
+from litestar.testing import TestClient
+
+with TestClient(app) as client:
+    print(client.get("/report").json())
+    print(threads("web"), threads("asyncio_"), pool.stats().submitted)
+print(threads("web"))
+""",
+    )
+    assert printed == ["{'status': 'done'}", "['web'] [] 1", "[]"]
+
+
+def test_litestar_takes_no_executor_from_a_running_loop() -> None:
+    printed = use_example(
+        "litestar",
+        """
+async def too_late():
+    try:
+        set_asyncio_executor(pool)
+    except RuntimeError as error:
+        print(error)
+
+asyncio.run(too_late())
+""",
+    )
+    assert printed == ["Cannot set executor from running loop"]
+
+
+def test_django() -> None:
+    printed = use_example(
+        "django",
+        THREADS
+        + """
+from django.test import AsyncClient
+
+async def main():
+    return await AsyncClient().get("/report")
+
+print(asyncio.run(main()).json())
+print(threads("web"), pool.stats().submitted, threads("asyncio_"))
+""",
+    )
+    assert printed == ["{'parts': ['stock: done', 'prices: done', 'reviews: done']}", "['web'] 3 []"]
+
+
+def test_django_closes_the_connections_of_threads_that_leave(tmp_path: Path) -> None:
+    printed = use_example(
+        "django",
+        f"FILE = {str(tmp_path / 'data')!r}"
+        """
+from django.db.backends.sqlite3.base import DatabaseWrapper
+
+settings.DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}
+closed = []
+close = DatabaseWrapper._close
+DatabaseWrapper._close = lambda self: (closed.append(self.alias), close(self))
+
+def query():
+    with connections["default"].cursor() as cursor:
+        return cursor.execute("select 1").fetchone()
+
+print(asyncio.run(in_pool(query)()), closed)
+pool.shutdown()
+print(closed)
+""",
+    )
+    assert printed == ["(1,) []", "['default']"]
+
+
+def test_flask() -> None:
+    printed = use_example(
+        "flask",
+        THREADS
+        + """
+import asyncio
+import httpx
+
+async def main():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://example") as client:
+        return await asyncio.gather(*(client.get("/report") for _ in range(30)))
+
+print({answer.json()["status"] for answer in asyncio.run(main())})
+stats = app.executor.stats()
+print(stats.submitted, stats.started > 10, threads("web"), threads("WSGI"))
+""",
+    )
+    assert printed == ["{'done'}", "30 True ['web'] []"]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_aiohttp(loop: str) -> None:
+    printed = use_example(
+        "aiohttp",
+        THREADS
+        + f"import {loop}\n"
+        + """
+import asyncio
+from ebbpool.aio import new_uvloop
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from aiohttp.test_utils import TestClient, TestServer
+
+async def main():
+    async with TestClient(TestServer(app)) as client:
+        print(await (await client.get("/report")).json())
+        print(app[POOL].stats().submitted)
+        with TemporaryDirectory(dir=".") as folder:
+            (Path(folder) / "a file").write_text("something to read" * 100_000)
+            print(len(await (await client.get(f"/files/{Path(folder).name}/a file")).read()))
+        print(threads("web"), [type(thread).__module__ for thread in threading.enumerate() if LOOP in thread.name][:1])
+    print(threads("web"))
+
+with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uvloop) as runner:
+    runner.run(main())
+""".replace("LOOP", repr(loop)),
+    )
+    assert printed == ["{'name': 'report'}", "1", "1700000", "['web'] ['ebbpool._pool.threads']", "[]"]

@@ -1,0 +1,50 @@
+"""The examples in the documents, and the packages that they need."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.common import output_of
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PACKAGES = frozenset(
+    {"a2wsgi", "aiohttp", "anyio", "apscheduler", "asgiref", "celery", "django", "fastapi", "flask", "langchain_core"}
+    | {"litestar", "numpy", "prometheus_client", "pydantic_ai", "pytest", "starlette", "threadpoolctl", "uvicorn"}
+    | {"uvloop"}
+)
+"""What examples may need and do without."""
+
+
+def blocks_of(page: Path) -> list[str]:
+    """Return the code of the examples of a page."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def imported(code: str) -> Iterator[str]:
+    """Yield the packages that code imports."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").split(".")[0]
+
+
+def skip_without_packages(code: str) -> None:
+    """Skip the test if packages that an example imports are not installed here."""
+    wanted = PACKAGES.intersection(imported(code))
+    if missing := sorted(name for name in wanted if importlib.util.find_spec(name) is None):
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+
+
+def use_example(page: str, use: str) -> list[str]:
+    """Return the lines that are printed by the first example on a page of docs/integrations, and `use` of it."""
+    example = blocks_of(ROOT / "docs" / "integrations" / f"{page}.md")[0]
+    skip_without_packages(f"{example}\n{use}")
+    return output_of(f"{example}\n{use}")
