@@ -216,11 +216,11 @@ def downstream(session: nox.Session) -> None:
 
 @nox.session
 def integrations(session: nox.Session) -> None:
-    """Run the examples of docs/integrations with the libraries that they are about, and the plugin for pytest."""
+    """Run the examples of docs/integrations with the libraries that they are about."""
     install(session, *group("integrations"))
     install_what_can_be(session, *group("test-uvloop"))
     install_ebbpool(session)
-    suites = ("tests/integrations", "tests/test_examples.py", "tests/test_pytest_plugin.py")
+    suites = ("tests/integrations", "tests/test_examples.py")
     session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", *suites)))
 
 

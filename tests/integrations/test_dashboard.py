@@ -1,0 +1,106 @@
+"""The dashboard for Grafana: it fits Grafana's schema, and asks for figures that there are."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pages import ROOT
+
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "docs/grafana/ebbpool.json").read_text(encoding="utf-8"))
+LABELS = {"job", "instance", "pool", "lane", "state", "outcome", "le"}
+
+
+def panels(inside: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for panel in inside:
+        yield panel
+        yield from panels(panel.get("panels", []))
+
+
+PANELS = list(panels(DASHBOARD["panels"]))
+QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", [])]
+
+
+def differences(ours: Any, theirs: Any, where: str = "") -> Iterator[str]:
+    """Yield what of `ours` is not in `theirs`, which may have more."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            if key in theirs:
+                yield from differences(value, theirs[key], f"{where}.{key}")
+            else:
+                yield f"{where}.{key} is not known"
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(mine, other, f"{where}[{number}]")
+    elif ours != theirs:
+        yield f"{where}: {ours!r} became {theirs!r}"
+
+
+def test_it_fits_the_schema() -> None:
+    pytest.importorskip("grafana_foundation_sdk")
+    dashboard = importlib.import_module("grafana_foundation_sdk.models.dashboard")
+    encoder = importlib.import_module("grafana_foundation_sdk.cog.encoder")
+    # Grafana's own classes for the options of panels, which leave out what the schema does not have.
+    importlib.import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    read = json.loads(encoder.JSONEncoder().encode(dashboard.Dashboard.from_json(DASHBOARD)))
+    assert list(differences(DASHBOARD, read)) == []
+
+
+def test_it_asks_for_figures_that_there_are() -> None:
+    table = importlib.import_module("ebbpool._figures.table")
+    names = set()
+    for figure in (*table.FIGURES, *table.HISTOGRAMS):
+        suffix = {"counter": "_total", "histogram": "_bucket"}.get(figure.kind, "")
+        names.add(figure.prometheus_name + suffix)
+    asked = {name for query in QUERIES for name in re.findall(r"\bebbpool_\w+", query)}
+    assert asked == names
+
+
+def test_it_knows_the_labels() -> None:
+    used = {label for query in QUERIES for label in re.findall(r"[{,]\s*(\w+)=~?\"", query)}
+    used |= {name for query in QUERIES for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(", ")}
+    shown = {
+        name
+        for panel in PANELS
+        for target in panel.get("targets", [])
+        for name in re.findall(r"{{(\w+)}}", target["legendFormat"])
+    }
+    assert used | shown == LABELS
+
+
+def test_prometheus_can_read_the_queries(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed here")
+    rules = [
+        {"record": f"query:{number}", "expr": re.sub(r"\$\w+", ".*", query.replace("$__rate_interval", "1m"))}
+        for number, query in enumerate(QUERIES)
+    ]
+    # JSON is YAML, too.
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
+    done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_panels_have_numbers_and_places_of_their_own() -> None:
+    numbers = [panel["id"] for panel in PANELS]
+    assert len(numbers) == len(set(numbers))
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
