@@ -139,10 +139,11 @@ def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
             "test_it.py::test_open left this behind:",
             "pool 'mine' is open: nobody has shut it down (0 threads, 0 tasks running, 0 waiting)",
             "test_it.py::test_hanging left this behind:",
-            "pool 'stuck' was shut down, but has not ended (1 threads, 1 tasks running, 0 waiting)*",
+            "pool 'stuck' was shut down, but has not ended (1 threads, 1 tasks running, 0 waiting)",
+            "stuck_0: test_it.hang_here, running for * s",
             "*hang_here*",
             "test_it.py::test_a_task_in_it left this behind:",
-            "a task in pool 'shared', which is not the test's own, goes on*",
+            "pool 'shared', which is not the test's own, goes on to run test_it.hang_here for * s",
             "*hang_here*",
         ]
     )

@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from ebbpool._pool import lifecycle
@@ -19,7 +20,7 @@ class Leaks:
 
     def __init__(self) -> None:
         self._spared: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._since = 0.0
+        self._earlier: set[tuple[Any, ...]] = set()
 
     def spare(self) -> list[weakref.ref[Any]]:
         """Spare the pools that are there now, the event loops that may make one, and the tasks that run now.
@@ -29,7 +30,7 @@ class Leaks:
         """
         new = [one for one in (*lifecycle.live(), *_loops()) if one not in self._spared]
         self._spared.update(new)
-        self._since = time.monotonic()
+        self._earlier = set(_running(lifecycle.live()))
         return [weakref.ref(one) for one in new]
 
     def blame(self, reference: weakref.ref[Any]) -> None:
@@ -41,39 +42,40 @@ class Leaks:
     def find(self, grace: float) -> str:
         """Return a text on the pools and tasks that are left `grace` seconds from now, or nothing if there are none.
 
-        A pool that is open, and that something refers to, is not waited for: it would not end.
+        A pool that is open, and that something refers to, is not waited for: it would not end. Nor are tasks that begin
+        from now on in the pools of others.
         """
-        began = time.monotonic()
-        if self._pools() or self._tasks(began):
+        deadline = time.monotonic() + grace
+        left = self._pools()
+        tasks = _running(crew for crew in lifecycle.live() if crew not in left).keys() - self._earlier
+        if left or tasks:
             # A pool in a reference cycle is closed when that is collected.
             gc.collect()
         while True:
-            pools, tasks = self._pools(), self._tasks(began)
-            ending = [crew for crew in pools if crew.pool.closed or crew._owner() is None]
-            if not (ending or tasks) or time.monotonic() >= began + grace:
-                break
+            left = self._pools()
+            running = {key: place for key, place in _running(lifecycle.live()).items() if key in tasks}
+            ending = any(crew.pool.closed or crew.owner() is None for crew in left)
+            if not (ending or running) or time.monotonic() >= deadline:
+                return "\n".join([*map(_describe, left), *(_describe_task(*place) for place in running.values())])
             time.sleep(POLL)
-        return "\n".join([*map(_describe_pool, pools), *(_describe_tasks(crew) for crew in tasks)])
 
     def _pools(self) -> list[Any]:
         loops = [loop for loop in _loops() if loop in self._spared and not loop.is_closed()]
-        shared = [_shared_by_anyio(), *(getattr(loop._default, "_crew", None) for loop in loops)]
+        others = [_shared_by_anyio(), *(getattr(loop._default, "_crew", None) for loop in loops)]
         return [
             crew
             for crew in lifecycle.live()
-            if not (crew.pool.closed and crew.pool.headcount == 0) and crew not in self._spared and crew not in shared
+            if not (crew.pool.closed and crew.pool.headcount == 0) and crew not in self._spared and crew not in others
         ]
 
-    def _tasks(self, began: float) -> list[Any]:
-        """Return the pools, those aside that are left themselves, in which a task of the test runs."""
-        left = self._pools()
-        now = time.monotonic()
-        return [
-            crew
-            for crew in lifecycle.live()
-            if crew not in left
-            and any(seconds >= 0 and self._since < now - seconds < began for _, seconds in crew.pool.crew_list())
-        ]
+
+def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
+    """Return the pool and the name of the thread of each running task, by what tells it from all others."""
+    found = {}
+    for crew in crews:
+        for thread, since, fn, _, _ in crew.pool.in_hand():
+            found[id(crew), id(thread), since, id(fn)] = (crew, thread.name)
+    return found
 
 
 def _loops() -> list[Any]:
@@ -86,16 +88,21 @@ def _shared_by_anyio() -> Any:
     return None if executor is None else executor._crew
 
 
-def _describe_pool(crew: Any) -> str:
+def _describe(crew: Any) -> str:
     counts = crew.pool.counts()
     state = "was shut down, but has not ended" if crew.pool.closed else "is open: nobody has shut it down"
     figures = f"{counts['workers']} threads, {counts['running']} tasks running, {counts['queued']} waiting"
-    tasks = f"; {crew.report()}" if counts["running"] else ""
-    return f"pool {crew.prefix!r} {state} ({figures}){tasks}"
+    tasks = (
+        f"{task.thread}: {task.name}, running for {task.seconds:.1f} s\n{task.stack}" for task in crew.running(True)
+    )
+    return "\n".join([f"pool {crew.name!r} {state} ({figures})", *tasks])
 
 
-def _describe_tasks(crew: Any) -> str:
-    return f"a task in pool {crew.prefix!r}, which is not the test's own, goes on; {crew.report()}"
+def _describe_task(crew: Any, thread: str) -> str:
+    stacks = (
+        f"{task.name} for {task.seconds:.1f} s\n{task.stack}" for task in crew.running(True) if task.thread == thread
+    )
+    return f"pool {crew.name!r}, which is not the test's own, goes on to run {''.join(stacks)}"
 
 
 leaks = Leaks()
