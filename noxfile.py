@@ -92,6 +92,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_http": EACH_KIND,
     "_servers": EACH_KIND,
     "integrations": {NEWEST},
+    "test_pytest_plugin.py": {*ENDS, PLAIN},
 }
 """Tests of what is the same on every Python, and where they run. The others run everywhere."""
 
@@ -344,6 +345,7 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
         "sdist": (
             *(f"ebbpool/_core/{name}" for name in ("engine.py", "engine_c.pxd", "semaphore.py", "semaphore_c.pxd")),
             "ebbpool/py.typed",
+            "src/_ebbpool_pytest.py",
             "tests/conftest.py",
         )
     }
@@ -356,7 +358,7 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
         names = contents(archive)
         if wrong := [name for name in names if name.endswith(unwanted[kind])]:
             session.error(f"{archive.name} must not hold {wrong}")
-        for name in needed.get(kind, ("ebbpool/_core/engine.py", "ebbpool/py.typed")):
+        for name in needed.get(kind, ("ebbpool/_core/engine.py", "ebbpool/py.typed", "_ebbpool_pytest.py")):
             if not any(entry.endswith(name) for entry in names):
                 session.error(f"{archive.name} lacks {name}")
     if not artefacts["pure"].name.endswith("-py3-none-any.whl"):

@@ -195,10 +195,10 @@ def test_the_loops_of_pytest_asyncio_may_be_ours(pytester: pytest.Pytester) -> N
         + LOOPS
         + """
 @pytest.mark.asyncio
-async def test_on_each(request):
+async def test_on_each():
     name, module = await offload()
     assert module == "ebbpool.aio"
-    assert name.startswith("asyncio" if "[ebbpool]" in request.node.name else "uvloop")
+    assert name.startswith(asyncio.get_running_loop().prefix)
 
 @pytest.mark.asyncio(loop_scope="module", loop_factories=["ebbpool"])
 async def test_on_a_loop_that_goes_on():

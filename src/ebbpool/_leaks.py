@@ -13,6 +13,8 @@ from ebbpool._pool import lifecycle
 
 POLL = 0.01
 """Seconds between two looks at what has not ended yet."""
+COLLECTIONS = 3
+"""How often garbage is collected before a pool is said to be left. Not every interpreter finds it all at once."""
 
 
 class Leaks:
@@ -40,7 +42,7 @@ class Leaks:
             self._spared.discard(one)
 
     def find(self, grace: float) -> str:
-        """Return a text on the pools and tasks that are left `grace` seconds from now, or nothing if there are none.
+        """Return a text on the pools and tasks that are left after `grace` seconds, or nothing if there are none.
 
         A pool that is open, and that something refers to, is not waited for: it would not end. Nor are tasks that begin
         from now on in the pools of others.
@@ -48,16 +50,20 @@ class Leaks:
         deadline = time.monotonic() + grace
         left = self._pools()
         tasks = _running(crew for crew in lifecycle.live() if crew not in left).keys() - self._earlier
-        if left or tasks:
-            # A pool in a reference cycle is closed when that is collected.
-            gc.collect()
+        collections = COLLECTIONS
         while True:
             left = self._pools()
             running = {key: place for key, place in _running(lifecycle.live()).items() if key in tasks}
-            ending = any(crew.pool.closed or crew.owner() is None for crew in left)
-            if not (ending or running) or time.monotonic() >= deadline:
+            held = [crew for crew in left if not crew.pool.closed and crew.owner() is not None]
+            if (len(held) < len(left) or running) and time.monotonic() < deadline:
+                time.sleep(POLL)
+            elif held and collections > 0:
+                # A pool in a reference cycle is closed when that is collected.
+                gc.collect()
+                collections -= 1
+                deadline = time.monotonic() + grace
+            else:
                 return "\n".join([*map(_describe, left), *(_describe_task(*place) for place in running.values())])
-            time.sleep(POLL)
 
     def _pools(self) -> list[Any]:
         loops = [loop for loop in _loops() if loop in self._spared and not loop.is_closed()]
