@@ -14,12 +14,18 @@ from support.common import output_of
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PACKAGES = frozenset(
-    {"a2wsgi", "aiohttp", "anyio", "apscheduler", "asgiref", "celery", "django", "fastapi", "flask", "langchain_core"}
-    | {"litestar", "numpy", "prometheus_client", "pydantic_ai", "pytest", "starlette", "threadpoolctl", "uvicorn"}
-    | {"uvloop"}
+PACKAGES = (
+    *("a2wsgi", "aiohttp", "anyio", "apscheduler", "asgiref", "celery", "django", "fastapi", "flask", "langchain_core"),
+    *("litestar", "numpy", "opentelemetry.sdk", "prometheus_client", "pydantic_ai", "pytest", "starlette"),
+    *("threadpoolctl", "uvicorn", "uvloop"),
 )
 """What examples may need and do without."""
+OURS = {
+    "ebbpool.anyio": "anyio",
+    "ebbpool.opentelemetry": "opentelemetry.sdk",
+    "ebbpool.prometheus": "prometheus_client",
+}
+"""What modules of ours need."""
 
 
 def blocks_of(page: Path) -> list[str]:
@@ -28,18 +34,28 @@ def blocks_of(page: Path) -> list[str]:
 
 
 def imported(code: str) -> Iterator[str]:
-    """Yield the packages that code imports."""
+    """Yield the modules that code imports, and what ours among them need."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").split(".")[0]
+            names = [node.module or ""]
+        else:
+            continue
+        yield from (OURS.get(name, name) for name in names)
+
+
+def is_here(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def skip_without_packages(code: str) -> None:
     """Skip the test if packages that an example imports are not installed here."""
-    wanted = PACKAGES.intersection(imported(code))
-    if missing := sorted(name for name in wanted if importlib.util.find_spec(name) is None):
+    wanted = {package for name in imported(code) for package in PACKAGES if f"{name}.".startswith(f"{package}.")}
+    if missing := sorted(package for package in wanted if not is_here(package)):
         pytest.skip(f"not installed here: {', '.join(missing)}")
 
 
