@@ -14,7 +14,9 @@ import threading
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 def threads(prefix):
-    return sorted({thread.name.partition("_")[0] for thread in threading.enumerate() if thread.name.startswith(prefix)})
+    # The thread that waits for a pool's end tells the event loop that it has come, and then ends itself.
+    names = {thread.name for thread in threading.enumerate() if not thread.name.endswith("_shutdown")}
+    return sorted({name.partition("_")[0] for name in names if name.startswith(prefix)})
 """
 
 
