@@ -13,6 +13,9 @@ from ebbpool._checks import text_file, whole
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import lifecycle
 
+# PyPy takes a handler for them, and never calls it.
+_NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
+
 
 def dump(file: TextIO | None = None) -> None:
     """Write the figures of all open pools and lanes, what runs in them, and the stack of each task.
@@ -48,6 +51,8 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
     if file is not None:
         text_file("file", file)
     whole("signum", signum, 1)
+    if signum in _NEVER_HANDLED:
+        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}")
     try:
         before = signal.getsignal(signum)
         if isinstance(before, _Answer):
