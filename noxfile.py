@@ -88,11 +88,14 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_cli": {OLDEST, NEWEST},
     "_prefork": {OLDEST, NEWEST},
     "_anyio": {OLDEST, PLAIN, FREE},
+    "_figures": {*ENDS, PLAIN},
+    "_monitor": EACH_KIND,
+    "_top": {OLDEST, NEWEST},
     "_fastthreadpool": EACH_KIND,
     "_http": EACH_KIND,
     "_servers": EACH_KIND,
     "integrations": {NEWEST},
-    "test_pytest_plugin.py": {*ENDS, PLAIN},
+    "test_pytest_plugin.py": {OLDEST, NEWEST},
 }
 """Tests of what is the same on every Python, and where they run. The others run everywhere."""
 

@@ -234,7 +234,12 @@ def test_both_show_what_stats_shows(tmp_path: Path) -> None:
         for _ in range(2):
             ask(f"{site}/report")
         held = [Background(lambda: ask(f"{site}/hold")) for _ in range(6)]
-        eventually(lambda: told_by_stats()["ebbpool.queue.length", "", ""] == 3, "requests wait")
+
+        def all_are_there() -> bool:
+            told = told_by_stats()
+            return told["ebbpool.thread.count", "", "busy"] == 4 and told["ebbpool.queue.length", "", ""] == 3
+
+        eventually(all_are_there, "every thread is taken, and requests wait")
         expected = told_by_stats()
         assert expected["ebbpool.task.completions", "", "completed"] == answered > 100
         assert expected["ebbpool.lane.queue.length", "reports", ""] == 1
