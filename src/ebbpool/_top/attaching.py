@@ -64,7 +64,8 @@ class Attached:
         self.pid = pid
         _must_be_possible(pid)
         root = root_of(pid)
-        base = tempfile.gettempdir() if not root else root + "/tmp"
+        # A system takes some hundred bytes for the path of a socket.
+        base = tempfile.gettempdir() if not root and len(tempfile.gettempdir()) < 64 else root + "/tmp"
         # Two directories: nobody else can change the outer one, into which this process writes, perhaps as root. The
         # inner one is the other process's.
         self._folder = tempfile.mkdtemp(prefix="ebb-top-", dir=base)

@@ -84,7 +84,10 @@ def _list(as_json: bool) -> int:
         _print(json.dumps({"processes": [vars(each) for each in found]}, indent=2))
         return 0
     if not found:
-        raise Failed(f"no process that you may look at listens.\n{PREPARE}")
+        raise Failed(
+            "no process that you may look at listens. One on CPython 3.14 or later need not: python -m ebbpool top PID, "
+            f"with the same Python as that process.\nAny other must be prepared. {PREPARE}"
+        )
     _print(f"{'PID':>7}  {'PATH':<30}  COMMAND")
     width = shutil.get_terminal_size().columns
     for each in found:
