@@ -41,6 +41,12 @@ def hang_in(pool):
 """
 
 
+@pytest.fixture(autouse=True)
+def own_root(pytester: pytest.Pytester) -> None:
+    """Keep the project's configuration out of the runs, whose folder may be inside the project's."""
+    pytester.makeini("[pytest]\n")
+
+
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *options, timeout=50)
 

@@ -219,7 +219,7 @@ def test_the_other_end_is_checked(user: int, fits: bool, monkeypatch: pytest.Mon
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_refused() -> None:
     # Every user can enter this directory, and pytest's only root.
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir="/tmp")
     script = """
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
