@@ -85,8 +85,8 @@ def _list(as_json: bool) -> int:
         return 0
     if not found:
         raise Failed(
-            "no process that you may look at listens. One on CPython 3.14 or later need not: python -m ebbpool top PID, "
-            f"with the same Python as that process.\nAny other must be prepared. {PREPARE}"
+            "no process that you may look at listens. One on CPython 3.14 or later need not: python -m ebbpool top "
+            f"PID, with the same Python as that process.\nAny other must be prepared. {PREPARE}"
         )
     _print(f"{'PID':>7}  {'PATH':<30}  COMMAND")
     width = shutil.get_terminal_size().columns
