@@ -353,7 +353,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
     def lanes(self) -> list[Lane]:
         """Return the lanes of this pool that are in use, oldest first."""
-        return [lane for lane in list(self._lanes.values()) if not lane.core.closed]
+        # Not `values()`, which fails if another thread adds a lane meanwhile.
+        lanes = (reference() for reference in self._lanes.valuerefs())
+        return [lane for lane in lanes if lane is not None and not lane.core.closed]
 
     @property
     def name(self) -> str:

@@ -292,3 +292,23 @@ def test_it_works_in_a_forked_child() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     """
     assert output_of(script) == ["0"]
+
+
+def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: CollectorRegistry) -> None:
+    PoolCollector(registry=registry)
+
+    def submissions() -> float:
+        return figures(registry)["twin"]["ebbpool.task.submissions", "", ""]
+
+    with Gate() as gate, AdaptiveExecutor(thread_name_prefix="twin") as first:
+        gate.hold(first, 5)
+        assert submissions() == 5
+        first.shutdown(wait=False)
+        with AdaptiveExecutor(thread_name_prefix="twin") as second:
+            second.submit(int).result(TIMEOUT)
+            assert submissions() == 6
+            gate.open()
+            first.shutdown()
+            assert submissions() == 6
+            second.submit(int).result(TIMEOUT)
+            assert submissions() == 7

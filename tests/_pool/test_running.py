@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Boom, Gate, Thing, eventually, gone
+from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Boom, Gate, Thing, eventually, gone, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._core.accel import Probe
@@ -175,3 +175,55 @@ def test_nothing_of_a_finished_task_is_kept(quiet_collector: None) -> None:
         del thing, failing
         gone(reference)
         assert pool.running() == []
+
+
+class Last:
+    """A callable whose end waits for its own pool."""
+
+    def __init__(self, pool: AdaptiveExecutor, told: list[Any]) -> None:
+        self.pool, self.told = pool, told
+
+    def __call__(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        self.told.append(self.pool.submit(int).result(TIMEOUT))
+
+
+@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
+@pytest.mark.parametrize("max_workers", [1, 8])
+def test_the_end_of_what_was_called_may_wait_for_its_pool(max_workers: int) -> None:
+    told: list[Any] = []
+    with AdaptiveExecutor(max_workers) as pool:
+        pool.submit(Last(pool, told))
+        eventually(lambda: told == [0])
+        wait_for_idle(pool)
+
+
+@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
+def test_a_look_at_stacks_keeps_nothing_of_any_thread(quiet_collector: None) -> None:
+    def look(pool: AdaptiveExecutor) -> weakref.ref[Thing]:
+        thing = Thing()
+        assert len(pool.running(stacks=True)) == 1
+        return weakref.ref(thing)
+
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        gate.hold(pool)
+        assert look(pool)() is None
+
+
+class Proxy:
+    """A callable whose attributes fail, as those of a proxy without its request do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+    def __call__(self, gate: Gate) -> None:
+        gate()
+
+
+def test_a_callable_whose_attributes_fail_is_named_after_its_class() -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        pool.submit(Proxy(), gate)
+        gate.await_begun()
+        assert [task.name for task in pool.running()] == ["Proxy"]

@@ -17,8 +17,10 @@ from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.timekeeper import timekeeper
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+def warnings(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:
+    """Return the warnings with these words."""
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [text for text in texts if of in text]
 
 
 def hang(gate: Gate) -> None:
@@ -31,14 +33,14 @@ def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(caplog: pyt
         pool.submit(hang, gate)
         lane.submit(hang, gate)
         gate.await_begun(2)
-        eventually(lambda: len(warnings(caplog)) == 2)
+        eventually(lambda: len(warnings(caplog, "has run for")) == 2)
         eventually(lambda: min(task.seconds for task in pool.running()) > 0.1)
-        assert len(warnings(caplog)) == 2
-        for text in warnings(caplog):
+        assert len(warnings(caplog, "has run for")) == 2
+        for text in warnings(caplog, "has run for"):
             first, *stack = text.splitlines()
             assert first.startswith(f"{__name__}.hang of pool 'web'") and " has run for 0." in first
             assert any("in hang" in line for line in stack)
-        assert [", lane 'reports'," in text for text in warnings(caplog)].count(True) == 1
+        assert len(warnings(caplog, ", lane 'reports',")) == 1
 
 
 def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -46,7 +48,7 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         for count in range(1, 4):
             with Gate() as gate:
                 gate.hold(pool)
-                eventually(lambda: len(warnings(caplog)) == count)  # noqa: B023  (used at once)
+                eventually(lambda: len(warnings(caplog, "has run for")) == count)  # noqa: B023  (used at once)
                 gate.open()
             wait_for_idle(pool)
 
@@ -55,12 +57,10 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
     with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
         gate.hold(pool)
         waiting = [pool.submit(abs, -1) for _ in range(3)]
-        eventually(lambda: len(warnings(caplog)) == 2)
-        text = next(text for text in warnings(caplog) if "wait in" in text)
-        assert text.startswith("3 tasks wait in pool 'narrow', the oldest, abs, for 0.")
-        assert text.endswith("; the pool stayed at 1: 3 waiting, max_workers reached")
+        eventually(lambda: warnings(caplog, "wait in"))
         eventually(lambda: pool.stats().oldest_wait > 0.1)
-        assert len(warnings(caplog)) == 2
+        (text,) = warnings(caplog, "wait in")
+        assert " tasks wait in pool 'narrow', the oldest, abs, for 0." in text and "; the pool " in text
         gate.open()
         assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
 
@@ -80,11 +80,11 @@ class Crewlike:
         self.name = "crewlike"
         self.decisions: Any = None
 
-    def in_hand(self) -> list[Any]:
+    def spans(self) -> list[Any]:
         return []
 
-    def longest_waiting(self) -> None:
-        return None
+    def counts(self) -> dict[str, float]:
+        return {"oldest_wait": 0.0}
 
     def running(self, stacks: bool) -> list[Any]:
         return []
@@ -159,3 +159,26 @@ def test_a_forked_child_warns_of_its_own_tasks() -> None:
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+class Handler(logging.Handler):
+    """A handler that needs a pool, and the timekeeper, to be done."""
+
+    def __init__(self, pool: AdaptiveExecutor) -> None:
+        super().__init__()
+        self.pool = pool
+        self.sent: list[int] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.sent.append(self.pool.submit_later(0.0, int).result(TIMEOUT))
+
+
+def test_a_handler_may_need_a_pool_that_needs_the_timekeeper() -> None:
+    with AdaptiveExecutor(warn_after=0.01) as pool, AdaptiveExecutor() as other, Gate() as gate:
+        handler = Handler(other)
+        logging.getLogger("concurrent.futures").addHandler(handler)
+        try:
+            gate.hold(pool)
+            eventually(lambda: handler.sent == [0])
+        finally:
+            logging.getLogger("concurrent.futures").removeHandler(handler)

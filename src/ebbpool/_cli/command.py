@@ -1,4 +1,4 @@
-"""``python -m ebbpool``: which ebbpool this is and what it runs on, and ``serve``, a web server for a directory."""
+"""``python -m ebbpool``: which ebbpool this is, ``serve``, a web server for a directory, and ``top``."""
 
 from __future__ import annotations
 

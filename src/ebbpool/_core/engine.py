@@ -877,7 +877,7 @@ class Worker:
         done: Any = None
         future: Any = None
         loop_call: Any = None
-        fn = value = error = errand = context = None
+        value = error = errand = context = None
         unfinished = failed = False
         _here.worker = self
         while True:
@@ -904,9 +904,6 @@ class Worker:
                     failed = error is not None
                     unfinished = False
                 if not unfinished:
-                    if done is not None:
-                        # `fn` keeps it until the mutex is free, for its end may run any code.
-                        done._fn = None
                     self.current = None
                     if failed:
                         pool.failed += 1
@@ -938,7 +935,7 @@ class Worker:
                 failed = error is not None
                 unfinished = False
                 continue
-            done = fn = value = error = None
+            done = value = error = None
             if loop_call is not None:
                 # The loop is told only now that this worker is parked or has its next task: a task that the result
                 # leads to finds a worker ready, and does not call the timekeeper for nothing.
@@ -973,7 +970,14 @@ class Worker:
             if cython.compiled and context is not None:
                 leave(context)
                 context = None
-            args = kwargs = None
+            # Dropped while the task still counts as running: the end of what was called may run any code, which may
+            # wait for this pool. `fn` keeps it until the mutex, under which `in_hand` reads it, is free.
+            if GIL:
+                future._fn = None
+            else:
+                with pool.mutex:
+                    future._fn = None
+            fn = args = kwargs = None
             done = future
             future = None
             unfinished = True
@@ -1009,8 +1013,9 @@ class Probe:
         worker: Any = getattr(_here, "worker", None)
         if worker is not None and worker.current is not None:
             current = worker.current
-            # A worker may run the call in the middle of another task. A delayed task is queued after it was submitted.
-            if current._fn is self:
+            # A worker may run the call in the middle of another task. A delayed task is queued after it was submitted;
+            # one of a lane is queued anew when the lane lets it in.
+            if current._fn is self and current._lane is None:
                 queued = max(queued, current._queued_at)
         try:
             self.record(max(0.0, begun - queued), ended - begun)
@@ -2170,6 +2175,13 @@ class Pool:
     def _oldest(self) -> FutureCore:
         """Return the oldest ordinary future, or else the last that goes first; some are queued."""
         head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
+        if head._code != PENDING:
+            for future in islice(self.queue, self.ahead, self.ahead + SEARCHED):
+                if future._code == PENDING:
+                    return future
+            for future in islice(self.queue, SEARCHED):
+                if future._code == PENDING:
+                    head = future
         return head
 
     def snapshot(self, now: float) -> Snapshot | None:
@@ -2249,6 +2261,16 @@ class Pool:
                 listed.append(worker.thread)
         return listed
 
+    @cython.locals(worker=Worker)
+    def spans(self) -> list[tuple[threading.Thread, float]]:
+        """Return (thread, since when) of every running task."""
+        listed = []
+        with self.mutex:
+            for worker in self.workers:
+                if worker.current is not None:
+                    listed.append((worker.thread, worker.since))
+        return listed
+
     @cython.locals(worker=Worker, current=FutureCore)
     def in_hand(self) -> list[tuple[threading.Thread, float, Any, LaneCore | None, bool]]:
         """Return (thread, since when, what is called, lane, whether it waits for this pool) of every running task."""
@@ -2266,10 +2288,10 @@ class Pool:
         trash: list[FutureCore] = []
         with self.mutex:
             self._trim(trash)
-            if not self.queue:
+            if self._waiting() == 0:
                 return None
             head = self._oldest()
-            return head._queued_at, head._fn, self._waiting()
+            return head._queued_at, head._fn if head._code == PENDING else None, self._waiting()
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""

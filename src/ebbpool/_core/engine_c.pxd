@@ -241,7 +241,7 @@ cdef class Pool:
     @cython.locals(future=FutureCore)
     cdef _admit(self, LaneCore lane)
     cdef _withdraw(self, FutureCore future)
-    @cython.locals(head=FutureCore)
+    @cython.locals(head=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
     cdef _replace_queue(self, object queue)
     cdef _refusal(self)

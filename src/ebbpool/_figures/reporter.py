@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import socket
 import threading
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ebbpool._figures.durations import Buckets
 from ebbpool._figures.source import Sampled
 from ebbpool._figures.table import Amounts, counters
 
+LOGGER: Final = logging.getLogger("ebbpool.prefork")
 INTERVAL = 1.0
 """Seconds between two reports."""
 LAST: Final = 1.0
@@ -77,10 +79,18 @@ class Reporter:
         with contextlib.suppress(OSError):
             while True:
                 wanted = self._wanted.wait(INTERVAL)
-                self._line.sendall(self._written())
+                self._line.sendall(self._written_or_nothing())
                 if wanted:
                     self._wanted.clear()
                     self._told.set()
+
+    def _written_or_nothing(self) -> bytes:
+        try:
+            return self._written()
+        except Exception:
+            # What a subclass of the executor does must not end all reports.
+            LOGGER.exception("the figures of this process cannot be reported")
+            return b""
 
     def _written(self) -> bytes:
         rows: dict[int, tuple[str, Amounts]] = {}

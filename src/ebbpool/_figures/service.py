@@ -122,7 +122,7 @@ class Service:
         for report in whole:
             try:
                 now = _parsed(report)
-            except (TypeError, ValueError) as error:
+            except Exception as error:
                 # Nothing that a child says may end its parent.
                 log(logging.WARNING, {"event": "figures_unreadable", "error": f"{type(error).__name__}: {error}"})
                 self._lines.pop(serial).close()

@@ -60,6 +60,9 @@ class Source(Generic[R]):
         self._recorders: WeakKeyDictionary[AdaptiveExecutor, R] = WeakKeyDictionary()
         self._peaks: WeakKeyDictionary[AdaptiveExecutor, Amounts] = WeakKeyDictionary()
         """The counters of each pool that has been seen."""
+        self._ended: dict[str, Amounts] = {}
+        """By label, what pools had counted that were shown and have ended while another has the name."""
+        self._shown: dict[str, Amounts] = {}
         self._closed = False
         self.pools()
 
@@ -95,7 +98,21 @@ class Source(Generic[R]):
         found: dict[str, Amounts] = {}
         for pool, label in self.named():
             add(found.setdefault(label, {}), self.read_one(pool))
+        before, self._shown = self._shown, {label: dict(numbers) for label, numbers in found.items()}
+        self._ended = {
+            label: self._and_ended(label, numbers, before.get(label, {})) for label, numbers in found.items()
+        }
         return found
+
+    def _and_ended(self, label: str, numbers: Amounts, before: Amounts) -> Amounts:
+        """Add to the counters of a label what those had counted that have ended since `before`; return that."""
+        ended = dict(self._ended.get(label, {}))
+        for key in numbers:
+            if key[0] in GROWING:
+                # The counter of one pool does not go back, so a sum that does lacks one.
+                ended[key] = ended.get(key, 0) + max(0, before.get(key, 0) - numbers[key])
+                numbers[key] += ended[key]
+        return ended
 
     def named(self) -> list[tuple[AdaptiveExecutor, str]]:
         """Return the pools as `pools` does, each with its label."""

@@ -16,10 +16,9 @@ KNOWN: Final = ("get", "stacks")
 def answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        reply = _reply(line)
+        return encode(_reply(line))
     except Exception as error:
-        reply = _error(f"{type(error).__name__}: {error}")
-    return encode(reply)
+        return encode(_error(f"{type(error).__name__}: {error}"))
 
 
 def too_long() -> bytes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from ebbpool._interpreter import interpreter
 from ebbpool._pool import lifecycle
 from ebbpool._version import __version__
+
+LOGGER: Final = logging.getLogger("ebbpool.monitor")
 
 
 def snapshot(stacks: bool = False) -> dict[str, Any]:
@@ -25,7 +28,11 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
     for crew in lifecycle.live():
         owner = crew.owner()
         if owner is not None and (not crew.pool.closed or crew.pool.headcount > 0):
-            pools.append(_pool(owner, bool(crew.pool.closed), stacks))
+            # A subclass may do what it likes; it must not keep the others from being seen.
+            try:
+                pools.append(_pool(owner, bool(crew.pool.closed), stacks))
+            except Exception:
+                LOGGER.exception("pool %r cannot be looked at", crew.name)
     return {
         "ebbpool": __version__,
         "pid": os.getpid(),

@@ -14,7 +14,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool._core.accel import Pool, Worker, current_worker
+from ebbpool._core.accel import Pool, Probe, Worker, current_worker
 from ebbpool._interpreter import processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.census import Census
@@ -264,6 +264,9 @@ class Crew:
             if self.pool.headcount == 0:
                 if self._slow_tasks is not None:
                     self._slow_tasks.end()
+                    if self.pool.headcount > 0:
+                        # A worker that came meanwhile has found the alarm set.
+                        self._slow_tasks.begin(self)
                 timekeeper.consider()
 
     def _serve(self, worker: Worker) -> None:
@@ -402,5 +405,7 @@ class Crew:
 
 
 # Compiled functions have neither code objects nor frames.
-_BELOW = frozenset(run.__code__ for run in (Crew._work, Crew._serve, Worker.run) if hasattr(run, "__code__"))
+_BELOW = frozenset(
+    run.__code__ for run in (Crew._work, Crew._serve, Worker.run, Probe.__call__) if hasattr(run, "__code__")
+)
 """The code that runs below a task in the thread of a worker."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
@@ -43,26 +42,24 @@ class Decisions:
     """What the timekeeper's thread notes, and any thread reads."""
 
     def __init__(self) -> None:
-        self._notes: deque[_Note] = deque(maxlen=KEPT)
+        # Replaced and never changed, so that other threads can read it at any time.
+        self._notes: tuple[_Note, ...] = ()
 
     def note(self, workers: int, grown: int, queued: int, why: Callable[[], str]) -> None:
         """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second."""
         last = self._notes[-1] if self._notes else None
         if grown == 0 and last is not None and (last.workers, last.grown) == (workers, 0):
             return
-        self._notes.append(_Note(time(), workers, grown, queued, why()))
+        self._notes = (*self._notes[1 - KEPT :], _Note(time(), workers, grown, queued, why()))
 
     def last(self) -> str:
         """Return the reason of the last decision, or an empty string."""
-        # A deque may change its length at any time, and does not mind.
-        try:
-            return _reason(self._notes[-1])
-        except IndexError:
-            return ""
+        notes = self._notes
+        return _reason(notes[-1]) if notes else ""
 
     def listed(self) -> list[Decision]:
         """Return the decisions, oldest first."""
-        return [Decision(note.at, note.workers, note.grown, _reason(note)) for note in self._notes.copy()]
+        return [Decision(note.at, note.workers, note.grown, _reason(note)) for note in self._notes]
 
 
 def _reason(note: _Note) -> str:

@@ -18,7 +18,9 @@ _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if ha
 
 
 def dump(file: TextIO | None = None) -> None:
-    """Write the figures of all open pools and lanes, what runs in them, and the stack of each task.
+    """Write the figures of all pools and lanes, what runs in them, and the stack of each task.
+
+    A pool that has been shut down is among them for as long as it has threads.
 
     Args:
         file: An open text file; None for `sys.stderr`.
@@ -85,16 +87,17 @@ class _Answer:
 
 
 def _lines() -> Iterator[str]:
-    crews = [crew for crew in lifecycle.live() if not crew.pool.closed]
-    yield f"ebbpool: {len(crews)} open pool{'' if len(crews) == 1 else 's'} in process {os.getpid()}"
+    crews = [crew for crew in lifecycle.live() if not crew.pool.closed or crew.pool.headcount > 0]
+    yield f"ebbpool: {len(crews)} pool{'' if len(crews) == 1 else 's'} in process {os.getpid()}"
     for crew in crews:
         executor: Any = crew.owner()
         if executor is None:
             yield f"pool {crew.name!r}: its executor has been collected"
             continue
         stats = executor.stats()
+        ending = " (shut down)" if crew.pool.closed else ""
         yield (
-            f"pool {stats.name!r}: {stats.workers} of at most {stats.max_workers} threads ({stats.idle} idle, "
+            f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads ({stats.idle} idle, "
             f"{stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
             + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
             + (f"; {stats.last_decision}" if stats.last_decision else "")

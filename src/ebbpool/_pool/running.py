@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from contextvars import Context
 from dataclasses import dataclass
 from time import monotonic
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from ebbpool._core.accel import Pool, Probe
@@ -48,7 +48,16 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
     """Return the running tasks of `pool`, the one that has run longest first; see `frames.above` for `below`."""
     tasks = pool.in_hand()
     frames = sys._current_frames() if stacks or any(called_name(fn) is None for _, _, fn, _, _ in tasks) else {}
-    found = []
+    try:
+        return sorted(_described(tasks, frames, below, stacks), key=lambda task: -task.seconds)
+    finally:
+        # One of the frames is that of this call, which refers to them all: a cycle of all locals of all threads.
+        frames.clear()
+
+
+def _described(
+    tasks: list[Any], frames: dict[int, FrameType], below: Container[CodeType], stacks: bool
+) -> Iterator[RunningTask]:
     now = monotonic()
     for thread, since, fn, lane, blocked in tasks:
         stack = above(frames.get(thread.ident or 0), below)
@@ -56,12 +65,19 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
         text = "".join(traceback.format_list(stack)) if stacks else None
         native_id = getattr(thread, "native_id", None)
         lane_name = None if lane is None else lane.name
-        found.append(RunningTask(name, lane_name, thread.name, native_id, max(0.0, now - since), blocked, text))
-    return sorted(found, key=lambda task: -task.seconds)
+        yield RunningTask(name, lane_name, thread.name, native_id, max(0.0, now - since), blocked, text)
 
 
 def called_name(fn: Any) -> str | None:
     """Return the module and name of a callable, seen through what wraps it; None where that cannot be seen through."""
+    try:
+        return _name(fn)
+    except Exception:
+        # Its attributes are computed, and need something that is not there.
+        return type(fn).__qualname__
+
+
+def _name(fn: Any) -> str | None:
     while True:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):

@@ -9,8 +9,10 @@ from time import monotonic
 from typing import Any, Protocol
 
 from ebbpool._core.accel import Pool
+from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, called_name
+from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import Timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -44,6 +46,7 @@ class SlowTasks:
         # The number of the thread, and since when its task has run.
         self._warned: set[tuple[int | None, float]] = set()
         self._crowded = False
+        self._teller: WorkerThread | None = None
 
     def begin(self, crew: Watched) -> None:
         """Set the alarm, if it is not set; when a worker starts, in any thread."""
@@ -66,55 +69,70 @@ class SlowTasks:
         """In a forked child: forget the alarm, which stayed with the parent."""
         self._alarm = None
         self._warned.clear()
+        self._crowded = False
+        self._teller = None
 
     def wants(self, thing: Any) -> bool:
         """Return whether the alarm is still set; see `Book.wants`."""
         return self._alarm is thing
 
     def fire(self, thing: Any) -> None:
-        """Warn of what is late, and set the next alarm; in the timekeeper's thread."""
+        """Look for what is late, have it told of, and set the next alarm; in the timekeeper's thread."""
         self._alarm = None
         crew = self._crew()
         if crew is None:
             return
+        delay = self._limit
+        try:
+            if self._teller is None or not self._teller.is_alive():
+                delay = self._look(crew)
+        finally:
+            # A pool whose last thread ends now finds no alarm to take back, or the one that is set here.
+            if crew.pool.headcount > 0:
+                self._set(delay)
+                if crew.pool.headcount == 0:
+                    self.end()
+
+    def _look(self, crew: Watched) -> float:
+        """Have what is late told of; return in how many seconds the next task may be late."""
         now = monotonic()
-        late = now - self._limit
-        due = min(self._look_at_running(crew, late), self._look_at_waiting(crew, now, late), now)
-        # A pool whose last thread ends now finds no alarm to take back, or the one that is set here.
-        if crew.pool.headcount > 0:
-            self._set(max(0.0, due - late))
-            if crew.pool.headcount == 0:
-                self.end()
-
-    def _look_at_running(self, crew: Watched, late: float) -> float:
-        """Warn of each task that has run since `late`; return since when the next has."""
-        tasks = {(thread.ident, since): thread for thread, since, *_ in crew.pool.in_hand()}
+        tasks = {(thread.ident, since): thread.name for thread, since in crew.pool.spans()}
         self._warned.intersection_update(tasks)
-        fresh = {task for task in tasks if task[1] <= late} - self._warned
-        if fresh:
-            self._warned |= fresh
-            names = {tasks[task].name for task in fresh}
-            for task in crew.running(True):
-                if task.thread in names and task.seconds >= self._limit:
-                    lane = f", lane {task.lane!r}," if task.lane is not None else ""
-                    LOGGER.warning(
-                        "%s of pool %r%s has run for %.1f s in %s:\n%s",
-                        task.name, crew.name, lane, task.seconds, task.thread, task.stack,
-                    )  # fmt: skip
-        return min((since for _, since in tasks.keys() - self._warned), default=monotonic())
+        fresh = {task for task in tasks if now - task[1] >= self._limit} - self._warned
+        figures = crew.pool.counts()
+        waited = figures["oldest_wait"]
+        crowded = waited >= self._limit
+        if fresh or (crowded and not self._crowded):
+            names = {tasks[task] for task in fresh}
+            # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
+            teller = WorkerThread(
+                target=self._tell,
+                args=(crew, names, crowded and not self._crowded),
+                name="ebbpool-warnings",
+                daemon=daemon_threads(),
+            )
+            teller.start()
+            self._teller = teller
+        self._warned |= fresh
+        self._crowded = crowded
+        ages = [now - since for _, since in tasks.keys() - self._warned]
+        if not crowded:
+            ages.append(waited)
+        return max(0.0, self._limit - max(ages, default=0.0))
 
-    def _look_at_waiting(self, crew: Watched, now: float, late: float) -> float:
-        """Warn if the oldest task in the queue has waited since `late`; return since when it has waited if not."""
-        oldest = crew.pool.longest_waiting()
-        since = now if oldest is None else oldest[0]
-        if oldest is None or since > late:
-            self._crowded = False
-            return since
-        if not self._crowded:
-            self._crowded = True
+    def _tell(self, crew: Watched, names: set[str], crowded: bool) -> None:
+        for task in crew.running(True) if names else ():
+            if task.thread in names and task.seconds >= self._limit:
+                lane = f", lane {task.lane!r}," if task.lane is not None else ""
+                LOGGER.warning(
+                    "%s of pool %r%s has run for %.1f s in %s:\n%s",
+                    task.name, crew.name, lane, task.seconds, task.thread, task.stack,
+                )  # fmt: skip
+        oldest = crew.pool.longest_waiting() if crowded else None
+        if oldest is not None:
+            since, fn, count = oldest
             LOGGER.warning(
                 "%d tasks wait in pool %r, the oldest, %s, for %.1f s; the pool %s",
-                oldest[2], crew.name, called_name(oldest[1]) or "a call in its submitter's context", now - since,
+                count, crew.name, called_name(fn) or "a call in its submitter's context", monotonic() - since,
                 crew.decisions.last() or "has not grown",
             )  # fmt: skip
-        return now
