@@ -181,7 +181,7 @@ def tests(session: nox.Session, variant: str) -> None:
     install_tests(session)
     install_ebbpool(session, variant)
     # Each process of an interpreter that compiles as it runs does so anew.
-    processes = "2" if session.python in OTHERS else "4"
+    processes = os.environ.get("EBBPOOL_TEST_PROCESSES", "2" if session.python in OTHERS else "4")
     chosen = session.posargs or ("-n", processes, *spared(session, variant))
     session.run("python", "-m", "pytest", *chosen, env=environment(variant))
 
