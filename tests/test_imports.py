@@ -48,7 +48,7 @@ IMPORTS: dict[str, set[str]] = {
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
     "testing": {"_monitor", "_pool", "aio", "executor"},
-    "_leaks": {"_pool"},
+    "_testing": {"_pool"},
     "_anyio": {"_core", "_loops", "executor"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
     "_servers": {"_checks", "_interpreter", "_pool", "executor", "lane"},

@@ -1,0 +1,1 @@
+"""What the plugin for pytest needs of the package."""
