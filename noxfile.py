@@ -229,6 +229,14 @@ def integrations(session: nox.Session) -> None:
 
 
 @nox.session
+def cluster(session: nox.Session) -> None:
+    """Run the tests of the executor over a Dask cluster, against real ones on this machine."""
+    install(session, *group("cluster"))
+    install_ebbpool(session)
+    session.run("python", "-m", "pytest", *(session.posargs or ("tests/_dask", "tests/test_examples.py")))
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format."""
     install(session, *group("lint"))

@@ -50,6 +50,8 @@ IMPORTS: dict[str, set[str]] = {
     "testing": {"_monitor", "_pool", "aio", "executor"},
     "_testing": {"_pool"},
     "_anyio": {"_core", "_loops", "executor"},
+    "_dask": {"_checks", "_pool"},
+    "dask": {"_checks", "_core", "_dask", "_interpreter", "_work", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
     "_servers": {"_checks", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_pool", "executor"},
@@ -67,6 +69,11 @@ IMPORTS: dict[str, set[str]] = {
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
 
 BRIDGES = {
+    "_dask.joining": {"distributed"},
+    "_dask.link": {"distributed"},
+    "_dask.once": {"dask", "distributed"},
+    "_dask.remote": {"cloudpickle"},
+    "dask": {"distributed"},
     "_top.run": {"rich"},
     "_top.terminal": {"rich"},
     "_top.view": {"rich"},
@@ -186,6 +193,6 @@ def test_import_brings_in_no_bridge_and_no_third_party() -> None:
     loaded = set(result.stdout.split())
     assert "ebbpool" in loaded
     assert not loaded & {"anyio", "asyncio", "http", "multiprocessing", "socketserver", "trio", "uvloop"}
-    assert not loaded & {"opentelemetry", "prometheus_client"}
+    assert not loaded & {"dask", "distributed", "opentelemetry", "prometheus_client"}
     cython = {name for name in loaded if name.lstrip("_").lower().startswith("cython")}
     assert loaded - cython - sys.stdlib_module_names - UNNAMED - {"ebbpool"} == set()

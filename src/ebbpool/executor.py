@@ -103,6 +103,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         RuntimeError: `daemon` is true in a sub-interpreter that has no daemon threads.
     """
 
+    _lane_type = Lane
+
     def __init__(
         self,
         max_workers: int | None = None,
@@ -347,7 +349,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = Lane(self, name, limit, bool(first))
+            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first))
             self._lane_cores[name] = lane.core
         return lane
 

@@ -15,13 +15,26 @@ from support.common import output_of
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PACKAGES = (
-    *("a2wsgi", "aiohttp", "anyio", "apscheduler", "asgiref", "celery", "django", "fastapi", "flask", "langchain_core"),
+    *(
+        "a2wsgi",
+        "aiohttp",
+        "anyio",
+        "apscheduler",
+        "asgiref",
+        "celery",
+        "distributed",
+        "django",
+        "fastapi",
+        "flask",
+        "langchain_core",
+    ),
     *("litestar", "numpy", "opentelemetry.sdk", "prometheus_client", "pydantic_ai", "pytest", "starlette"),
     *("threadpoolctl", "uvicorn", "uvloop"),
 )
 """What examples may need and do without."""
 OURS = {
     "ebbpool.anyio": "anyio",
+    "ebbpool.dask": "distributed",
     "ebbpool.opentelemetry": "opentelemetry.sdk",
     "ebbpool.prometheus": "prometheus_client",
 }

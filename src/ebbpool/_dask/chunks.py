@@ -1,0 +1,273 @@
+"""Maps over a cluster: the items of one call to it are as many as take it a little while."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from math import ceil
+from time import monotonic
+from typing import Any, Final
+
+from ebbpool._checks import whole_or_none
+from ebbpool._dask.link import Link
+from ebbpool._dask.remote import Failed, apply, brief, error_of
+
+TARGET: Final = 0.05
+"""Seconds that a chunk should take on a worker: so long that what a call costs by itself does not matter."""
+GROWTH: Final = 16
+"""How many times larger than the largest so far a chunk may be."""
+
+Start = Callable[[Callable[[], None]], Future[None]]
+
+
+class ClusterMap(Iterator[Any]):
+    """The iterator that a map over a cluster returns. When it is dropped, calls that have not begun are not made."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __next__(self) -> Any:
+        return self._run.next_result()
+
+    def close(self) -> None:
+        """End the map: no further call begins."""
+        self._run.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_run"):
+            self._run.close()
+
+
+class Run:
+    """One map. Its calls are made by turns: tasks of the executor, each of which sends one chunk and makes way."""
+
+    def __init__(
+        self,
+        link: Link,
+        start: Start,
+        width: int,
+        makes_way: bool,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> None:
+        chunksize = whole_or_none("chunksize", chunksize)
+        self._room = whole_or_none("buffersize", buffersize)
+        self._deadline = None if timeout is None else monotonic() + timeout
+        # An unpicklable function is refused here, as by `submit`.
+        link.pack(fn, (), {})
+        self._values = link.values()
+        self.fn = fn
+        self._link = link
+        self._start = start
+        self._width = width
+        self._makes_way = makes_way
+        self._ordered = ordered
+        self._fixed = chunksize is not None
+        self._size = 1 if chunksize is None else chunksize
+        self._source = zip(*iterables, strict=False)
+        self._read_all = False
+        self._results: deque[Any] = deque()
+        self._outstanding = 0
+        # What follows is changed under this lock only.
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._claimed = 0
+        self._active = 0
+        self._turns: set[Future[None]] = set()
+        self._done: dict[int, list[Any]] = {}
+        self._next = 0
+        self._error: BaseException | None = None
+
+    def next_result(self) -> Any:
+        """Return the next result, or raise the next error; at the end raise `StopIteration`."""
+        if not self._results:
+            self._wait()
+        if not self._results:
+            raise StopIteration
+        result = self._results.popleft()
+        self._outstanding -= 1
+        if self._room is not None:
+            self.read()
+        if isinstance(result, Failed):
+            if self._ordered:
+                self.close()
+            raise error_of(result.packed)
+        return result
+
+    def close(self) -> None:
+        """Give up what has not begun and what has not been handed out."""
+        self._read_all = True
+        self._outstanding = 0
+        self._results.clear()
+        with self._changed:
+            self._waiting.clear()
+            self._done.clear()
+            self._error = None
+            turns = list(self._turns)
+        for turn in turns:
+            turn.cancel()
+
+    def read(self) -> None:
+        """Take as many items as there is room for, and see to it that there are turns for them.
+
+        Raises:
+            RuntimeError: The executor takes no tasks, and none is under way that could send the items.
+        """
+        items: list[tuple[Any, ...]] = []
+        while not self._read_all and (self._room is None or self._outstanding < self._room):
+            try:
+                items.append(next(self._source))
+            except StopIteration:
+                self._read_all = True
+            else:
+                self._outstanding += 1
+        with self._changed:
+            self._waiting.extend(items)
+            missing = min(self._width, len(self._waiting)) - self._active
+            self._active += max(0, missing)
+        for started in range(missing):
+            try:
+                self._add_turn()
+            except RuntimeError:
+                with self._changed:
+                    self._active -= missing - started
+                    stuck = self._active == 0
+                if stuck:
+                    raise
+                return
+
+    def _add_turn(self) -> None:
+        future = self._start(Turn(self).take)
+        with self._changed:
+            self._turns.add(future)
+        future.add_done_callback(self._ended)
+
+    def _ended(self, future: Future[None]) -> None:
+        with self._changed:
+            self._turns.discard(future)
+            self._active -= future.cancelled()
+            stuck = bool(self._waiting) and self._active == 0
+        if stuck:
+            self.fail(CancelledError())
+
+    def _wait(self) -> None:
+        with self._changed:
+            while True:
+                if self._ordered:
+                    found = self._done.pop(self._next, None)
+                else:
+                    found = self._done.pop(next(iter(self._done)), None) if self._done else None
+                if found is not None:
+                    self._next += len(found)
+                    self._results.extend(found)
+                    return
+                if self._error is not None or not self._outstanding:
+                    break
+                left = None if self._deadline is None else self._deadline - monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
+            error = self._error
+            waited = self._outstanding > 0
+        if not waited:
+            return
+        self.close()
+        if error is None:
+            raise TimeoutError(f"a result of {brief(self.fn)} was not there in time")
+        try:
+            raise error
+        finally:
+            del error
+
+    def claim(self) -> tuple[int, list[tuple[Any, ...]]]:
+        """Take the items of the next chunk, and return the place of the first; without any left, the turn ends."""
+        with self._changed:
+            left = len(self._waiting)
+            size = self._size if self._fixed else min(self._size, ceil(left / (2 * self._width)))
+            start = self._claimed
+            items = [self._waiting.popleft() for _ in range(min(left, size))]
+            self._claimed += len(items)
+            if not items:
+                self._active -= 1
+            return start, items
+
+    def send(self, items: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
+        """Have the calls with these items made; return their results and the seconds they took."""
+        outcome = self._link.send(self.fn, self._link.pack(apply, (self.fn, items), {}, self._values).packed)
+        return self._link.result_of(outcome), outcome[2]
+
+    def finish(self, start: int, results: list[Any], seconds: float) -> bool:
+        """Keep the results of a chunk; return whether the turn ends, because another one has taken its place."""
+        with self._changed:
+            self._done[start] = results
+            if not self._fixed:
+                each = max(seconds / len(results), 1e-9)
+                self._size = max(1, min(int(TARGET / each), GROWTH * max(len(results), self._size)))
+            self._changed.notify_all()
+        if not self._makes_way:
+            return False
+        try:
+            self._add_turn()
+        except RuntimeError:
+            # The executor has been shut down: what it has accepted is sent all the same.
+            return False
+        return True
+
+    def fail(self, error: BaseException, ends: bool = False) -> None:
+        """End the map with an error; `ends` says that a turn ends with it."""
+        with self._changed:
+            self._active -= ends
+            self._waiting.clear()
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+
+class Turn:
+    """A task that sends chunks of a map."""
+
+    def __init__(self, run: Run) -> None:
+        self.fn = run.fn
+        self._run = run
+
+    def take(self) -> None:
+        """Send a chunk, and the following ones if no other turn can."""
+        while True:
+            start, items = self._run.claim()
+            if not items:
+                return
+            try:
+                results, seconds = self._run.send(items)
+            except BaseException as error:
+                self._run.fail(error, True)
+                return
+            if self._run.finish(start, results, seconds):
+                return
+
+
+def start_map(
+    link: Link,
+    start: Start,
+    width: int,
+    makes_way: bool,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    timeout: float | None,
+    chunksize: int | None,
+    buffersize: int | None,
+    ordered: bool,
+) -> ClusterMap:
+    """Start a map: its first chunks are on their way before this returns."""
+    run = Run(link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
+    try:
+        run.read()
+    except BaseException:
+        run.close()
+        raise
+    return ClusterMap(run)

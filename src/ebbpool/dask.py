@@ -1,0 +1,283 @@
+"""An executor over a Dask cluster, in the place of a local pool.
+
+It needs ``distributed``: ``pip install ebbpool[dask]``, here, on the scheduler and on the workers.
+When to use it, and when not: ``docs/cluster.md``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
+
+from ebbpool._checks import above_zero, finite_seconds, one_of
+from ebbpool._core.accel import LaneCore, LoopCall
+from ebbpool._interpreter import daemon_threads
+from ebbpool._work import maps
+from ebbpool.executor import AdaptiveExecutor
+from ebbpool.lane import Lane
+
+try:
+    from distributed import Client
+
+    from ebbpool._dask.chunks import start_map
+    from ebbpool._dask.joining import connected
+    from ebbpool._dask.link import Link, width_of
+except ImportError as error:
+    raise ImportError(
+        f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({error})", name=error.name
+    ) from error
+
+if TYPE_CHECKING:
+    from ebbpool._core.accel import Future
+
+__all__ = ["ClusterExecutor", "ClusterLane"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WhenFull = Literal["block", "reject"]
+
+
+class _ClusterMaps(maps.Maps):
+    """The maps of a cluster's executor and of its lanes."""
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Call `fn` with the items of the iterables, on workers; return an iterator over the results, in order.
+
+        Args:
+            fn: Called once per item, with one argument per iterable.
+            iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
+            timeout: Seconds, counted from this call, after which waiting for a result raises.
+            chunksize: Items per call to the cluster; None sizes them by the time that items take: one at a time while
+                they take long, many while they are tiny.
+            buffersize: How many items may be taken and not yet handed out; None for all at once.
+
+        Raises:
+            TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
+            TypeError: `fn` is not callable or cannot be pickled, or a size is no integer.
+            ValueError: `chunksize` or `buffersize` is below 1.
+
+        What `fn` raises is raised by the iterator at that item's place, and ends it. When the iterator ends early,
+        calls that have not been sent are not made.
+        """
+        return self._map(fn, iterables, timeout, chunksize, buffersize, True)
+
+    def map_unordered(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Do what `map` does, but hand out results as they come; the iterator can be read further after an error."""
+        return self._map(fn, iterables, timeout, chunksize, buffersize, False)
+
+    def _map(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+class ClusterLane(_ClusterMaps, Lane):
+    """A lane of a `ClusterExecutor`: at most `limit` of its calls are with the cluster at once."""
+
+    def _map(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> Iterator[Any]:
+        start = self.executor._start_turn(self.core)
+        width = min(self.core.limit, self.executor._max_workers)
+        makes_way = self.executor._settings.max_queue is None
+        link = self.executor._link
+        return start_map(link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
+
+
+class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
+    """A `ThreadPoolExecutor` whose calls are made by the workers of a Dask cluster.
+
+    Each call that is with the cluster has a thread here that waits for its outcome; as many as `window` allows. The
+    other calls wait here, in the executor's own queue, where they can be cancelled. So `running()` is true, and
+    `cancel()` false, from the moment at which a call is handed to the cluster.
+
+    Args:
+        client_or_address: A `distributed.Client` that is not asynchronous, or the address of a scheduler. A client that
+            is given stays open at the end; one that is made for an address is closed.
+        window: How many calls may be with the cluster at a time, as a multiple of its workers' threads. The number of
+            threads is looked up every two seconds.
+        thread_name_prefix: As for `AdaptiveExecutor`; also the executor's name.
+        max_queue: How many calls may wait here; None for no limit.
+        when_full: What `submit` does when `max_queue` calls wait: "block" until there is room, or "reject" with
+            `QueueFull`.
+        rerun: Whether a call is made again when its worker is lost: as often as the scheduler's
+            ``distributed.scheduler.allowed-failures`` says. If not, it is never made twice, and ends with
+            `BrokenExecutor`, even if it had not begun: nobody can know.
+        context_vars: Context variables whose values go with each call, named as ``module:variable``. What the values
+            hold must be picklable.
+        timeout: Seconds that the scheduler at an address may take to answer.
+
+    Raises:
+        TypeError: An argument is of the wrong type; the message names it and its value.
+        ValueError: An argument is out of range, the client is closed or asynchronous, or there is no such context
+            variable.
+        TimeoutError: No scheduler answered at the address.
+        RuntimeError: Python, distributed or ebbpool on the scheduler or on a worker are not those here.
+    """
+
+    _lane_type = ClusterLane
+
+    def __init__(
+        self,
+        client_or_address: Client | str,
+        *,
+        window: float = 2.0,
+        thread_name_prefix: str = "",
+        max_queue: int | None = None,
+        when_full: WhenFull = "block",
+        rerun: bool = False,
+        context_vars: Iterable[str] = (),
+        timeout: float = 10.0,
+    ) -> None:
+        window = above_zero("window", finite_seconds("window", window))
+        timeout = above_zero("timeout", finite_seconds("timeout", timeout))
+        one_of("when_full", when_full, get_args(WhenFull))
+        if isinstance(context_vars, str):
+            raise TypeError(f"context_vars must be a collection of names, not {context_vars!r}")
+        self._owns_client = isinstance(client_or_address, str)
+        client = connected(client_or_address, timeout)
+        try:
+            self._link = Link(client, bool(rerun), context_vars)
+            width = width_of(self._link.threads(), window)
+            super().__init__(width, thread_name_prefix, min_workers=width, max_queue=max_queue, when_full=when_full)
+        except BaseException:
+            if self._owns_client:
+                client.close()
+            raise
+        self._parting: threading.Thread | None = None
+        self._link.watch(self, window)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have `fn(*args, **kwargs)` called by a worker; return its `Future`.
+
+        Raises:
+            TypeError: `fn` is not callable, or it or an argument cannot be pickled; the message says which.
+            RuntimeError: The executor has been shut down, or its client is closed.
+            QueueFull: `max_queue` calls wait and `when_full` is "reject".
+        """
+        call: Callable[[], T] = self._link.pack(fn, args, kwargs).make
+        return super().submit(call)
+
+    # The engine's other ways in: of lanes and `submit_first`, of event loops, of delayed and repeated calls.
+    def hand_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Queue a call; see `ExecutorCore.hand_in`."""
+        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs).make, (), {})
+
+    def offload(
+        self,
+        mailbox: Any,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> LoopCall:
+        """Queue a call of an event loop; see `ExecutorCore.offload`."""
+        call = self._link.pack(fn, args, kwargs or {}).make
+        return super().offload(mailbox, ticket, context, call, (), None, lane)
+
+    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Return a future for a call that waits for its time; see `ExecutorCore.hold_back`."""
+        return super().hold_back(self._link.pack(fn, args, kwargs or {}).make, (), None)
+
+    def stream(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: the values of a generator on a worker cannot be handed over one by one.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("a generator cannot run on a cluster; use map with a buffersize")
+
+    def _start_turn(self, lane: LaneCore | None) -> Callable[[Callable[[], None]], Future[None]]:
+        hand_in = super().hand_in
+        first = lane is not None and lane.first
+        return lambda take: hand_in(lane, first, take, (), {})
+
+    def _map(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> Iterator[Any]:
+        start = self._start_turn(None)
+        makes_way = self._settings.max_queue is None
+        width = self._max_workers
+        return start_map(self._link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
+        """Take no more calls; those that wait here are still made, unless cancelled.
+
+        Args:
+            wait: Whether to wait until all calls have ended.
+            cancel_futures: Whether to cancel calls that have not been handed to the cluster.
+            timeout: Seconds to wait at most; None for no limit.
+
+        Raises:
+            TypeError: `timeout` is no number of seconds.
+            ValueError: `timeout` is negative or not a number.
+            TimeoutError: `timeout` ran out; the message says which calls are still with the cluster, for how long, and
+                on which worker. The executor stays shut down.
+        """
+        try:
+            super().shutdown(wait, cancel_futures=cancel_futures, timeout=timeout)
+        except TimeoutError:
+            self._part_later()
+            lines = "\n".join(self._link.under_way())
+            raise TimeoutError(f"after {timeout:g} s these calls are still with the cluster:\n{lines}") from None
+        if wait:
+            self._part()
+        else:
+            self._part_later()
+
+    def _part(self) -> None:
+        self._link.close()
+        if self._owns_client:
+            self._link.client.close()
+
+    def _part_later(self) -> None:
+        """Part from the cluster once the last call has ended."""
+        if self._parting is None:
+
+            def part() -> None:
+                self._crew.join(None)
+                self._part()
+
+            name = f"{self._crew.prefix}_parting"
+            self._parting = threading.Thread(target=part, name=name, daemon=daemon_threads())
+            # In an empty context: the thread may outlive the request whose task shuts the executor down.
+            Context().run(self._parting.start)

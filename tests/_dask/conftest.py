@@ -1,0 +1,53 @@
+"""Clusters for the tests here, which are left out where distributed is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import eventually
+
+if importlib.util.find_spec("distributed") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread of ours behind. Those of distributed come and go as it likes."""
+    before = set(threading.enumerate())
+
+    def left() -> list[threading.Thread]:
+        own = re.compile(r"ebbpool-\d+_|cluster")
+        return [thread for thread in threading.enumerate() if thread not in before and own.match(thread.name)]
+
+    yield
+    eventually(lambda: not left(), f"threads are left: {left()}")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Return a cluster of one worker with two threads, in this process."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def client(cluster: Any) -> Iterator[Any]:
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture
+def pool(client: Any) -> Iterator[Any]:
+    from ebbpool.dask import ClusterExecutor
+
+    with ClusterExecutor(client) as pool:
+        yield pool

@@ -1,0 +1,331 @@
+"""An executor over a Dask cluster is an executor like any other, where distributed's own is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, Event
+from support import cluster as remote
+from support.common import TIMEOUT, eventually
+
+from ebbpool import QueueFull
+from ebbpool._dask import joining
+from ebbpool._dask.remote import RemoteTraceback
+from ebbpool.aio import new_event_loop, new_uvloop
+from ebbpool.dask import ClusterExecutor, ClusterLane
+
+
+@pytest.fixture
+def gate(client: Client) -> Any:
+    """Return events of the cluster that tell of a call, and let it go on: see `remote.wait_at`."""
+
+    class Gate:
+        name = f"gate-{os.urandom(8).hex()}"
+        begun = Event(f"{name}-begun", client=client)
+        opened = Event(f"{name}-open", client=client)
+
+        def wait_begun(self) -> None:
+            assert self.begun.wait(TIMEOUT)
+
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def test_it_is_a_thread_pool_executor(pool: ClusterExecutor) -> None:
+    assert isinstance(pool, ThreadPoolExecutor)
+    assert pool.submit(remote.add, 2, right=5).result(TIMEOUT) == 7
+    assert pool.submit(remote.where).result(TIMEOUT).startswith("inproc://")
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop, "uvloop"])
+def test_it_is_the_default_executor_of_a_loop(client: Client, factory: Any) -> None:
+    if factory == "uvloop":
+        pytest.importorskip("uvloop")
+        factory = new_uvloop
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]))
+        remote.REQUEST.set("of a loop")
+        assert await asyncio.to_thread(remote.request) == "of a loop"
+        return [await asyncio.to_thread(remote.where), await loop.run_in_executor(None, remote.where)]
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert all(place.startswith("inproc://") for place in runner.run(main()))
+
+
+def test_a_call_that_the_cluster_has_is_running_and_cannot_be_cancelled(pool: ClusterExecutor, gate: Any) -> None:
+    future = pool.submit(remote.wait_at, gate.name)
+    gate.wait_begun()
+    assert future.running() and not future.cancel() and not future.cancelled()
+    gate.opened.set()
+    assert future.result(TIMEOUT) == gate.name
+
+
+def test_what_waits_here_is_taken_back(client: Client, gate: Any, tmp_path: Path) -> None:
+    with ClusterExecutor(client, window=0.5) as pool:
+        first = pool.submit(remote.wait_at, gate.name)
+        gate.wait_begun()
+        waiting = [pool.submit(remote.note, str(tmp_path / "ran")) for _ in range(3)]
+        assert not any(future.running() for future in waiting)
+        assert all(future.cancel() for future in waiting)
+        gate.opened.set()
+        assert first.result(TIMEOUT) == gate.name
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(CancelledError):
+        waiting[0].result(0)
+
+
+def test_the_same_call_twice_is_two_calls(pool: ClusterExecutor, tmp_path: Path) -> None:
+    path = str(tmp_path / "ran")
+    wait([pool.submit(remote.note, path), pool.submit(remote.note, path)], TIMEOUT)
+    assert Path(path).read_text() == "run\nrun\n"
+
+
+def test_all_keyword_arguments_are_the_functions_own(pool: ClusterExecutor) -> None:
+    options = {"key": 1, "pure": 2, "workers": 3, "retries": 4, "priority": 5, "resources": 6, "actor": 7, "fn": 8}
+    assert pool.submit(remote.given, 0, **options).result(TIMEOUT) == ((0,), options)
+
+
+def test_callbacks_are_not_called_in_the_clients_thread(pool: ClusterExecutor, client: Client) -> None:
+    threads: list[threading.Thread] = []
+    called = threading.Event()
+
+    def called_back(_: object) -> None:
+        threads.append(threading.current_thread())
+        # In the thread of the client's loop this would wait for itself.
+        pool._link.client.nthreads()
+        called.set()
+
+    pool.submit(remote.add, 1).add_done_callback(called_back)
+    assert called.wait(TIMEOUT)
+    assert threads[0].name.startswith("ebbpool-") or threads[0] is threading.current_thread()
+
+
+def test_wait_and_as_completed(pool: ClusterExecutor) -> None:
+    futures = [pool.submit(remote.add, number) for number in range(20)]
+    assert wait(futures, TIMEOUT).not_done == set()
+    assert sorted(future.result() for future in as_completed(futures, TIMEOUT)) == list(range(1, 21))
+
+
+def test_no_more_than_the_window_is_with_the_cluster(client: Client, gate: Any) -> None:
+    with ClusterExecutor(client, window=1.0, max_queue=1, when_full="reject") as pool:
+        futures = [pool.submit(remote.wait_at, gate.name) for _ in range(2)]
+        eventually(lambda: pool.stats().running == 2)
+        futures.append(pool.submit(remote.wait_at, gate.name))
+        with pytest.raises(QueueFull, match="max_queue=1"):
+            pool.submit(remote.add, 1)
+        gate.opened.set()
+        assert [future.result(TIMEOUT) for future in futures] == [gate.name] * 3
+
+
+def test_shutdown_says_what_is_still_with_the_cluster_and_where(client: Client, gate: Any) -> None:
+    pool = ClusterExecutor(client)
+    future = pool.submit(remote.wait_at, gate.name)
+    gate.wait_begun()
+    with pytest.raises(TimeoutError, match=r"cluster\.wait_at, sent .* s ago, on inproc://"):
+        pool.shutdown(timeout=0)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(remote.add, 1)
+    gate.opened.set()
+    assert future.result(TIMEOUT) == gate.name
+    pool.shutdown()
+
+
+def test_shutdown_cancels_what_waits(client: Client, gate: Any) -> None:
+    pool = ClusterExecutor(client, window=0.5)
+    first = pool.submit(remote.wait_at, gate.name)
+    gate.wait_begun()
+    waiting = pool.submit(remote.add, 1)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    gate.opened.set()
+    assert first.result(TIMEOUT) == gate.name
+    pool.shutdown()
+
+
+def test_an_error_has_the_traceback_of_the_worker(pool: ClusterExecutor) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        pool.submit(remote.divide, 0).result(TIMEOUT)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "in divide" in str(caught.value.__cause__)
+
+
+def test_what_is_no_exception_is_the_calls_outcome_too(pool: ClusterExecutor) -> None:
+    with pytest.raises(SystemExit, match="3"):
+        pool.submit(remote.leave).result(TIMEOUT)
+    assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+
+
+@pytest.mark.parametrize(
+    ("submit", "named"),
+    [
+        (lambda pool: pool.submit(remote.given, 1, threading.Lock()), "argument 1 of <function given.*<unlocked"),
+        (
+            lambda pool: pool.submit(remote.given, lock=threading.Lock()),
+            "argument 'lock' of <function given.*<unlocked",
+        ),
+        (lambda pool: pool.submit(threading.Lock().acquire), "fn cannot be pickled: <built-in method acquire"),
+        (lambda pool: pool.map(threading.Lock().acquire, [1]), "fn cannot be pickled: <built-in method acquire"),
+        (lambda pool: pool.lane("a", limit=1).submit(remote.given, threading.Lock()), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit_first(remote.given, threading.Lock()), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit_later(0, remote.given, threading.Lock()), "argument 0 .*<unlocked"),
+        (lambda pool: pool.schedule(1, remote.given, threading.Lock()), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit(3), "fn must be callable, not 3"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_at_once(
+    pool: ClusterExecutor, submit: Callable[[ClusterExecutor], object], named: str
+) -> None:
+    with pytest.raises(TypeError, match=named):
+        submit(pool)
+
+
+def test_what_cannot_be_sent_back_is_named(pool: ClusterExecutor) -> None:
+    with pytest.raises(TypeError, match=r"the result cannot be pickled: <unlocked _thread\.lock"):
+        pool.submit(remote.a_lock).result(TIMEOUT)
+    with pytest.raises(TypeError, match=r"the error cannot be pickled: Strange\('1 and 2'\)") as caught:
+        pool.submit(remote.raise_strange).result(TIMEOUT)
+    assert "in raise_strange" in str(caught.value.__cause__)
+
+
+def test_context_variables_go_along_if_they_are_named(client: Client) -> None:
+    remote.REQUEST.set("of this test")
+    with ClusterExecutor(client) as plain, ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]) as pool:
+        assert plain.submit(remote.request).result(TIMEOUT) == "none"
+        assert pool.submit(remote.request).result(TIMEOUT) == "of this test"
+        assert list(pool.map(lambda _: remote.request(), [1, 2])) == ["of this test"] * 2
+
+
+def test_large_arguments_and_results(pool: ClusterExecutor) -> None:
+    large = os.urandom(8 << 20)
+    assert pool.submit(remote.given, large).result(TIMEOUT) == ((large,), {})
+
+
+def test_run_and_amap(pool: ClusterExecutor) -> None:
+    async def main() -> list[int]:
+        assert (await pool.run(remote.where)).startswith("inproc://")
+        assert await pool.lane("few", limit=1).run(remote.add, 1) == 2
+        with pytest.raises(ZeroDivisionError):
+            await pool.run(remote.divide, 0)
+        return [result async for result in pool.amap(remote.add, range(20))]
+
+    assert asyncio.run(main()) == list(range(1, 21))
+
+
+def test_async_with(client: Client) -> None:
+    async def main() -> int:
+        async with ClusterExecutor(client) as pool:
+            return await pool.run(remote.add, 1)
+
+    assert asyncio.run(main()) == 2
+
+
+def test_a_lane_is_one_of_the_cluster(pool: ClusterExecutor, gate: Any) -> None:
+    lane = pool.lane("few", limit=1)
+    assert isinstance(lane, ClusterLane)
+    first = lane.submit(remote.wait_at, gate.name)
+    gate.wait_begun()
+    second = lane.submit(remote.where)
+    assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+    assert lane.stats().queued == 1
+    gate.opened.set()
+    assert first.result(TIMEOUT) == gate.name and second.result(TIMEOUT).startswith("inproc://")
+    assert list(lane.map(remote.add, range(50))) == list(range(1, 51))
+
+
+def test_delayed_and_repeated_calls(pool: ClusterExecutor, tmp_path: Path) -> None:
+    assert pool.submit_first(remote.where).result(TIMEOUT).startswith("inproc://")
+    assert pool.submit_later(0, remote.where).result(TIMEOUT).startswith("inproc://")
+    path = tmp_path / "ran"
+    schedule = pool.schedule(0.01, remote.note, str(path))
+    eventually(lambda: path.exists() and len(path.read_text().splitlines()) > 1)
+    schedule.cancel()
+
+
+def test_a_generator_is_refused(pool: ClusterExecutor) -> None:
+    with pytest.raises(NotImplementedError, match="map with a buffersize"):
+        pool.stream(range, 3)
+
+
+def test_what_runs_has_the_name_of_the_users_function(pool: ClusterExecutor, gate: Any) -> None:
+    future = pool.submit(remote.wait_at, gate.name)
+    gate.wait_begun()
+    assert [task.name for task in pool.running()] == ["support.cluster.wait_at"]
+    gate.opened.set()
+    assert future.result(TIMEOUT) == gate.name
+
+
+def test_two_executors_may_share_a_client(client: Client) -> None:
+    with ClusterExecutor(client) as one, ClusterExecutor(client) as other:
+        futures = [pool.submit(remote.add, 1) for pool in (one, other) * 10]
+        assert [future.result(TIMEOUT) for future in futures] == [2] * 20
+    assert client.status == "running"
+
+
+def test_the_window_follows_the_cluster(cluster: Any, client: Client) -> None:
+    with ClusterExecutor(client) as pool:
+        assert pool._max_workers == 4
+        cluster.scale(2)
+        try:
+            eventually(lambda: pool._max_workers == 8)
+        finally:
+            cluster.scale(1)
+        eventually(lambda: pool._max_workers == 4)
+
+
+def test_a_client_made_for_an_address_is_closed_at_the_end(cluster: Any) -> None:
+    with ClusterExecutor(cluster.scheduler_address) as pool:
+        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+        client = pool._link.client
+    assert client.status == "closed"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"window": 0}, ValueError, "window must be greater than 0"),
+        ({"window": float("inf")}, ValueError, "window must be a finite"),
+        ({"timeout": -1}, ValueError, "timeout .* -1"),
+        ({"when_full": "caller_runs"}, ValueError, "when_full must be one of 'block', 'reject', not 'caller_runs'"),
+        ({"max_queue": -1}, ValueError, "max_queue .* -1"),
+        ({"context_vars": "support.cluster:REQUEST"}, TypeError, "context_vars"),
+        ({"context_vars": ["support.cluster:NOTHING"]}, ValueError, "no context variable 'support.cluster:NOTHING'"),
+        ({"context_vars": ["support.cluster:TIMEOUT"]}, ValueError, "must name a context variable, not 30.0"),
+    ],
+)
+def test_bad_arguments_are_named(client: Client, options: Any, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
+        ClusterExecutor(client, **options)
+
+
+def test_bad_clients(cluster: Any) -> None:
+    with pytest.raises(TypeError, match=r"client_or_address .* not 3"):
+        ClusterExecutor(3)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(TimeoutError, match=r"client_or_address='tcp://127.0.0.1:9' within timeout=0.2 s"):
+        ClusterExecutor("tcp://127.0.0.1:9", timeout=0.2)
+    closed = Client(cluster, set_as_default=False)
+    pool = ClusterExecutor(closed)
+    closed.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        pool.submit(remote.add, 1)
+    with pytest.raises(ValueError, match="must be a client that is connected"):
+        ClusterExecutor(closed)
+    pool.shutdown()
+
+
+def test_other_versions_are_refused(client: Client) -> None:
+    versions = client.get_versions(packages=["ebbpool"])
+    joining.compare(versions)
+    worker = next(iter(versions["workers"].values()))
+    worker["packages"] = {**worker["packages"], "python": "3.2.1", "ebbpool": None}
+    with pytest.raises(RuntimeError, match=r"the worker inproc://.* has python 3\.2 and not 3\.\d+"):
+        joining.compare(versions)

@@ -1,0 +1,134 @@
+"""Maps over a cluster send items in chunks."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import Any
+
+import pytest
+from distributed import Client, Event
+from support import cluster as remote
+from support.common import TIMEOUT
+
+from ebbpool._dask.link import Link
+from ebbpool.dask import ClusterExecutor
+
+
+@pytest.fixture
+def sent(pool: ClusterExecutor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each call to the cluster adds the name of its function."""
+    names: list[str] = []
+    send = Link.send
+
+    def counting(self: Link, fn: Any, packed: bytes) -> Any:
+        names.append(fn.__name__)
+        return send(self, fn, packed)
+
+    monkeypatch.setattr(Link, "send", counting)
+    return names
+
+
+def test_results_are_in_order(pool: ClusterExecutor) -> None:
+    assert list(pool.map(remote.add, range(500), range(500))) == list(range(0, 1000, 2))
+    assert list(pool.map(remote.add, [])) == []
+
+
+def test_tiny_items_share_calls(pool: ClusterExecutor, sent: list[str]) -> None:
+    assert list(pool.map(remote.add, range(20_000))) == list(range(1, 20_001))
+    assert len(sent) < 1000
+
+
+def test_a_chunksize_is_kept(pool: ClusterExecutor, sent: list[str]) -> None:
+    assert list(pool.map(remote.add, range(10), chunksize=5)) == list(range(1, 11))
+    assert len(sent) == 2
+
+
+def test_unordered_results_are_complete(pool: ClusterExecutor) -> None:
+    assert sorted(pool.map_unordered(remote.add, range(300))) == list(range(1, 301))
+
+
+def test_an_error_comes_at_its_place_and_ends_the_map(pool: ClusterExecutor) -> None:
+    results = pool.map(remote.divide, [1, 2, 0, 5])
+    assert [next(results), next(results)] == [10, 5]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert list(results) == []
+
+
+def test_an_unordered_map_goes_on_after_an_error(pool: ClusterExecutor) -> None:
+    results = pool.map_unordered(remote.divide, [1, 0, 2], chunksize=3)
+    assert next(results) == 10
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert list(results) == [5]
+
+
+def test_a_result_that_cannot_be_sent_back_is_an_error_of_its_item(pool: ClusterExecutor) -> None:
+    results = pool.map(remote.or_lock, range(5), chunksize=5)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(TypeError, match="the result cannot be pickled: <unlocked"):
+        next(results)
+
+
+def test_an_item_that_cannot_be_sent_is_an_error(pool: ClusterExecutor) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        list(pool.map(remote.given, [1, threading.Lock()]))
+
+
+def test_an_endless_iterable_is_read_as_far_as_the_buffer(pool: ClusterExecutor) -> None:
+    taken: list[int] = []
+
+    def numbers() -> Any:
+        for number in count():
+            taken.append(number)
+            yield number
+
+    results = pool.map(remote.add, numbers(), buffersize=10)
+    assert len(taken) == 10
+    assert [next(results) for _ in range(100)] == list(range(1, 101))
+    assert len(taken) <= 110
+    del results
+
+
+def test_a_map_times_out(pool: ClusterExecutor, client: Client) -> None:
+    results = pool.map(remote.wait_at, ["slow-map"], timeout=0)
+    with pytest.raises(TimeoutError, match="wait_at"):
+        next(results)
+    Event("slow-map-open", client=client).set()
+
+
+def test_what_was_read_is_handed_out_after_shutdown(client: Client) -> None:
+    pool = ClusterExecutor(client)
+    results = pool.map(remote.add, range(1000))
+    pool.shutdown(wait=False)
+    assert list(results) == list(range(1, 1001))
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.map(remote.add, [1])
+
+
+def test_a_bounded_queue_holds_up_no_map(client: Client) -> None:
+    with ClusterExecutor(client, max_queue=0, when_full="reject") as pool:
+        assert list(pool.map(remote.add, range(1000))) == list(range(1, 1001))
+
+
+def test_a_map_that_is_cancelled_says_so(client: Client) -> None:
+    from concurrent.futures import CancelledError
+
+    pool = ClusterExecutor(client, window=0.5)
+    first = pool.submit(remote.wait_at, "cancelled-map")
+    assert Event("cancelled-map-begun", client=client).wait(TIMEOUT)
+    results = pool.map(remote.add, [1, 2])
+    pool.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(CancelledError):
+        next(results)
+    Event("cancelled-map-open", client=client).set()
+    assert first.result(TIMEOUT) == "cancelled-map"
+    pool.shutdown()
+
+
+def test_others_get_their_turn_beside_a_long_map(client: Client) -> None:
+    with ClusterExecutor(client, window=0.5) as pool:
+        results = pool.map(remote.add, range(50), chunksize=1)
+        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+        assert list(results) == list(range(1, 51))
