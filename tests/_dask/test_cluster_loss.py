@@ -13,6 +13,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
+from support.common import eventually
 
 from ebbpool._dask.once import ONCE, AtMostOnce
 from ebbpool._dask.remote import LOST, dumps, perform
@@ -82,6 +83,21 @@ def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_
     state, worker, _ = future.result(LIMIT)
     # The death may be noticed only as the result is asked for; either way the call is not made again.
     assert (state, worker) == (LOST, holder)
+    assert path.read_text() == "run\n"
+
+
+def test_no_call_is_made_twice_after_a_new_connection(two_workers: Client, tmp_path: Path) -> None:
+    path = tmp_path / "ran"
+    client: Any = two_workers
+    with ClusterExecutor(client, window=1.0) as pool:
+        # What a scheduler that was started anew does not have.
+        client.unregister_scheduler_plugin("ebbpool")
+        before = client.scheduler_comm
+        client.loop.add_callback(before.comm.abort)
+        eventually(lambda: client.status == "running" and client.scheduler_comm not in (before, None))
+        with pytest.raises(BrokenExecutor, match=r"kill_own_worker was lost .* tried once"):
+            pool.submit(remote.kill_own_worker, str(path)).result(LIMIT)
+        assert pool.submit(remote.add, 1).result(LIMIT) == 2
     assert path.read_text() == "run\n"
 
 

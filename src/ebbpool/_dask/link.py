@@ -74,11 +74,14 @@ class Link:
         self._topic = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
+        self._rung = False
         self._parcels: dict[str, Parcel] = {}
         self._following: set[asyncio.Task[None]] = set()
         if not rerun:
             client.register_plugin(AtMostOnce())
             client.subscribe_topic(self._topic, self._on_loss)
+        self._connection: Any = self.client.scheduler_comm
+        self._joining: asyncio.Task[None] | None = None
 
     def threads(self) -> int:
         """Return how many threads the workers have together."""
@@ -153,9 +156,10 @@ class Link:
         parcel = Parcel(f"{self._topic}-{next(self._numbers)}", name, packed)
         self._parcels[parcel.key] = parcel
         try:
-            first = not self._outbox
+            # In this order: the loop's thread lowers the flag before it looks into the outbox.
             self._outbox.append(parcel)
-            if first:
+            if not self._rung:
+                self._rung = True
                 try:
                     self.client.loop.add_callback(self._send_all)
                 except RuntimeError as error:
@@ -198,10 +202,34 @@ class Link:
             for parcel in list(self._parcels.values())
         ]
 
+    async def _join_again(self) -> None:
+        """After a new connection: see to it that the scheduler, which may be a new one, tells of losses."""
+        connection = self.client.scheduler_comm
+        try:
+            await self.client.register_plugin(AtMostOnce())
+            self.client.subscribe_topic(self._topic, self._on_loss)
+        except Exception as error:
+            while self._outbox:
+                parcel = self._outbox.popleft()
+                self._end(parcel, None, BrokenExecutor(f"{parcel.name} could not be sent to the cluster: {error}"))
+        else:
+            self._connection = connection
+        finally:
+            self._joining = None
+        self._send_all()
+
     def _send_all(self) -> None:
+        self._rung = False
+        connection = self.client.scheduler_comm
+        if not self._rerun and connection is not None and connection is not self._connection:
+            if self._joining is None:
+                self._joining = asyncio.get_running_loop().create_task(self._join_again())
+            return
         parcels: list[Parcel] = []
         while self._outbox:
             parcels.append(self._outbox.popleft())
+        if not parcels:
+            return
         try:
             futures = self.client.map(
                 perform,
