@@ -21,7 +21,7 @@ from ebbpool.lane import Lane
 try:
     from distributed import Client
 
-    from ebbpool._dask.chunks import start_map
+    from ebbpool._dask.chunks import Run
     from ebbpool._dask.joining import connected
     from ebbpool._dask.link import Link, width_of
 except ImportError as error:
@@ -91,26 +91,23 @@ class _ClusterMaps(maps.Maps):
         buffersize: int | None,
         ordered: bool,
     ) -> Iterator[Any]:
+        executor, core = self._place()
+        width = executor._max_workers if core is None else min(core.limit, executor._max_workers)
+        makes_way = executor._settings.max_queue is None
+        start = executor._start_turn(core)
+        sizes = (timeout, chunksize, buffersize)
+        return Run(executor._link, start, width, makes_way, fn, iterables, *sizes, ordered).started()
+
+    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
+        """Return the executor, and the lane if this is one."""
         raise NotImplementedError
 
 
 class ClusterLane(_ClusterMaps, Lane):
     """A lane of a `ClusterExecutor`: at most `limit` of its calls are with the cluster at once."""
 
-    def _map(
-        self,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        chunksize: int | None,
-        buffersize: int | None,
-        ordered: bool,
-    ) -> Iterator[Any]:
-        start = self.executor._start_turn(self.core)
-        width = min(self.core.limit, self.executor._max_workers)
-        makes_way = self.executor._settings.max_queue is None
-        link = self.executor._link
-        return start_map(link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
+    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
+        return self.executor, self.core
 
 
 class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
@@ -225,19 +222,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         first = lane is not None and lane.first
         return lambda take: hand_in(lane, first, take, (), {})
 
-    def _map(
-        self,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        chunksize: int | None,
-        buffersize: int | None,
-        ordered: bool,
-    ) -> Iterator[Any]:
-        start = self._start_turn(None)
-        makes_way = self._settings.max_queue is None
-        width = self._max_workers
-        return start_map(self._link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
+    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
+        return self, None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Take no more calls; those that wait here are still made, unless cancelled.

@@ -84,6 +84,15 @@ class Run:
         self._next = 0
         self._error: BaseException | None = None
 
+    def started(self) -> ClusterMap:
+        """Send the first chunks on their way; return the iterator over the results."""
+        try:
+            self.read()
+        except BaseException:
+            self.close()
+            raise
+        return ClusterMap(self)
+
     def next_result(self) -> Any:
         """Return the next result, or raise the next error; at the end raise `StopIteration`."""
         if not self._results:
@@ -249,25 +258,3 @@ class Turn:
                 return
             if self._run.finish(start, results, seconds):
                 return
-
-
-def start_map(
-    link: Link,
-    start: Start,
-    width: int,
-    makes_way: bool,
-    fn: Callable[..., Any],
-    iterables: tuple[Iterable[Any], ...],
-    timeout: float | None,
-    chunksize: int | None,
-    buffersize: int | None,
-    ordered: bool,
-) -> ClusterMap:
-    """Start a map: its first chunks are on their way before this returns."""
-    run = Run(link, start, width, makes_way, fn, iterables, timeout, chunksize, buffersize, ordered)
-    try:
-        run.read()
-    except BaseException:
-        run.close()
-        raise
-    return ClusterMap(run)
