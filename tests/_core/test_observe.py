@@ -144,3 +144,17 @@ def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Re
         future.result(TIMEOUT)
     ((waited, _),) = records.told
     assert waited <= took[0]
+
+
+def test_a_task_of_a_lane_waits_from_when_it_is_submitted(records: Records) -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+        lane = pool.lane("narrow", limit=1)
+        gate.hold(lane)
+        pool._pool.observe(1, records)
+        future = lane.submit(int)
+        assert gate.nobody_begins()
+        gate.open()
+        future.result(TIMEOUT)
+        wait_for_idle(pool)
+    ((waited, _),) = records.told
+    assert waited >= A_MOMENT / 2

@@ -110,3 +110,15 @@ def test_a_flood_without_end_shuts_nobody_out(way: str, monkeypatch: pytest.Monk
             assert [future.result(TIMEOUT) for future in futures] == list(range(100))
         finally:
             over.set()
+
+
+def test_the_oldest_task_is_one_that_will_run() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        cancelled = pool.submit(abs, -1)
+        pool.submit(max, 1, 2)
+        pool.submit_first(int)
+        assert cancelled.cancel()
+        oldest = pool._pool.longest_waiting()
+        assert oldest is not None and (oldest[1], oldest[2]) == (max, 2)
+        gate.open()

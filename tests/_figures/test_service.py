@@ -130,7 +130,14 @@ def test_figures_that_only_a_newer_child_knows_are_left_out(world: World) -> Non
     world.end(1)
 
 
-@pytest.mark.parametrize("line", [b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]'),
+        b"[" * 100_000,
+    ],
+    ids=repr,
+)
 def test_what_cannot_be_read_harms_nobody(world: World, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     for serial in (1, 2):
         world.start(serial)

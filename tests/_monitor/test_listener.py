@@ -67,6 +67,20 @@ def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
         assert monitor.snapshot()["pools"][0].keys() == web.keys()
 
 
+class Odd(AdaptiveExecutor):
+    """An executor whose figures no other code can read."""
+
+    def stats(self) -> Any:
+        return "nothing to see here"
+
+
+def test_one_odd_pool_does_not_hide_the_others(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+    with Odd(thread_name_prefix="odd"), AdaptiveExecutor(thread_name_prefix="web"):
+        names = [each["name"] for each in talk.ask()["pools"]]
+    assert "web" in names and "odd" not in names
+    assert "pool 'odd' cannot be looked at" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -43,6 +43,15 @@ def test_it_tells_of_pools_lanes_and_tasks() -> None:
     assert text.count("in hang\n") == 2
 
 
+def test_a_pool_that_waits_for_its_last_task_is_shown() -> None:
+    out = io.StringIO()
+    with AdaptiveExecutor(thread_name_prefix="ending") as pool, Gate() as gate:
+        gate.hold(pool)
+        pool.shutdown(wait=False)
+        dump(out)
+    assert "pool 'ending' (shut down): 1 of at most 256 threads" in out.getvalue()
+
+
 def test_it_goes_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     dump()
     assert capsys.readouterr().err.startswith("ebbpool: ")
