@@ -83,6 +83,8 @@ class PoolCollector(Collector):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        if registry is not None and not callable(getattr(registry, "register", None)):
+            raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
         chosen = list(buckets) if buckets is not None and not isinstance(buckets, (str, bytes, float, int)) else buckets
         self._source = Sampled(pools, sample, chosen)
         self._shown = (*FIGURES, *HISTOGRAMS) if sample is not None else FIGURES

@@ -186,6 +186,8 @@ def test_bad_arguments() -> None:
             refused(sample=1, buckets=buckets)
     with pytest.raises(ValueError, match=r"^buckets=\[1\] needs a sample"):
         refused(buckets=[1])
+    with pytest.raises(TypeError, match=r"^registry must be a CollectorRegistry of prometheus_client or None, not 5"):
+        refused(registry=5)
     with AdaptiveExecutor() as pool:
         for pools in (pool, 5, [pool, None]):
             with pytest.raises(TypeError, match=r"^pools must "):

@@ -357,6 +357,7 @@ def test_a_file_system_without_links_will_do(path: Path, monkeypatch: pytest.Mon
         (None, TypeError, "path must be a string or a path, not None"),
         (7, TypeError, "path must be a string or a path, not 7"),
         ("", ValueError, "path must name a file, not ''"),
+        ("/x/\ud800", ValueError, r"path must name a file, not '/x/\\ud800'"),
         ("a\0b", ValueError, r"path must name a file, not 'a\\x00b'"),
         ("/proc/no/such/folder", OSError, "cannot listen on '/proc/no/such/folder': No such file or directory"),
         ("/tmp/" + "x" * 100, OSError, "cannot listen on '/tmp/xxx.*': AF_UNIX path too long"),

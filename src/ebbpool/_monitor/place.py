@@ -31,7 +31,11 @@ def path_of(value: Any) -> str:
         path = os.fsdecode(value)
     except TypeError:
         raise TypeError(f"path must be a string or a path, not {value!r}") from None
-    if not path or "\0" in path:
+    try:
+        fits = bool(path) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
         raise ValueError(f"path must name a file, not {value!r}")
     return path
 
