@@ -174,6 +174,7 @@ def test_nothing_of_a_finished_task_is_kept(quiet_collector: None) -> None:
         assert failing.exception(TIMEOUT) is not None
         del thing, failing
         gone(reference)
+        wait_for_idle(pool)
         assert pool.running() == []
 
 
