@@ -52,6 +52,19 @@ def test_a_pool_that_waits_for_its_last_task_is_shown() -> None:
     assert "pool 'ending' (shut down): 1 of at most 256 threads" in out.getvalue()
 
 
+class Odd(AdaptiveExecutor):
+    def stats(self) -> Any:
+        raise RuntimeError("not today")
+
+
+def test_one_odd_pool_does_not_hide_the_others() -> None:
+    out = io.StringIO()
+    with Odd(thread_name_prefix="odd"), AdaptiveExecutor(thread_name_prefix="web"):
+        dump(out)
+    assert "pool 'odd': cannot be looked at: RuntimeError('not today')\n" in out.getvalue()
+    assert "pool 'web': 0 of at most 256 threads" in out.getvalue()
+
+
 def test_it_goes_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     dump()
     assert capsys.readouterr().err.startswith("ebbpool: ")

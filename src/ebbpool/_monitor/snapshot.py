@@ -25,9 +25,8 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
         stacks: Whether each running task comes with its stack.
     """
     pools = []
-    for crew in lifecycle.live():
-        owner = crew.owner()
-        if owner is not None and (not crew.pool.closed or crew.pool.headcount > 0):
+    for crew, owner in lifecycle.in_view():
+        if owner is not None:
             # A subclass may do what it likes; it must not keep the others from being seen.
             try:
                 pools.append(_pool(owner, bool(crew.pool.closed), stacks))

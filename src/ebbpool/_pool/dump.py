@@ -87,26 +87,33 @@ class _Answer:
 
 
 def _lines() -> Iterator[str]:
-    crews = [crew for crew in lifecycle.live() if not crew.pool.closed or crew.pool.headcount > 0]
-    yield f"ebbpool: {len(crews)} pool{'' if len(crews) == 1 else 's'} in process {os.getpid()}"
-    for crew in crews:
-        executor: Any = crew.owner()
+    pools = lifecycle.in_view()
+    yield f"ebbpool: {len(pools)} pool{'' if len(pools) == 1 else 's'} in process {os.getpid()}"
+    for crew, executor in pools:
         if executor is None:
             yield f"pool {crew.name!r}: its executor has been collected"
             continue
-        stats = executor.stats()
-        ending = " (shut down)" if crew.pool.closed else ""
-        yield (
-            f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads ({stats.idle} idle, "
-            f"{stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
-            + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
-            + (f"; {stats.last_decision}" if stats.last_decision else "")
-        )
-        for lane in executor.lanes():
-            share = lane.stats()
-            yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
-        for task in executor.running(stacks=True):
-            lane_name = f", lane {task.lane!r}" if task.lane is not None else ""
-            state = ", waits for its own pool" if task.blocked else ""
-            yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
-            yield from (f"  {line}" for line in (task.stack or "").splitlines())
+        # A subclass may do what it likes; it must not keep the others from being seen.
+        try:
+            yield from list(_pool(executor, bool(crew.pool.closed)))
+        except Exception as error:
+            yield f"pool {crew.name!r}: cannot be looked at: {error!r}"
+
+
+def _pool(executor: Any, closed: bool) -> Iterator[str]:
+    stats = executor.stats()
+    ending = " (shut down)" if closed else ""
+    yield (
+        f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads "
+        f"({stats.idle} idle, {stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
+        + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
+        + (f"; {stats.last_decision}" if stats.last_decision else "")
+    )
+    for lane in executor.lanes():
+        share = lane.stats()
+        yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
+    for task in executor.running(stacks=True):
+        lane_name = f", lane {task.lane!r}" if task.lane is not None else ""
+        state = ", waits for its own pool" if task.blocked else ""
+        yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
+        yield from (f"  {line}" for line in (task.stack or "").splitlines())

@@ -68,6 +68,11 @@ def live() -> list[Registered]:
     return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
 
 
+def in_view() -> list[tuple[Registered, Any]]:
+    """Return the pools that are open or still have threads, each with its executor, or None where that is collected."""
+    return [(crew, crew.owner()) for crew in live() if not crew.pool.closed or crew.pool.headcount > 0]
+
+
 def _staffed() -> bool:
     # The timekeeper is needed for open pools with workers: it closes such a pool when its executor is collected.
     return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
