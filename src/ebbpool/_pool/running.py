@@ -46,8 +46,8 @@ class RunningTask:
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
     """Return the running tasks of `pool`, the one that has run longest first; see `frames.above` for `below`."""
-    tasks = pool.in_hand()
-    frames = sys._current_frames() if stacks or any(called_name(fn) is None for _, _, fn, _, _ in tasks) else {}
+    tasks = [(called_name(fn), thread, since, lane, blocked) for thread, since, fn, lane, blocked in pool.in_hand()]
+    frames = sys._current_frames() if stacks or any(name is None for name, *_ in tasks) else {}
     try:
         return sorted(_described(tasks, frames, below, stacks), key=lambda task: -task.seconds)
     finally:
@@ -59,13 +59,19 @@ def _described(
     tasks: list[Any], frames: dict[int, FrameType], below: Container[CodeType], stacks: bool
 ) -> Iterator[RunningTask]:
     now = monotonic()
-    for thread, since, fn, lane, blocked in tasks:
-        stack = above(frames.get(thread.ident or 0), below)
-        name = called_name(fn) or (stack[0].name if stack else UNNAMED)
+    for name, thread, since, lane, blocked in tasks:
+        # Source lines are read for a stack, so only where one is asked for, or gives the task its name.
+        stack = above(frames.get(thread.ident or 0), below) if stacks or name is None else []
         text = "".join(traceback.format_list(stack)) if stacks else None
-        native_id = getattr(thread, "native_id", None)
-        lane_name = None if lane is None else lane.name
-        yield RunningTask(name, lane_name, thread.name, native_id, max(0.0, now - since), blocked, text)
+        yield RunningTask(
+            name or (stack[0].name if stack else UNNAMED),
+            None if lane is None else lane.name,
+            thread.name,
+            getattr(thread, "native_id", None),
+            max(0.0, now - since),
+            blocked,
+            text,
+        )
 
 
 def called_name(fn: Any) -> str | None:
