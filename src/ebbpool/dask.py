@@ -41,46 +41,12 @@ WhenFull = Literal["block", "reject"]
 
 
 class _ClusterMaps(maps.Maps):
-    """The maps of a cluster's executor and of its lanes."""
+    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for three things.
 
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Call `fn` with the items of the iterables, on workers; return an iterator over the results, in order.
-
-        Args:
-            fn: Called once per item, with one argument per iterable.
-            iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
-            timeout: Seconds, counted from this call, after which waiting for a result raises.
-            chunksize: Items per call to the cluster; None sizes them by the time that items take: one at a time while
-                they take long, many while they are tiny.
-            buffersize: How many items may be taken and not yet handed out; None for all at once.
-
-        Raises:
-            TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
-            TypeError: `fn` is not callable or cannot be pickled, or a size is no integer.
-            ValueError: `chunksize` or `buffersize` is below 1.
-
-        What `fn` raises is raised by the iterator at that item's place, and ends it. When the iterator ends early,
-        calls that have not been sent are not made.
-        """
-        return self._map(fn, iterables, timeout, chunksize, buffersize, True)
-
-    def map_unordered(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """Do what `map` does, but hand out results as they come; the iterator can be read further after an error."""
-        return self._map(fn, iterables, timeout, chunksize, buffersize, False)
+    Without a `chunksize`, items are sized into calls to the cluster by the time they take on a worker. `fn` must be
+    picklable, else `TypeError` is raised at once. An error of `fn` ends the iterator of `map` on every Python; that of
+    `map_unordered` can be read further. When an iterator ends early, calls that have not been sent are not made.
+    """
 
     def _map(
         self,
@@ -89,14 +55,14 @@ class _ClusterMaps(maps.Maps):
         timeout: float | None,
         chunksize: int | None,
         buffersize: int | None,
-        ordered: bool,
+        in_order: bool,
     ) -> Iterator[Any]:
         executor, core = self._place()
         width = executor._max_workers if core is None else min(core.limit, executor._max_workers)
         makes_way = executor._settings.max_queue is None
         start = executor._start_turn(core)
         sizes = (timeout, chunksize, buffersize)
-        return Run(executor._link, start, width, makes_way, fn, iterables, *sizes, ordered).started()
+        return Run(executor._link, start, width, makes_way, fn, iterables, *sizes, in_order).started()
 
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         """Return the executor, and the lane if this is one."""

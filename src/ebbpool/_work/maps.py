@@ -67,44 +67,6 @@ class Results(chain[Any]):
         self._pieces.close()
 
 
-def _start(
-    executor: Executor,
-    fn: Callable[..., Any],
-    iterables: tuple[Iterable[Any], ...],
-    timeout: float | None,
-    chunksize: int | None,
-    buffersize: int | None,
-    in_order: bool,
-) -> Results:
-    """Start a map: its tasks are submitted before this returns."""
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    chunksize = whole_or_none("chunksize", chunksize)
-    buffersize = whole_or_none("buffersize", buffersize)
-    if chunksize is not None and buffersize is not None:
-        chunksize = min(chunksize, buffersize)
-    limit = None if timeout is None else perf_counter() + timeout
-    # With one iterable, `fn` is called with the items as they are, without tuples around them.
-    spread = len(iterables) != 1
-    items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-    run = MapRun(executor, fn, spread, chunksize, buffersize, in_order)
-    try:
-        if buffersize is None and chunksize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
-            run.read_all(executor, items)
-            source: Iterator[Any] = iter(())
-        else:
-            # An iterator may take long for its next item: the items before it run meanwhile.
-            source = iter(items)
-            run.read(executor, source, buffersize)
-            run.insist()
-    except BaseException:
-        run.abandon()
-        raise
-    # Without a buffer size all items have been read by now, and the executor may be collected.
-    keeper = None if buffersize is None else executor
-    return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
-
-
 def _hand_out(
     run: MapRun,
     source: Iterator[Any],
@@ -226,7 +188,7 @@ class Maps(Executor):
 
         A lane's map runs in the lane. `stats` counts tasks, each of which may run many items.
         """
-        return _start(self, fn, iterables, timeout, chunksize, buffersize, True)
+        return self._map(fn, iterables, timeout, chunksize, buffersize, True)
 
     def map_unordered(
         self,
@@ -241,4 +203,45 @@ class Maps(Executor):
         An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
         so does a pool that breaks or cancels.
         """
-        return _start(self, fn, iterables, timeout, chunksize, buffersize, False)
+        return self._map(fn, iterables, timeout, chunksize, buffersize, False)
+
+    def _map(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        in_order: bool,
+    ) -> Iterator[Any]:
+        """Start a map: its tasks are submitted before this returns."""
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        chunksize = whole_or_none("chunksize", chunksize)
+        buffersize = whole_or_none("buffersize", buffersize)
+        if chunksize is not None and buffersize is not None:
+            chunksize = min(chunksize, buffersize)
+        limit = None if timeout is None else perf_counter() + timeout
+        # With one iterable, `fn` is called with the items as they are, without tuples around them.
+        spread = len(iterables) != 1
+        items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
+        run = MapRun(self, fn, spread, chunksize, buffersize, in_order)
+        try:
+            if (
+                buffersize is None
+                and chunksize is None
+                and all(isinstance(iterable, AT_HAND) for iterable in iterables)
+            ):
+                run.read_all(self, items)
+                source: Iterator[Any] = iter(())
+            else:
+                # An iterator may take long for its next item: the items before it run meanwhile.
+                source = iter(items)
+                run.read(self, source, buffersize)
+                run.insist()
+        except BaseException:
+            run.abandon()
+            raise
+        # Without a buffer size all items have been read by now, and the executor may be collected.
+        keeper = None if buffersize is None else self
+        return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
