@@ -92,6 +92,15 @@ def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
         assert (stats.queued, stats.oldest_wait) == (0, 0)
 
 
+def test_the_age_of_the_oldest_wait_is_that_of_an_urgent_task_where_the_others_are_cancelled() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        pool.submit_first(int)
+        eventually(lambda: pool.stats().oldest_wait > 0.02)
+        pool.submit(int).cancel()
+        assert pool.stats().oldest_wait > 0.02
+
+
 def test_retired_workers_are_counted() -> None:
     with AdaptiveExecutor(3, keep_alive=0.01) as pool, Gate() as gate:
         gate.hold(pool, 3)
