@@ -64,9 +64,9 @@ class _ShortWay:
 
 
 if sys.platform == "win32":
-    _StandardLoop: Any = asyncio.ProactorEventLoop
+    _StandardLoop = asyncio.ProactorEventLoop
 else:
-    _StandardLoop: Any = asyncio.SelectorEventLoop
+    _StandardLoop = asyncio.SelectorEventLoop
 
 
 class EventLoop(_ShortWay, _StandardLoop):  # type: ignore[misc]  # typeshed's two halves of a loop do not fit each other

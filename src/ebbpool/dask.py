@@ -24,10 +24,10 @@ try:
     from ebbpool._dask.chunks import Run
     from ebbpool._dask.joining import connected
     from ebbpool._dask.link import Link, width_of
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({error})", name=error.name
-    ) from error
+        f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({_error})", name=_error.name
+    ) from _error
 
 if TYPE_CHECKING:
     from ebbpool._core.accel import Future

@@ -85,7 +85,7 @@ class Pool(Jobs):
         exc_args: bool = False,
         done_max: int = 0,
     ) -> None:
-        self.max_children = _children(max_children)
+        self.max_children: int = _children(max_children)
         if not isinstance(child_name_prefix, str):
             raise TypeError(f"child_name_prefix must be a string, not {child_name_prefix!r}")
         optional_callable("init_callback", init_callback)

@@ -42,7 +42,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         # An `AdaptiveExecutor`, whose module imports this one.
         self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
-        self.core = LaneCore(executor._pool, limit, first, name=name)
+        self.core: LaneCore = LaneCore(executor._pool, limit, first, name=name)
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

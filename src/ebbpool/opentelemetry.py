@@ -28,10 +28,11 @@ from ebbpool._figures.table import FIGURES, RUN, WAIT, Figure
 try:
     from opentelemetry import metrics
     from opentelemetry.metrics import CallbackOptions, Observation
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f"ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry] ({error})", name=error.name
-    ) from error
+        f"ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry] ({_error})",
+        name=_error.name,
+    ) from _error
 
 if TYPE_CHECKING:
     from types import TracebackType

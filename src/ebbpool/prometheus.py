@@ -33,10 +33,10 @@ from ebbpool._figures.table import FIGURES, HISTOGRAMS
 try:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({error})", name=error.name
-    ) from error
+        f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({_error})", name=_error.name
+    ) from _error
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry

@@ -734,12 +734,12 @@ class Mailbox:
     def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
         if not cython.compiled:
             self.mutex = threading.RLock()
-        self.wake = wake
-        self.again = again
+        self.wake: Callable[[Callable[[], None]], object] = wake
+        self.again: Callable[..., object] = again
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
-        self.ringing = False
-        self.nap_due = 0.0
+        self.ringing: bool = False
+        self.nap_due: float = 0.0
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
@@ -849,22 +849,22 @@ class Worker:
     )
 
     def __init__(self, pool: Pool, searching: bool) -> None:
-        self.pool = pool
-        self.bell = allocate_lock()
+        self.pool: Pool = pool
+        self.bell: LockType = allocate_lock()
         self.bell.acquire()
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None
-        self.since = 0.0
-        self.patience = 0.0
-        self.parked = False
-        self.roused = False
-        self.searching = searching
-        self.starting = True
-        self.fresh = True
-        self.expired = False
-        self.leaving = False
-        self.waits = 0
-        self.standing_in = False
+        self.since: float = 0.0
+        self.patience: float = 0.0
+        self.parked: bool = False
+        self.roused: bool = False
+        self.searching: bool = searching
+        self.starting: bool = True
+        self.fresh: bool = True
+        self.expired: bool = False
+        self.leaving: bool = False
+        self.waits: int = 0
+        self.standing_in: bool = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
@@ -1090,18 +1090,18 @@ class LaneCore:
     def __init__(
         self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None
     ) -> None:
-        self.pool = pool
-        self.limit = limit
-        self.first = first
-        self.lifts_ceiling = lifts_ceiling
-        self.name = name
-        self.closed = False
+        self.pool: Pool = pool
+        self.limit: int = limit
+        self.first: bool = first
+        self.lifts_ceiling: bool = lifts_ceiling
+        self.name: str | None = name
+        self.closed: bool = False
         self.backlog: deque[FutureCore] = deque()
-        self.admitted = 0
-        self.dead = 0
-        self.taken = 0
-        self.failed = 0
-        self.cancelled = 0
+        self.admitted: int = 0
+        self.dead: int = 0
+        self.taken: int = 0
+        self.failed: int = 0
+        self.cancelled: int = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
         """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
@@ -1303,42 +1303,43 @@ class Pool:
         self.workers: list[Worker] = []
         self.seekers: deque[LockType | FutureCore] = deque()
         self.idlers: list[LockType] = []
-        self.min_workers = 0
-        self.ceiling = self.max_workers = 1
-        self.min_spare_workers = 0
-        self.patience = 10.0
-        self.max_queue = -1
-        self.rejecting = False
-        self.contextual = False
-        self.wrapping = False
-        self.every = 0
+        self.min_workers: int = 0
+        self.ceiling: int = 1
+        self.max_workers: int = 1
+        self.min_spare_workers: int = 0
+        self.patience: float = 10.0
+        self.max_queue: int = -1
+        self.rejecting: bool = False
+        self.contextual: bool = False
+        self.wrapping: bool = False
+        self.every: int = 0
         self.record: Callable[[float, float], object] | None = None
-        self.skip = 0
-        self.slow_start = False
-        self.special = False
-        self.closed = False
-        self.broken = False
-        self.searching = False
-        self.covered = False
-        self.at_ceiling = False
-        self.roused = 0
-        self.turned_away = False
-        self.clock = 0.0
-        self.headcount = 0
-        self.lent = 0
-        self.starting = 0
-        self.blocked = 0
-        self.surplus = 0
-        self.dead = 0
-        self.ahead = 0
-        self.passed = 0
+        self.skip: int = 0
+        self.slow_start: bool = False
+        self.special: bool = False
+        self.closed: bool = False
+        self.broken: bool = False
+        self.searching: bool = False
+        self.covered: bool = False
+        self.at_ceiling: bool = False
+        self.roused: int = 0
+        self.turned_away: bool = False
+        self.clock: float = 0.0
+        self.headcount: int = 0
+        self.lent: int = 0
+        self.starting: int = 0
+        self.blocked: int = 0
+        self.surplus: int = 0
+        self.dead: int = 0
+        self.ahead: int = 0
+        self.passed: int = 0
         self.promised: list[LockType] = []
-        self.taken = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.rejected = 0
-        self.started = 0
-        self.retired = 0
+        self.taken: int = 0
+        self.failed: int = 0
+        self.cancelled: int = 0
+        self.rejected: int = 0
+        self.started: int = 0
+        self.retired: int = 0
 
     def configure(
         self,
@@ -1564,10 +1565,10 @@ class Pool:
             self._tell_idlers()
 
     def _replace_queue(self, queue: deque[FutureCore]) -> None:
-        self.queue = queue
-        self.enqueue = queue.append
-        self.enqueue_first = queue.appendleft
-        self.dequeue = queue.popleft
+        self.queue: deque[FutureCore] = queue
+        self.enqueue: Callable[[FutureCore], None] = queue.append
+        self.enqueue_first: Callable[[FutureCore], None] = queue.appendleft
+        self.dequeue: Callable[[], FutureCore] = queue.popleft
 
     def _refusal(self) -> str | None:
         """Under the mutex: return why a task cannot simply be queued, or None.

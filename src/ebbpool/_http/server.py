@@ -51,7 +51,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     request_queue_size = 1024
     # Only on POSIX: on Windows the option would let another process take the port.
-    allow_reuse_address = os.name == "posix"
+    allow_reuse_address: bool = os.name == "posix"
 
     header_timeout: float = 10.0
     body_timeout: float = 30.0
@@ -95,8 +95,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """Do what `server_bind` does besides binding, without the name service, for which no child should wait."""
         if isinstance(self.server_address, tuple):
             host, port = self.server_address[:2]
-            self.server_name = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
-            self.server_port = int(port)
+            self.server_name: str = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
+            self.server_port: int = int(port)
             setup_environ = getattr(self, "setup_environ", None)
             if setup_environ is not None:
                 setup_environ()

@@ -84,7 +84,7 @@ class Timekeeper:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
         self.needed: Callable[[], bool] = _never
-        self.kind = threading.Thread
+        self.kind: type[threading.Thread] = threading.Thread
         self._watched: dict[Watched, float] = {}
         self.renew()
 

@@ -445,7 +445,7 @@ class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
 
     request_queue_size = 1024
     # Only on POSIX: on Windows the option would let another process take the port.
-    allow_reuse_address = os.name == "posix"
+    allow_reuse_address: bool = os.name == "posix"
 
 
 class AdaptivePoolUDPServer(AdaptivePoolMixIn, socketserver.UDPServer):

@@ -54,8 +54,8 @@ class ScheduledTask:
         context: Context | None,
     ) -> None:
         self.interval = interval
-        self.runs = 0
-        self.missed = 0
+        self.runs: int = 0
+        self.missed: int = 0
         self.last_error: BaseException | None = None
         self._timers = timers
         self._begin = begin

@@ -57,16 +57,16 @@ class Channel:
         self.pool = pool
         self.call: Callable[[], Iterable[Any]] | None = call
         self.size = size
-        self.process = os.getpid()
-        self.mutex = threading.RLock()
+        self.process: int = os.getpid()
+        self.mutex: threading.RLock = threading.RLock()
         self.buffer: deque[Any] = deque()
-        self.bell = allocate_lock()
+        self.bell: LockType = allocate_lock()
         self.bell.acquire()
-        self.stalled = False
+        self.stalled: bool = False
         self.reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop] | None = None
-        self.owner = _reader_here()
-        self.left = False
-        self.over = False
+        self.owner: tuple[int, int] = _reader_here()
+        self.left: bool = False
+        self.over: bool = False
         self.error: BaseException | None = None
         self.submitter: int | None = None
         self.local: Iterator[Any] | None = None
