@@ -24,8 +24,19 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-SOURCES = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "noxfile.py", "pyproject.toml", "setup.py")
-FOLDERS = ("benchmarks", "docs", "src", "tests")
+SOURCES = (
+    "CHANGELOG.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "REUSE.toml",
+    "noxfile.py",
+    "pyproject.toml",
+    "setup.py",
+)
+FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
+ORIGIN = ".git_archival.txt"
+"""What ``git archive`` fills in with the commit and the last tag, for setuptools-scm to make the version of."""
 WANTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t", "pypy3.11")
 WHO_ARE_YOU = (
     "import sys, sysconfig; "
@@ -148,6 +159,23 @@ def environment(variant: str) -> dict[str, str | None]:
     return {"EBBPOOL_PURE": "1" if variant == "pure" else None}
 
 
+def leave_origin(folder: Path) -> None:
+    """Put next to copied sources what tells their version, if anything does: git, or the metadata of an sdist."""
+    for name in (ORIGIN, "PKG-INFO"):
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, folder)
+    if (ROOT / ".git").exists() and (ROOT / ORIGIN).exists():
+        wanted = (ROOT / ORIGIN).read_text(encoding="utf-8").replace("$Format:", "").replace("$\n", "%n")
+        try:
+            told = subprocess.run(
+                ["git", "log", "-1", f"--format={wanted}"], cwd=ROOT, capture_output=True, text=True, timeout=60
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return
+        if told.returncode == 0:
+            (folder / ORIGIN).write_text(told.stdout, encoding="utf-8")
+
+
 def snapshot(session: nox.Session) -> Path:
     """Copy the sources, so that a build neither finds nor leaves anything in the tree."""
     folder = Path(session.create_tmp()) / "source"
@@ -156,6 +184,7 @@ def snapshot(session: nox.Session) -> Path:
     leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", ".*")
     for name in SOURCES:
         shutil.copy2(ROOT / name, folder)
+    leave_origin(folder)
     for name in FOLDERS:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=leave)

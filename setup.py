@@ -1,11 +1,19 @@
-"""The two optional extensions; everything else is in pyproject.toml."""
+"""What pyproject.toml cannot say: the optional extensions, and what a wheel tells about its version and its parts."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from urllib.parse import quote
 
+import setuptools
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
 
 
 def flag(name: str) -> bool:
@@ -37,4 +45,50 @@ def extensions() -> list[Extension]:
     return compiled
 
 
-setup(ext_modules=extensions())
+class Modules(build_py):
+    """Write the version into a wheel; an editable install asks its metadata."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            lines = '"""The version, as this was built."""', f'__version__ = "{self.distribution.get_version()}"'
+            Path(self.build_lib, "ebbpool/_version.py").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+
+def part(kind: str, name: str, version: str, licence: str) -> dict[str, object]:
+    package = f"pkg:pypi/{name.lower()}@{quote(version)}"
+    known = {"type": kind, "bom-ref": package, "name": name, "version": version, "purl": package}
+    return known | {"licenses": [{"license": {"id": licence}}]}
+
+
+class Wheel(bdist_wheel):
+    """Put a bill of materials into a wheel, where PEP 770 has it: in the folder sboms of its metadata."""
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: str, **named: str) -> None:
+        super().write_wheelfile(wheelfile_base, *arguments, **named)
+        folder = Path(wheelfile_base, "sboms")
+        folder.mkdir(exist_ok=True)
+        core = folder.parent.parent / "ebbpool/_core"
+        compiled = any((core / f"engine_c{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+        text = json.dumps(self.bill(compiled), indent=2)
+        (folder / "ebbpool.cdx.json").write_text(text + "\n", encoding="utf-8")
+
+    def bill(self, compiled: bool) -> dict[str, object]:
+        """Return what a wheel is made of: nothing else, or what Cython adds to the code that it generates."""
+        ours = part("library", "ebbpool", self.distribution.get_version(), "MIT")
+        others = [part("library", "Cython", importlib.metadata.version("Cython"), "Apache-2.0")] if compiled else []
+        maker = part("application", "setuptools", setuptools.__version__, "MIT")
+        return {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {"tools": {"components": [maker]}, "component": ours},
+            "components": others,
+            "dependencies": [
+                {"ref": ours["bom-ref"], "dependsOn": [other["bom-ref"] for other in others]},
+                *({"ref": other["bom-ref"]} for other in others),
+            ],
+        }
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": Modules, "bdist_wheel": Wheel})

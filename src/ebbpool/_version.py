@@ -1,5 +1,10 @@
-"""The version, for those who must not import the package for it."""
+"""The version, for those who must not import the package for it. In a wheel this file holds nothing else."""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+import importlib.metadata
+
+try:
+    __version__ = importlib.metadata.version("ebbpool")
+except importlib.metadata.PackageNotFoundError:
+    __version__ = "0+unknown"
