@@ -267,17 +267,25 @@ def cluster(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and format."""
+    """Check style and format, that each file has a licence, and that no workflow can do more than it must."""
     install(session, *group("lint"))
+    install(session, *group("audit"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    if (ROOT / ".git").exists():
+        session.run("reuse", "lint", "--quiet")
+    if (ROOT / ".github").exists():
+        session.run("zizmor", "--offline", "--quiet", "--no-progress", ".github")
 
 
 @nox.session
 def typing(session: nox.Session) -> None:
-    """Check types, those of the samples in tests/typing among them."""
+    """Check types with mypy and pyright, those of the samples in tests/typing among them, and that none is missing."""
     install(session, *group("typing"))
+    install_ebbpool(session, "pure")
     session.run("mypy", *session.posargs)
+    session.run("pyright")
+    session.run("pyright", "--verifytypes", "ebbpool", "--ignoreexternal")
 
 
 FACES = {

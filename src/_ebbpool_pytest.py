@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark, and the check if it is wanted."""
     config.addinivalue_line("markers", f"{MAY_LEAK}: what this test leaves behind is no fault to --ebbpool-leaks")
     if config.getoption("--ebbpool-leaks"):
-        config.pluginmanager.register(LeakCheck(config.getoption("--ebbpool-grace")), "ebbpool-leaks")
+        config.pluginmanager.register(LeakCheck(config.option.ebbpool_grace), "ebbpool-leaks")
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class CallFuture(asyncio.Future[Any]):
             by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
             if not call.withdraw(by_anyio) and self.shielded and by_anyio:
                 self.relay = self.get_loop().create_future()
-                self.__class__ = Relay
+                self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:
@@ -85,7 +85,7 @@ class Relay(CallFuture):
 
     __slots__ = ()
 
-    relay: asyncio.Future[Any]
+    relay: asyncio.Future[Any]  # pyright: ignore[reportIncompatibleVariableOverride]  # was set before
 
     def done(self) -> bool:
         """Return whether the future that the task waits for is done: a native cancellation has come meanwhile."""

@@ -29,7 +29,7 @@ BACKLOG = 1024
 class FileHandler(http.server.SimpleHTTPRequestHandler):
     """`SimpleHTTPRequestHandler` that can be quiet, and lets clients of HTTP/1.0 keep their connections."""
 
-    server: FileServer
+    server: FileServer  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
 
     def end_headers(self) -> None:
         """End the head; tell a client of HTTP/1.0 that its connection is kept, else it would wait for the end."""

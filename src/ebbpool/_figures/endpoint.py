@@ -24,7 +24,7 @@ NAME: Final = "ebbpool-metrics"
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers GET and HEAD of /metrics, and of / too."""
 
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:

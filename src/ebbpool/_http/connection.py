@@ -154,23 +154,23 @@ class Connection(socket.socket):
                 self.request.came += len(chunk)
                 return chunk
 
-    def recv_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> int:
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
         """Receive as `recv` does."""
         if self.request.limits is not None and self.request.leave_frame():
             with memoryview(buffer).cast("B") as view:
-                found = self.recv(size or view.nbytes, flags)
+                found = self.recv(nbytes or view.nbytes, flags)
                 view[: len(found)] = found
             return len(found)
-        taken: int = self._patiently(_receive_into, False, buffer, size, flags | AT_ONCE)
+        taken: int = self._patiently(_receive_into, False, buffer, nbytes, flags | AT_ONCE)
         return taken
 
     def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
         """Receive as `recv` does; a stream has no address of a sender."""
         return self.recv(size, flags), None
 
-    def recvfrom_into(self, buffer: WriteableBuffer, size: int = 0, flags: int = 0) -> tuple[int, Any]:
+    def recvfrom_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
         """Receive as `recv` does; a stream has no address of a sender."""
-        return self.recv_into(buffer, size, flags), None
+        return self.recv_into(buffer, nbytes, flags), None
 
     def _speak(self, data: ReadableBuffer) -> None:
         self.request.expects = False

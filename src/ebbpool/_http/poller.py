@@ -35,6 +35,7 @@ class Poller(Protocol):
 
     def wait(self, timeout: float) -> list[int]:
         """Wait up to `timeout` seconds for descriptors, and return them."""
+        ...
 
     def wake(self) -> None:
         """End a `wait` that is under way, or the next one; any thread."""

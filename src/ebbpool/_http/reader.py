@@ -19,9 +19,11 @@ class Source(Protocol):
 
     def fileno(self) -> int:
         """Return the descriptor."""
+        ...
 
     def await_bytes(self, size: int) -> bytes:
         """Wait for up to `size` further bytes of the request; return none if there will be no more."""
+        ...
 
 
 class RequestReader(io.BufferedIOBase):

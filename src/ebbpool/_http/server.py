@@ -108,7 +108,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             request, client_address = super().get_request()
         else:
             # What `accept` does, without a second socket object.
-            descriptor, client_address = listener._accept()
+            descriptor, client_address = listener._accept()  # pyright: ignore[reportAttributeAccessIssue]  # asked for above
             request = Connection(self.address_family, self.socket_type, 0, descriptor)
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)

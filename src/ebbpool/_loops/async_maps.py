@@ -74,11 +74,12 @@ class _Calls(Protocol):
 
     def __len__(self) -> int: ...
 
-    def add(self, call: asyncio.Future[Any]) -> None:
+    def add(self, call: asyncio.Future[Any], /) -> None:
         """Add a call that has just been submitted."""
 
     def ready(self) -> asyncio.Future[Any]:
         """Return what to await before `next_result`; there must be a call."""
+        ...
 
     def next_result(self) -> Any:
         """Return or raise the outcome of the next call, and forget the call."""

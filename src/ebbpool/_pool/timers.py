@@ -34,6 +34,7 @@ class Repeats(Protocol):
 
     def stop(self, error: BaseException | None) -> bool:
         """End the schedule; return whether it had not ended before."""
+        ...
 
 
 class Timers:

@@ -161,11 +161,12 @@ class Child:
             server.serve_forever(0.5 if interval is None else min(0.5, interval))
         finally:
             self._leave()
-            if hasattr(server, "shutdown_timeout"):
+            patient: Any = server
+            if hasattr(patient, "shutdown_timeout"):
                 left = max(0.0, self._deadline - time.monotonic()) * PATIENCE
-                limit = server.shutdown_timeout
+                limit = patient.shutdown_timeout
                 if left < math.inf and (limit is None or left < limit):
-                    server.shutdown_timeout = left
+                    patient.shutdown_timeout = left
             server.server_close()
 
     def _begin(self) -> None:

@@ -84,12 +84,14 @@ class Reports(Protocol):
 
     def admit(self, serial: int) -> Reporter:
         """Return what a new child reports with."""
+        ...
 
     def handed_over(self, serial: int) -> None:
         """Note that the child has its reporter, and that this process needs it no more."""
 
     def sources(self) -> list[Any]:
         """Return what can be waited for: it can be read when there are reports."""
+        ...
 
     def hear(self) -> None:
         """Read what has been reported, without waiting."""

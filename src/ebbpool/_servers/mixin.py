@@ -148,7 +148,8 @@ class AdaptivePoolMixIn(_Base):
         # Made by the first call, of `serve_forever` or `shutdown`: a mix-in cannot rely on its `__init__` being called.
         found: Loop | None = vars(self).get("_the_loop")
         if found is None:
-            found = vars(self).setdefault("_the_loop", Loop())
+            made: Loop = vars(self).setdefault("_the_loop", Loop())
+            return made
         return found
 
     def server_bind(self) -> None:

@@ -148,8 +148,8 @@ class Ledger:
         self.batches: dict[int, Batch] = {}
         self.divided: dict[int, Batch] = {}
         self.finished: deque[Batch] = deque()
-        self.queued = 0
-        self.pledged = 0
+        self.queued: int = 0
+        self.pledged: int = 0
         self.running = 0
         self.hungry = True
         self.wanted = NOTHING
