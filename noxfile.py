@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import nox
@@ -416,36 +417,122 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
             session.warn(f"{artefacts['ext'].name} lacks {extension}: is there a compiler?")
 
 
+def make_sdist(session: nox.Session, work: Path) -> tuple[Path, Path]:
+    """Make an sdist in a folder; return it, and where it is unpacked."""
+    for folder in (work / "out", work / "unpacked"):
+        shutil.rmtree(folder, ignore_errors=True)
+    source = str(snapshot(session))
+    backend = ("python", "-m", "build", "--outdir", str(work / "out/sdist"), "--sdist")
+    session.run(*backend, source, env=environment("pure"))
+    (sdist,) = (work / "out/sdist").iterdir()
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work / "unpacked", filter="data")
+    (unpacked,) = (work / "unpacked").iterdir()
+    return sdist, unpacked
+
+
+INSTALLED = (
+    "import importlib.metadata; "
+    "print(*sorted({found.name for found in importlib.metadata.distributions()} - {'pip', 'setuptools', 'wheel'}))"
+)
+
+
+def clean_environment(session: nox.Session, folder: Path, *what: str, **environ: str | None) -> str:
+    """Install ebbpool, and nothing else, in a new environment; return the Python there."""
+    session.run("python", "-m", "virtualenv", "--quiet", "--clear", str(folder), silent=True)
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    session.run(python, "-m", "pip", "install", "--quiet", *what, external=True, env=environ)
+    told = str(session.run(python, "-I", "-c", INSTALLED, external=True, silent=True)).split()
+    if told != ["ebbpool"]:
+        session.error(f"pip install ebbpool brought in {told}")
+    return python
+
+
+def check_bills(session: nox.Session, wheels: Iterable[Path]) -> None:
+    """Fail unless each wheel has a bill of materials that is about it, and names Cython if it is compiled."""
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            bills = [name for name in archive.namelist() if ".dist-info/sboms/" in name and name[-1] != "/"]
+            compiled = any("ebbpool/_core/engine_c." in name for name in archive.namelist())
+            bill = json.loads(archive.read(bills[0])) if len(bills) == 1 else session.error(f"{wheel.name}: {bills}")
+        ours = bill["metadata"]["component"]
+        parts = [part["name"] for part in bill["components"]]
+        if f"{ours['name']}-{ours['version']}" != "-".join(wheel.name.split("-")[:2]):
+            session.error(f"{wheel.name} has the bill of materials of {ours}")
+        if parts != ["Cython"] * compiled:
+            session.error(f"{wheel.name} has {parts} in its bill of materials")
+
+
 @nox.session
 def build(session: nox.Session) -> None:
     """Make an sdist, a compiled and a pure wheel in dist/; run the suite on each in a clean environment."""
     install(session, *group("build"))
     work = Path(session.create_tmp()).resolve()
     dist = ROOT / "dist"
-    for folder in (work / "out", work / "unpacked", dist):
-        shutil.rmtree(folder, ignore_errors=True)
-    backend = ("python", "-m", "build", "--outdir")
-    session.run(*backend, str(work / "out/sdist"), "--sdist", str(snapshot(session)), env=environment("pure"))
-    (sdist,) = (work / "out/sdist").iterdir()
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work / "unpacked", filter="data")
-    (source,) = (work / "unpacked").iterdir()
+    shutil.rmtree(dist, ignore_errors=True)
+    sdist, source = make_sdist(session, work)
     artefacts = {"sdist": sdist}
     for variant in ("ext", "pure"):
-        session.run(*backend, str(work / "out" / variant), "--wheel", str(source), env=environment(variant))
+        backend = ("python", "-m", "build", "--outdir", str(work / "out" / variant), "--wheel")
+        session.run(*backend, str(source), env=environment(variant))
         (artefacts[variant],) = (work / "out" / variant).iterdir()
     check_contents(session, artefacts)
+    check_bills(session, (artefacts["ext"], artefacts["pure"]))
     dist.mkdir()
     for artefact in artefacts.values():
         shutil.copy2(artefact, dist)
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
     # From here on the sdist's own tests run, next to nothing that could be imported in the package's place.
     session.chdir(source)
     for kind, artefact in artefacts.items():
-        clean = work / f"clean-{kind}"
-        session.run("python", "-m", "virtualenv", "--quiet", "--clear", str(clean), silent=True)
-        python = str(clean / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
         env = environment("pure" if kind == "pure" else "ext")
-        pip = functools.partial(session.run, python, "-m", "pip", "install", "--quiet", external=True, env=env)
-        pip(str(artefact))
-        pip("--prefer-binary", *group("test"))
+        # An sdist needs what it is built with.
+        what = (str(artefact),) if kind == "sdist" else ("--no-index", "--find-links", str(artefact.parent), "ebbpool")
+        python = clean_environment(session, work / f"clean-{kind}", *what, **env)
+        pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
+        session.run(*pip, *group("test"), external=True, env=env)
         session.run(python, "-m", "pytest", *session.posargs, external=True, env=env)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Make an sdist, and of it the wheels for this kind of machine with cibuildwheel, tested, in dist/."""
+    install(session, *group("wheels"))
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    dist.mkdir()
+    sdist, _ = make_sdist(session, Path(session.create_tmp()).resolve())
+    shutil.copy2(sdist, dist)
+    session.run("cibuildwheel", "--output-dir", str(dist), *session.posargs, str(sdist))
+    check_bills(session, dist.glob("*.whl"))
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+
+
+@nox.session(python=COMPILING)
+def wheel(session: nox.Session) -> None:
+    """Make and test a wheel with the settings of cibuildwheel, but for a Python of this machine, in dist/local/."""
+    install(session, *group("build"), *group("repair"))
+    settings = PYPROJECT["tool"]["cibuildwheel"]
+    here = settings.get({"linux": "linux", "darwin": "macos", "win32": "windows"}[sys.platform], {})
+    env = settings["environment"] | here.get("environment", {})
+    work = Path(session.create_tmp()).resolve()
+    _, source = make_sdist(session, work)
+    session.run("python", "-m", "build", "--outdir", str(work / "out/wheel"), "--wheel", str(source), env=env)
+    (made,) = (work / "out/wheel").iterdir()
+    if sys.platform == "linux":
+        session.run("auditwheel", "repair", "--wheel-dir", str(work / "out/repaired"), str(made))
+        (made,) = (work / "out/repaired").iterdir()
+    check_bills(session, [made])
+    from_folder = ("--no-index", "--find-links", str(made.parent), "ebbpool")
+    python = clean_environment(session, work / "clean", *from_folder)
+    pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
+    session.run(*pip, *settings["test-requires"], external=True)
+    alone = work / "out/tests"
+    alone.mkdir()
+    for name in settings["test-sources"]:
+        (source / name).rename(alone / name)
+    session.chdir(alone)
+    command = shlex.split(settings["test-command"])
+    session.run(python, *command[1:], *session.posargs, external=True, env=env)
+    (ROOT / "dist/local").mkdir(parents=True, exist_ok=True)
+    shutil.copy2(made, ROOT / "dist/local")

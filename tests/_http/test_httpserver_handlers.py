@@ -70,7 +70,7 @@ def test_handlers_may_use_the_socket_itself() -> None:
         def handle(self) -> None:
             buffer = bytearray(5)
             assert self.request.recv(3, socket.MSG_PEEK) == b"GET"
-            assert self.request.recv_into(buffer) == 5
+            assert self.request.recv_into(buffer, nbytes=5) == 5
             rest = b""
             while not rest.endswith(b"more"):
                 rest += self.request.recv(1000)
