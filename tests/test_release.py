@@ -1,0 +1,67 @@
+"""What is said about the package in several places says the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = ROOT / ".github/workflows"
+NOXFILE = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def wanted() -> set[str]:
+    """Return the Pythons that the noxfile looks for."""
+    for node in NOXFILE.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WANTED":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError("noxfile.py has no WANTED")
+
+
+def sessions() -> set[str]:
+    return {
+        node.name
+        for node in NOXFILE.body
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(decorator).startswith("nox.session") for decorator in node.decorator_list)
+    }
+
+
+def test_the_classifiers_name_the_pythons_that_are_tested() -> None:
+    told = {text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", text)}
+    tested = {name for name in wanted() if re.fullmatch(r"3\.\d+", name)}
+    assert told == tested
+    oldest = min(tested, key=lambda name: int(name.split(".")[1]))
+    assert PROJECT["requires-python"] == f">={oldest}"
+    assert any("Free Threading" in text for text in PROJECT["classifiers"])
+
+
+@pytest.mark.skipif(not WORKFLOWS.exists(), reason="an sdist has no workflows")
+def test_the_workflows_run_sessions_that_exist_on_all_pythons() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS.glob("*.yml"))
+    named = set(re.findall(r"nox -s ([a-z]+)", text))
+    for listed in re.findall(r"session: \[(.*)\]", text):
+        named.update(listed.split(", "))
+    named.update(re.findall(r"session: ([a-z]+)", text))
+    assert {"tests", "wheels", "lint"} <= named
+    assert named <= sessions()
+    (pythons,) = re.findall(r"python: \[(.*)\]", text)
+    # Before 3.14 free-threaded builds are experimental, and few systems have them.
+    assert {name.strip('"') for name in pythons.split(", ")} == wanted() - {"3.13t"}
+
+
+@pytest.mark.skipif(not WORKFLOWS.exists(), reason="an sdist has no workflows")
+def test_the_workflows_publish_for_the_repository_that_the_package_names() -> None:
+    source = PROJECT["urls"]["Source"]
+    release = (WORKFLOWS / "release.yml").read_text(encoding="utf-8")
+    (publishing,) = re.findall(r"github\.repository == '(.*?)'", release)
+    assert source == f"https://github.com/{publishing}"
+    others = [*ROOT.glob(".github/**/*.md"), *ROOT.glob(".github/**/*.yml")]
+    named = {found for path in others for found in re.findall(r"https://github\.com/\w+/\w+", path.read_text("utf-8"))}
+    assert named == {source}
