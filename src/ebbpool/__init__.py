@@ -6,6 +6,7 @@ from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
 from ebbpool._pool.decisions import Decision
+from ebbpool._pool.marks import spillable
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
 from ebbpool._version import __version__
@@ -29,4 +30,5 @@ __all__ = [
     "Stream",
     "__version__",
     "pools",
+    "spillable",
 ]

@@ -9,7 +9,7 @@ import threading
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from dataclasses import replace
@@ -20,6 +20,7 @@ from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callabl
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import instruments, lifecycle, stack_size
+from ebbpool._pool import spill as spilling
 from ebbpool._pool.crew import Crew, QueueView
 from ebbpool._pool.decisions import Decision
 from ebbpool._pool.running import RunningTask
@@ -96,10 +97,14 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         warn_after: Seconds after which a task that still runs is logged, once, with its stack, and after which a queue
             whose oldest task still waits is logged, once until that is over; to the ``concurrent.futures`` logger at
             level WARNING. Tasks that a lane holds back do not count as waiting. None for never.
+        spill: An executor that takes tasks which wait here for too long, such as `ebbpool.dask.ClusterExecutor`, if
+            their function is marked with `ebbpool.spillable`. The oldest goes first; at most as many are there at a
+            time as it takes at once. What it loses or refuses comes back, and runs here. See ``docs/cluster.md``.
+        spill_after: For how many seconds a marked task waits in the queue first; 0.25 if None.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range; the message names it and its value.
+        ValueError: An argument is out of range; the message names it and its value. Or `spill` leads back to this pool.
         RuntimeError: `daemon` is true in a sub-interpreter that has no daemon threads.
     """
 
@@ -122,6 +127,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         daemon: bool = False,
         thread_stack_size: int | None = None,
         warn_after: float | None = None,
+        spill: Executor | None = None,
+        spill_after: float | None = None,
     ) -> None:
         settings = Settings(
             DEFAULT_MAX_WORKERS if max_workers is None else max_workers,
@@ -144,9 +151,12 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
         if warn_after is not None:
             warn_after = above_zero("warn_after", finite_seconds("warn_after", warn_after))
+        elsewhere = spilling.checked(self, spill, spill_after)
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, warn_after)
         self._pool = self._crew.pool
+        if elsewhere is not None:
+            self._crew.spill_to(*elsewhere)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)
@@ -170,6 +180,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
         )
+
+    def _runs_here(self) -> bool:
+        # A callback of a task that was away runs in a thread of the other executor.
+        return super()._runs_here() or spilling.finishes_here(self._pool)
 
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -451,7 +465,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
         Args:
             wait: Whether to wait until all threads have ended.
-            cancel_futures: Whether to cancel tasks that have not started.
+            cancel_futures: Whether to cancel tasks that have not started, and those that `spill` gives back.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
@@ -465,6 +479,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         deadline = None if limit is None else monotonic() + limit
         if cancel_futures:
             self._discarding = True
+            if self._crew.spill is not None:
+                self._crew.spill.discards = True
         self._pool.close()
         delayed.close(self._crew)
         if wait and self._runs_here():

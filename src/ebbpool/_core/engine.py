@@ -26,7 +26,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
 from time import sleep
-from types import FunctionType
+from types import BuiltinMethodType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ COMPACT = 64
 """A queue with at least so many dead futures is looked through for them."""
 SEARCHED = 10_000
 """In how many tasks at the head of the queue the oldest of a lane is looked for, with all others held up meanwhile."""
+LOOKED_BACK = 64
+"""How many of the tasks that go first are looked at for marked ones, those that wait longest mostly."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
@@ -387,6 +389,15 @@ class FutureCore:
         if self._conclude(PENDING, PENDING, FINISHED, None, error):
             self._forget()
 
+    def _drop_call(self) -> None:
+        """Drop the call of a task that ran elsewhere; what it holds may end in any way, but not under the mutex."""
+        fn = args = kwargs = None
+        with self._pool.mutex:
+            fn, self._fn = self._fn, fn
+            args, self._args = self._args, args
+            kwargs, self._kwargs = self._kwargs, kwargs
+        del fn, args, kwargs
+
     def disown(self, error: BaseException) -> None:
         """In a forked child: fail without telling the audience, which stayed with the parent.
 
@@ -653,6 +664,11 @@ class LoopCall(FutureCore):
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
+
+    def _drop_call(self) -> None:
+        FutureCore._drop_call(self)
+        if cython.compiled:
+            self._context = None
 
     def _forget(self) -> None:
         self._fn = self._args = self._kwargs = None
@@ -1050,6 +1066,39 @@ def _pending(futures: list[FutureCore]) -> list[FutureCore]:
     return pending
 
 
+def _is_marked(future: FutureCore, mark: type) -> bool:
+    """Return whether a call is that of an object of the type `mark`, in partials and contexts; runs no foreign code."""
+    fn: Any = future._fn
+    args: Any = future._args
+    place = 0
+    while True:
+        kind = type(fn)
+        if kind is mark:
+            return True
+        if kind is partial:
+            if fn.args:
+                args = fn.args
+                place = 0
+            fn = fn.func
+        elif kind is Probe:
+            fn = fn.fn
+        elif (kind is BuiltinMethodType or kind is MethodType) and type(fn.__self__) is Context:
+            if args is None or place >= len(args):
+                return False
+            fn = args[place]
+            place += 1
+        else:
+            return False
+
+
+def _context_of(future: FutureCore) -> Context | None:
+    """Return the context that the compiled core enters for a call from a loop; elsewhere it is part of the call."""
+    if cython.compiled and type(future) is LoopCall:
+        call: Any = future
+        return call._context  # type: ignore[no-any-return]  # of a type that is only declared in C
+    return None
+
+
 def _trimmed(error: BaseException) -> BaseException:
     # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
     trace = error.__traceback__
@@ -1066,7 +1115,8 @@ class LaneCore:
         lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
         name: What its users call it; None for one of ebbpool's own.
         backlog: Held futures, oldest first.
-        admitted: Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.
+        admitted: Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is
+            `limit`.
         dead: How many futures in the backlog are done already: cancelled, or failed by `reject`.
         taken: Tasks that have left the pool, run or refused.
     """
@@ -1181,6 +1231,9 @@ class LaneCore:
             for worker in self.pool.workers:
                 if worker.current is not None and worker.current._lane is self:
                     running += 1
+            for future in self.pool.away:
+                if future._lane is self:
+                    running += 1
             # Those in the queue are older than those in the backlog, and both keep their order.
             if self.admitted > running:
                 for future in islice(self.pool.queue, SEARCHED):
@@ -1238,13 +1291,22 @@ class Pool:
         record: What is told of the tasks that are measured; see `observe`.
         skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
         turned_away: Whether a task has found the queue full since the timekeeper last looked.
+        away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
+        spilled: Tasks that have been taken off the queue to run there so far.
+        returned: Tasks of these that have come back so far.
+        buried: How often a future of the queue has become dead, or was withdrawn from its middle. So
+            `taken` + `buried` - `dead` grows by at least one with each future that leaves the queue.
+        scanned: How many of the ordinary futures at the head of the queue are known not to be marked, as of `departed`.
+        departed: `taken` + `buried` - `dead`, when `scanned` was right.
     """
 
     __slots__ = (
         "ahead",
         "at_ceiling",
+        "away",
         "blocked",
         "broken",
+        "buried",
         "cancelled",
         "ceiling",
         "clock",
@@ -1253,6 +1315,7 @@ class Pool:
         "covered",
         "crew",
         "dead",
+        "departed",
         "dequeue",
         "enqueue",
         "enqueue_first",
@@ -1275,12 +1338,15 @@ class Pool:
         "rejected",
         "rejecting",
         "retired",
+        "returned",
         "roused",
+        "scanned",
         "searching",
         "seekers",
         "skip",
         "slow_start",
         "special",
+        "spilled",
         "started",
         "starting",
         "surplus",
@@ -1340,6 +1406,12 @@ class Pool:
         self.rejected: int = 0
         self.started: int = 0
         self.retired: int = 0
+        self.away: dict[FutureCore, float] = {}
+        self.spilled: int = 0
+        self.returned: int = 0
+        self.buried: int = 0
+        self.scanned: int = 0
+        self.departed: int = 0
 
     def configure(
         self,
@@ -1561,6 +1633,7 @@ class Pool:
                 future._queued_at = self.clock
                 self.enqueue(future)
                 self.dead += 1
+                self.buried += 1
         if lane.admitted == 0:
             self._tell_idlers()
 
@@ -1791,6 +1864,7 @@ class Pool:
         if self.ahead and self.queue.index(future) < self.ahead:
             self.ahead -= 1
         self.queue.remove(future)
+        self.buried += 1
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -1889,6 +1963,7 @@ class Pool:
                 self.seekers.remove(future)
         else:
             self.dead += 1
+            self.buried += 1
             if lane is not None:
                 lane.leave()
                 self._admit(lane)
@@ -2034,10 +2109,11 @@ class Pool:
         lanes: list[LaneCore] = []
         with self.mutex:
             seen = list(self.queue)
+            seen.extend(self.away)
             for worker in self.workers:
                 if worker.current is not None:
                     seen.append(worker.current)
-            # This finds every lane in which futures wait: such a lane has others queued or running.
+            # This finds every lane in which futures wait: such a lane has others queued, running or away.
             for future in seen:
                 if future._lane is not None and future._lane not in lanes:
                     lanes.append(future._lane)
@@ -2047,7 +2123,7 @@ class Pool:
         return _pending(waiting)
 
     def _idle(self) -> bool:
-        if self._waiting() > 0:
+        if self._waiting() > 0 or self.away:
             return False
         for worker in self.workers:
             if worker.current is not None:
@@ -2063,7 +2139,7 @@ class Pool:
         return self._await(None, -1, timeout, False)
 
     def await_departure(self, remaining: int, timeout: float, helping: bool) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until at most `remaining` workers are counted and no task waits.
+        """Wait up to `timeout` seconds (-1: for ever) until no task waits or is away, and `remaining` workers are left.
 
         With `helping` the wait also ends when tasks wait that no worker will take; see `stranded`.
         """
@@ -2144,7 +2220,7 @@ class Pool:
                 elif remaining < 0:
                     over = self._idle()
                 else:
-                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
+                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
                     over = over or (helping and self._stranded() > 0)
                 if over:
                     return True
@@ -2227,6 +2303,11 @@ class Pool:
                 if worker.current is not None:
                     running += 1
                     longest = max(longest, now - worker.since)
+            if self.away:
+                longest = max(longest, now - min(self.away.values()))
+            away = len(self.away)
+            spilled = self.spilled
+            returned = self.returned
             # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
             workers = len(self.workers)
             taken = self.taken
@@ -2243,14 +2324,17 @@ class Pool:
             "blocked": blocked,
             "queued": waiting,
             "oldest_wait": oldest,
-            "submitted": taken + waiting + cancelled,
-            "completed": taken - failed - running,
+            "submitted": taken + waiting + cancelled - returned,
+            "completed": taken - failed - running - away - returned,
             "failed": failed,
             "cancelled": cancelled,
             "rejected": rejected,
             "started": started,
             "retired": retired,
             "longest_running": longest,
+            "spilled": spilled,
+            "spill_returned": returned,
+            "away": away,
         }
 
     @cython.locals(worker=Worker)
@@ -2294,6 +2378,166 @@ class Pool:
             head = self._oldest()
             return head._queued_at, head._fn if head._code == PENDING else None, self._waiting()
 
+    def overdue(self, mark: type, before: float) -> bool:
+        """Return whether a task was queued before `before` that may be marked, and has not been looked at."""
+        with self.mutex:
+            place = self._unscanned()
+            if place < len(self.queue):
+                future = self.queue[place]
+                if future._queued_at < before:
+                    return True
+            return self._marked_ahead(mark, before) >= 0
+
+    def _unscanned(self) -> int:
+        """Under the mutex: return the place in the queue of the first ordinary future that is to be looked at."""
+        departed = self.taken + self.buried - self.dead
+        self.scanned -= departed - self.departed
+        if self.scanned < 0:
+            self.scanned = 0
+        self.departed = departed
+        return self.ahead + self.scanned
+
+    def _marked_ahead(self, mark: type, before: float) -> int:
+        """Under the mutex: return the place of a marked task among those that go first, or -1; few are looked at."""
+        place = self.ahead - 1
+        last = max(-1, self.ahead - 1 - LOOKED_BACK)
+        while place > last:
+            future = self.queue[place]
+            if future._code == PENDING and future._queued_at < before and _is_marked(future, mark):
+                return place
+            place -= 1
+        return -1
+
+    def take_marked(self, mark: type, before: float, most: int) -> tuple[tuple[Any, ...] | None, bool]:
+        """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
+
+        It looks at no more than `most` tasks, and goes on the next time where it has stopped. The task runs from now
+        on; `bring_home` or `take_back` has to follow.
+
+        Returns:
+            ((the future, what is called, its arguments, its keyword arguments, its context) or None, whether there are
+            tasks left to be looked at)
+        """
+        found: Any = None
+        # It takes the place of the task in the queue, for taking one out of the middle costs a search.
+        tomb = FutureCore()
+        tomb._code = NOTIFIED
+        with self.mutex:
+            queue = self.queue
+            start = self._unscanned()
+            left = min(len(queue) - start, most)
+            place = 0
+            more = len(queue) - start > most
+            # Reading the middle of a deque costs time for each item before it; turning it costs a fraction of that.
+            queue.rotate(-start)
+            try:
+                while place < left:
+                    future = queue[place]
+                    if future._queued_at >= before:
+                        more = False
+                        break
+                    if future._code == PENDING and _is_marked(future, mark):
+                        found = future
+                        queue[place] = tomb
+                        more = True
+                        place += 1
+                        break
+                    place += 1
+            finally:
+                queue.rotate(start)
+            self.scanned += place
+            if found is None:
+                place = self._marked_ahead(mark, before)
+                if place >= 0:
+                    found = queue[place]
+                    queue[place] = tomb
+                    more = True
+            if found is not None:
+                future = found
+                future._code = RUNNING
+                tomb._queued_at = future._queued_at
+                self.dead += 1
+                self.buried += 1
+                self.taken += 1
+                # It has not left the queue, whose slot is dead.
+                self.departed += 1
+                self.spilled += 1
+                self.away[future] = monotonic()
+                if self.seekers:
+                    self._make_room()
+        if found is None:
+            return None, more
+        future = found
+        if self.dead >= COMPACT:
+            self.compact()
+        return (future, future._fn, future._args, future._kwargs, _context_of(future)), more
+
+    def bring_home(self, future: FutureCore, value: Any, error: BaseException | None) -> None:
+        """Finish a task that was away, and count it once its callbacks are done."""
+        try:
+            future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+        finally:
+            future._drop_call()
+            errand = None
+            with self.mutex:
+                if self.away.pop(future, None) is not None:
+                    if error is not None:
+                        self.failed += 1
+                    if future._lane is not None:
+                        self._vacate(future._lane, error is not None)
+                    self._tell_idlers()
+                    if self._waiting() > 0 and not self.broken:
+                        errand = self._arrange()
+            if errand is not None:
+                self._run(errand, None)
+
+    def take_back(self, future: FutureCore, fn: Any, args: Any, kwargs: Any) -> bool:
+        """Queue a task that was away, with a call that is not marked, before all others; it keeps its age.
+
+        Returns:
+            False if the pool is broken; nothing has changed then.
+        """
+        errand = None
+        unwanted = False
+        if type(future) is LoopCall:
+            call: Any = future
+            ticket = call._ticket
+            unwanted = ticket is None or ticket.done()
+        with self.mutex:
+            if self.broken:
+                return False
+            if self.away.pop(future, None) is None:
+                # It was left with the parent of a fork.
+                return True
+            # What was called is kept until the mutex is free.
+            before, future._fn = future._fn, fn
+            given, future._args = future._args, args
+            named, future._kwargs = future._kwargs, kwargs
+            future._code = PENDING
+            self.returned += 1
+            if future._lane is not None and future._lane.first:
+                self.enqueue_first(future)
+                self.ahead += 1
+            else:
+                self.queue.insert(self.ahead, future)
+            errand = self._arrange()
+        del before, given, named
+        if errand is not None:
+            self._run(errand, None)
+        if unwanted:
+            # Its loop has given it up meanwhile.
+            future.cancel()
+        return True
+
+    @cython.locals(future=FutureCore)
+    def abroad(self) -> list[tuple[float, Any, Any, LaneCore | None]]:
+        """Return (since when, what is called, its arguments, lane) of every task that is away."""
+        listed = []
+        with self.mutex:
+            for future, since in self.away.items():
+                listed.append((since, future._fn, future._args, future._lane))
+        return listed
+
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
         if cython.compiled:
@@ -2315,6 +2559,7 @@ class Pool:
         caught = self.reopen()
         here = getattr(_here, "worker", None)
         lost = self.waiting()
+        lost.extend(self.away)
         lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
         lanes: set[LaneCore] = set()
         stayed = []
@@ -2337,6 +2582,8 @@ class Pool:
             self.seekers = deque()
             self.promised = []
             self.idlers = []
+            self.away = {}
+            self.scanned = 0
             self.headcount = len(self.workers)
             self.retired = self.started - self.headcount
             self.searching = self.covered = self.at_ceiling = self.turned_away = False

@@ -3,6 +3,7 @@ cimport cython
 from cpython.time cimport monotonic
 
 cdef class Pool
+cdef class FutureCore
 
 cdef extern from *:
     """
@@ -98,13 +99,17 @@ cdef bint GIL
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
-cdef Py_ssize_t COMPACT, SEARCHED, DELIVERED_AT_ONCE, TURNS, ROOM
+cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, TURNS, ROOM
 cdef list _LOOP
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
 cdef object _Standard, _own, _own_code
 cdef list _kept
 
+@cython.locals(place=Py_ssize_t)
+cdef bint _is_marked(FutureCore future, object mark) except -1
+@cython.locals(call=LoopCall)
+cdef object _context_of(FutureCore future)
 cpdef bint instrumented() except -1
 cdef bint _replaced() except -1
 
@@ -134,6 +139,7 @@ cdef class FutureCore:
     cdef _ignore(self, object waiter)
     cdef _sweep(self)
     cdef _forget(self)
+    cdef _drop_call(self)
 
 
 cdef class LoopCall(FutureCore):
@@ -228,6 +234,12 @@ cdef class Pool:
     cdef readonly long long rejected
     cdef readonly long long started
     cdef readonly long long retired
+    cdef readonly dict away
+    cdef readonly long long spilled
+    cdef readonly long long returned
+    cdef long long buried
+    cdef Py_ssize_t scanned
+    cdef long long departed
 
     cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
     @cython.locals(lane=LaneCore)
@@ -282,6 +294,17 @@ cdef class Pool:
     cpdef bint stand_in(self) except -1
     cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout, bint helping) except -1
     cdef _trim(self, list trash)
+    @cython.locals(departed=cython.longlong)
+    cdef Py_ssize_t _unscanned(self) except -1
+    @cython.locals(future=FutureCore, place=Py_ssize_t, last=Py_ssize_t)
+    cdef Py_ssize_t _marked_ahead(self, object mark, double before) except -2
+    cpdef bring_home(self, FutureCore future, object value, object error)
+    @cython.locals(future=FutureCore, tomb=FutureCore, start=Py_ssize_t, left=Py_ssize_t, place=Py_ssize_t)
+    cpdef tuple take_marked(self, object mark, double before, Py_ssize_t most)
+    @cython.locals(future=FutureCore)
+    cpdef bint overdue(self, object mark, double before) except -1
+    @cython.locals(call=LoopCall)
+    cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)
 
 
 cdef class Probe:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from time import monotonic
@@ -19,9 +20,10 @@ from ebbpool._interpreter import processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.census import Census
 from ebbpool._pool.decisions import Decisions
-from ebbpool._pool.running import RunningTask, running
+from ebbpool._pool.running import RunningTask, away, running
 from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.slow_tasks import SlowTasks
+from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 from ebbpool._pool.timers import Timers
@@ -106,6 +108,8 @@ class Crew:
         self._sizing = Sizing()
         self.decisions = Decisions()
         self._slow_tasks = None if warn_after is None else SlowTasks(timekeeper, warn_after)
+        self.spill: Spill | None = None
+        self._ceiling_tick = CEILING_TICK
         self._previous: _Reading | None = None
         self._ended = -inf
         census.prepare()
@@ -113,6 +117,11 @@ class Crew:
         self._refused = False
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
+
+    def spill_to(self, target: Executor, after: float) -> None:
+        """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
+        self.spill = Spill(self, target, after)
+        self._ceiling_tick = max(TICK, min(CEILING_TICK, after))
 
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
@@ -197,11 +206,13 @@ class Crew:
             self._ended = tick.now
             self._refused = False
             return None
+        if self.spill is not None:
+            self.spill.look(tick.now)
         if not seen.may_grow:
             self.decisions.note(seen.workers, 0, seen.queued, _at_limit)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
-            return CEILING_TICK
+            return self._ceiling_tick
         self._previous = _Reading(tick.now, tick.cpu, seen.taken)
         if previous is None:
             previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
@@ -325,6 +336,10 @@ class Crew:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
             if thread.ended():
                 self.threads.discard(thread)
+        if self.spill is not None and not self.spill.end(
+            None if deadline is None else max(0.0, deadline - monotonic())
+        ):
+            return False
         return not self.threads - own
 
     def part(self, timeout: float | None) -> None:
@@ -375,12 +390,17 @@ class Crew:
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """Return what runs, the task that has run longest first."""
-        return running(self.pool, _BELOW, stacks)
+        found = running(self.pool, _BELOW, stacks)
+        if self.spill is None:
+            return found
+        return sorted([*found, *away(self.pool, self.spill.target)], key=lambda task: -task.seconds)
 
     def report(self) -> str:
         """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
         lines = [
-            f"{task.thread}: {task.name}, running for {task.seconds:.1f} s\n{task.stack}" for task in self.running(True)
+            f"{task.thread}: {task.name}, "
+            + (f"sent {task.seconds:.1f} s ago\n" if task.away else f"running for {task.seconds:.1f} s\n{task.stack}")
+            for task in self.running(True)
         ]
         stranded = self.pool.stranded()
         if not stranded:
@@ -400,6 +420,8 @@ class Crew:
         self._census = Census()
         if self._slow_tasks is not None:
             self._slow_tasks.renew()
+        if self.spill is not None:
+            self.spill.renew()
         self.pool.renew(error)
         self.timers.renew(error)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ebbpool._core.accel import Pool, Probe
 from ebbpool._pool.frames import above
+from ebbpool._pool.marks import Spillable, marked_call
 
 UNNAMED = "a call without a Python frame"
 
@@ -30,7 +31,10 @@ class RunningTask:
         native_id: The number that the operating system gave the thread; None if it gives none.
         seconds: How long it has run, to about 0.05 s.
         blocked: Whether it waits for a future of this same pool.
-        stack: The task's own part of the thread's stack, as `traceback` writes it; None if it was not asked for.
+        stack: The task's own part of the thread's stack, as `traceback` writes it; None if it was not asked for, and
+            for a task that is away.
+        away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
+            that, and `seconds` counts from the sending.
     """
 
     __module__ = "ebbpool"
@@ -42,6 +46,7 @@ class RunningTask:
     seconds: float
     blocked: bool
     stack: str | None
+    away: bool = False
 
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
@@ -74,6 +79,24 @@ def _described(
         )
 
 
+def away(pool: Pool, target: Any) -> Iterator[RunningTask]:
+    """Yield the tasks of `pool` that `target` runs."""
+    now = monotonic()
+    for since, fn, args, lane in pool.abroad():
+        # What is called is in the partials and contexts that marks are found in.
+        call = marked_call(fn, args, None)
+        name = called_name(fn if call is None else call.fn) or UNNAMED
+        yield RunningTask(
+            name, None if lane is None else lane.name, name_of(target), None, now - since, False, None, True
+        )
+
+
+def name_of(target: Any) -> str:
+    """Return the name of an executor, or that of its class."""
+    name = getattr(target, "name", None) or getattr(target, "_thread_name_prefix", None)
+    return name if isinstance(name, str) else type(target).__qualname__
+
+
 def called_name(fn: Any) -> str | None:
     """Return the module and name of a callable, seen through what wraps it; None where that cannot be seen through."""
     try:
@@ -88,7 +111,7 @@ def _name(fn: Any) -> str | None:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):
             fn = fn.func
-        elif isinstance(fn, Probe):
+        elif isinstance(fn, (Probe, Spillable)):
             fn = fn.fn
         elif isinstance(owner, Context):
             return None

@@ -1,0 +1,297 @@
+"""Tasks that have waited too long here go to another executor, if they are marked; what comes back runs here."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import threading
+import weakref
+from _thread import allocate_lock
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures.thread import BrokenThreadPool
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ebbpool._checks import finite_seconds
+from ebbpool._core.accel import Pool
+from ebbpool._interpreter import daemon_threads
+from ebbpool._pool import stack_size
+from ebbpool._pool.marks import MarkedCall, Spillable, call_here, marked_call
+from ebbpool._pool.running import called_name
+from ebbpool._pool.threads import WorkerThread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOGGER = logging.getLogger("concurrent.futures")
+
+SPILL_AFTER: Final = 0.25
+"""Seconds that a marked task waits here if nothing else is said."""
+LOOKED: Final = 10_000
+"""How many tasks one look at the queue goes through at most, with all others held up meanwhile."""
+SHARE: Final = 20
+"""A look that has to go on waits for so many times as long as it took."""
+CROWDED: Final = 0.05
+"""Seconds until the next look, where the other executor has no room and nothing of ours ends there."""
+LINGER: Final = 1.0
+"""Seconds that the thread which hands tasks over stays without one."""
+FIRST_PAUSE: Final = 0.1
+LAST_PAUSE: Final = 5.0
+"""Seconds for which nothing is sent after a task came back: doubled each time, until one ends there."""
+
+_here = threading.local()
+
+
+class Staffed(Protocol):
+    """The part of a crew that is needed here."""
+
+    pool: Pool
+    name: str
+    prefix: str
+    cause: str
+
+    def owner(self) -> object: ...
+
+
+def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
+    """Return where tasks go and after how many seconds; None if they stay.
+
+    Raises:
+        TypeError: `spill` is no executor, or does not say how many calls it takes; `spill_after` is no number.
+        ValueError: `spill_after` is negative, infinite, not a number, or given without `spill`; `spill` is `owner`, or
+            leads back to it, or has been shut down.
+    """
+    if spill is None:
+        if spill_after is not None:
+            raise ValueError(f"spill_after={spill_after!r} needs a spill, such as a ClusterExecutor")
+        return None
+    if not isinstance(spill, Executor):
+        raise TypeError(f"spill must be an executor, such as a ClusterExecutor, not {spill!r}")
+    after = SPILL_AFTER if spill_after is None else finite_seconds("spill_after", spill_after)
+    place: Any = spill
+    while place is not None:
+        # Of a lane, its executor.
+        place = getattr(place, "executor", place)
+        if place is owner:
+            raise ValueError("spill must not lead back to the pool itself")
+        onward = getattr(getattr(place, "_crew", None), "spill", None)
+        place = None if onward is None else onward.target
+    width = getattr(spill, "_max_workers", None)
+    if isinstance(width, bool) or not isinstance(width, int):
+        raise TypeError(f"spill must say in _max_workers how many calls it takes at a time, but {spill!r} does not")
+    if getattr(spill, "_shutdown", False) or getattr(spill, "_shutdown_thread", False):
+        raise ValueError(f"spill must not be shut down, as {spill!r} is")
+    return spill, after
+
+
+class Spill:
+    """What goes from one pool to another executor, and comes back.
+
+    A thread of its own hands tasks over, because pickling runs foreign code and `submit` may wait: neither the
+    timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
+    there has been none for a while.
+
+    Args:
+        crew: The crew of the pool.
+        target: The other executor.
+        after: How many seconds a marked task waits first.
+
+    Attributes:
+        discards: Whether tasks that come back are cancelled.
+    """
+
+    def __init__(self, crew: Staffed, target: Executor, after: float) -> None:
+        # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
+        self._crew = weakref.ref(crew)
+        self._pool = crew.pool
+        self.target: Any = target
+        self.after = after
+        self.discards = False
+        self._told: set[str] = set()
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked child, and at first: no thread, and nothing known of the other executor."""
+        self._thread: WorkerThread | None = None
+        self._starting = threading.Lock()
+        self._bell = allocate_lock()
+        self._bell.acquire()
+        self._wanted = False
+        self._ending = False
+        self._crowded_until = 0.0
+        self._paused_until = 0.0
+        self._pause = 0.0
+
+    def look(self, now: float) -> None:
+        """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
+        if now >= self._crowded_until:
+            self._consider(now)
+
+    def _consider(self, now: float) -> None:
+        if now >= self._paused_until and self._pool.overdue(Spillable, now - self.after):
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wanted = True
+        if self._thread is None:
+            self._start()
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):
+            self._bell.release()
+
+    def _start(self) -> None:
+        crew = self._crew()
+        # Nobody waits here. If the thread ends at this moment, the next tick comes by.
+        if crew is None or not self._starting.acquire(False):
+            return
+        try:
+            if self._thread is None:
+                name = f"{crew.prefix}_spill"
+                thread = WorkerThread(target=self._run, args=(crew,), name=name, daemon=daemon_threads())
+                self._thread = thread
+                try:
+                    stack_size.start(thread, None)
+                except BaseException as error:
+                    self._thread = None
+                    self._crowded_until = monotonic() + CROWDED
+                    if not isinstance(error, (RuntimeError, MemoryError)):
+                        raise
+        finally:
+            self._starting.release()
+
+    def end(self, timeout: float | None) -> bool:
+        """End the thread, which has nothing left to do; return whether it ended within `timeout` seconds."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        self._ending = True
+        self._ring()
+        thread.join(timeout)
+        self._ending = False
+        return thread.ended()
+
+    def _run(self, crew: Staffed) -> None:
+        while not self._ending:
+            self._wanted = False
+            pause = LINGER
+            try:
+                pause = self._send(crew)
+            except BaseException:
+                LOGGER.critical("Exception in the thread that spills tasks of %s:", crew.prefix, exc_info=True)
+                self._paused_until = monotonic() + LAST_PAUSE
+            if not self._bell.acquire(True, pause) and pause == LINGER:
+                with self._starting:
+                    if not self._wanted:
+                        self._thread = None
+                        return
+        self._thread = None
+
+    def _send(self, crew: Staffed) -> float:
+        """Hand over what is to go and finds room; return after how many seconds to look again."""
+        began = monotonic()
+        while monotonic() >= self._paused_until:
+            if self._room() <= 0:
+                self._crowded_until = monotonic() + CROWDED
+                break
+            found, more = self._pool.take_marked(Spillable, monotonic() - self.after, LOOKED)
+            if found is not None:
+                self._hand_over(crew, *found)
+            elif more:
+                return SHARE * (monotonic() - began)
+            else:
+                break
+            del found
+        return LINGER
+
+    def _room(self) -> int:
+        """Return how many calls more the other executor takes; those of others that wait there come first."""
+        away = len(self._pool.away)
+        queue = getattr(self.target, "_work_queue", None)
+        others = 0 if queue is None else max(0, queue.qsize() - away)
+        return int(self.target._max_workers) - away - others
+
+    def _hand_over(self, crew: Staffed, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None) -> None:
+        call = marked_call(fn, args, kwargs)
+        if call is None:
+            self._pool.take_back(future, partial(call_here, fn), args, kwargs)
+            return
+        context = call.context or context
+        place = Context() if context is None else context.copy()
+        try:
+            sent = call.fn.sent
+            self._check(sent, call)
+            there = place.run(self.target.submit, sent, *call.args, **call.kwargs)
+            there.add_done_callback(partial(self._ended, crew, future, call))
+        except BaseException as error:
+            # A deep recursion is one of pickling.
+            refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
+            self._give_back(crew, future, call, error, refused)
+
+    def _check(self, fn: Callable[..., Any], call: MarkedCall) -> None:
+        """Raise what the call cannot be pickled for, where the other executor would make that the task's outcome."""
+        process: Any = sys.modules.get("concurrent.futures.process")
+        if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
+            pickle.dumps((fn, call.args, call.kwargs))
+
+    def _ended(self, crew: Staffed, future: Any, call: MarkedCall, there: Any) -> None:
+        """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
+        cancelled = there.cancelled()
+        error = None if cancelled else there.exception()
+        if cancelled or _is_loss(error):
+            reason = error or BrokenExecutor("it was cancelled there")
+            self._give_back(crew, future, call, reason, True)
+        else:
+            self._pause = 0.0
+            with _finishing(self._pool):
+                self._pool.bring_home(future, None if error is not None else there.result(), error)
+        self._consider(monotonic())
+
+    def _give_back(self, crew: Staffed, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+        first = self._pause == 0.0
+        if refused:
+            self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
+            self._paused_until = monotonic() + self._pause
+        if not self._pool.take_back(future, *call.here()):
+            with _finishing(self._pool):
+                self._pool.bring_home(future, None, BrokenThreadPool(crew.cause))
+        elif self.discards:
+            future.cancel()
+        if crew.owner() is None and not self._pool.closed:
+            # The executor was collected. Its pool had no threads then that would have had to be told.
+            self._pool.close()
+        name = called_name(call.fn) or repr(call.fn)
+        if refused and first:
+            LOGGER.warning("%s came back to pool %r and runs there, from %r: %s", name, crew.name, self.target, reason)
+        elif not refused and name not in self._told:
+            self._told.add(name)
+            LOGGER.warning("%s stays in pool %r, it cannot be sent to %r: %r", name, crew.name, self.target, reason)
+
+
+def _is_loss(error: BaseException | None) -> bool:
+    """Return whether the other executor has failed, and not the task.
+
+    An error that `ebbpool.dask` or `multiprocessing` brought from a worker has the traceback there as its cause.
+    """
+    return isinstance(error, BrokenExecutor) and type(error.__cause__).__name__ != "RemoteTraceback"
+
+
+@contextmanager
+def _finishing(pool: Pool) -> Iterator[None]:
+    pools = _here.__dict__.setdefault("pools", [])
+    pools.append(pool)
+    try:
+        yield
+    finally:
+        pools.pop()
+
+
+def finishes_here(pool: Pool) -> bool:
+    """Return whether the calling thread runs callbacks of a task of `pool` that was away."""
+    return any(pool is each for each in getattr(_here, "pools", ()))
