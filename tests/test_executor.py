@@ -48,6 +48,8 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "daemon": False,
         "thread_stack_size": None,
         "warn_after": None,
+        "spill": None,
+        "spill_after": None,
     }
 
 

@@ -13,7 +13,7 @@ from ebbpool import AdaptiveExecutor, PoolStats
 
 FIELDS = [
     "name", "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
-    "cancelled", "rejected", "started", "retired", "longest_running",
+    "cancelled", "rejected", "started", "retired", "longest_running", "spilled", "spill_returned", "away",
     "delayed", "min_workers", "max_workers", "max_queue", "last_decision",
 ]  # fmt: skip
 

@@ -48,6 +48,9 @@ def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
         ("ebbpool.task.completions", "", "failed"): stats.failed,
         ("ebbpool.task.completions", "", "cancelled"): stats.cancelled,
         ("ebbpool.task.rejections", "", ""): stats.rejected,
+        ("ebbpool.task.spills", "", ""): stats.spilled,
+        ("ebbpool.task.spill_returns", "", ""): stats.spill_returned,
+        ("ebbpool.task.away", "", ""): stats.away,
         ("ebbpool.task.delayed", "", ""): stats.delayed,
     }
     if stats.max_queue is not None:

@@ -103,6 +103,21 @@ FIGURES: Final = (
         "Tasks refused because the queue was full.",
         _one("rejected"),
     ),
+    Figure(
+        "ebbpool.task.spills",
+        "counter",
+        "{task}",
+        "Tasks sent to the executor that the pool spills to.",
+        _one("spilled"),
+    ),
+    Figure(
+        "ebbpool.task.spill_returns",
+        "counter",
+        "{task}",
+        "Tasks of these that came back, to run here.",
+        _one("spill_returned"),
+    ),
+    Figure("ebbpool.task.away", "level", "{task}", "Tasks that are there now.", _one("away")),
     Figure("ebbpool.task.delayed", "level", "{task}", "Calls whose time has not come.", _one("delayed")),
     Figure(
         "ebbpool.task.longest_running",

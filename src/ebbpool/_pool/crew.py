@@ -398,7 +398,7 @@ class Crew:
     def report(self) -> str:
         """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
         lines = [
-            f"{task.thread}: {task.name}, "
+            f"{'away at ' if task.away else ''}{task.thread}: {task.name}, "
             + (f"sent {task.seconds:.1f} s ago\n" if task.away else f"running for {task.seconds:.1f} s\n{task.stack}")
             for task in self.running(True)
         ]

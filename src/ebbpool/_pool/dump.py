@@ -107,6 +107,7 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
         f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads "
         f"({stats.idle} idle, {stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
         + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
+        + (f"; {stats.away} away, {stats.spill_returned} of {stats.spilled} came back" if stats.spilled else "")
         + (f"; {stats.last_decision}" if stats.last_decision else "")
     )
     for lane in executor.lanes():
@@ -114,6 +115,9 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
         yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
     for task in executor.running(stacks=True):
         lane_name = f", lane {task.lane!r}" if task.lane is not None else ""
+        if task.away:
+            yield f"  away at {task.thread}: {task.name}{lane_name}, sent {task.seconds:.1f} s ago"
+            continue
         state = ", waits for its own pool" if task.blocked else ""
         yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
         yield from (f"  {line}" for line in (task.stack or "").splitlines())

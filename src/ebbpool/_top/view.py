@@ -118,6 +118,10 @@ class View:
         if spark:
             table.add_column("", width=spark, no_wrap=True)
         table.add_column("BUSY", justify="right", no_wrap=True)
+        # An older process, or a lane, has no such figure.
+        spills = any(row.figures.get("spilled") for row in rows)
+        if spills:
+            table.add_column("AWAY", justify="right", no_wrap=True)
         table.add_column("BLOCKED", justify="right", no_wrap=True)
         table.add_column("WAIT", justify="right", no_wrap=True)
         if spark:
@@ -140,6 +144,7 @@ class View:
                 Text(name + (" (shut down)" if figures.get("closed") else ""), "" if row.is_lane else "bold"),
                 *threads,
                 str(figures["running"]),
+                *([str(figures.get("away", ""))] if spills else []),
                 Text(str(figures.get("blocked", "")), "red" if figures.get("blocked") else "dim"),
                 *waiting,
                 duration(figures["oldest_wait"]) if figures["queued"] else "-",
@@ -174,7 +179,7 @@ class View:
                 printable(figures["name"]),
                 printable(task.place),
                 printable(figures["thread"]),
-                Text("blocked", "red") if figures["blocked"] else "",
+                Text("blocked", "red") if figures["blocked"] else "away" if figures.get("away") else "",
                 duration(figures["seconds"]),
                 style="reverse" if mark else "",
             )
@@ -196,7 +201,7 @@ class View:
         lines = (
             [_fitted(line, width, self._more) for line in _lines(figures["stack"])]
             if figures["stack"]
-            else ["waiting for it" + self._more]
+            else ["it is away: its stack is not here" if figures.get("away") else "waiting for it" + self._more]
         )
         # The innermost call is the last line, and that is what one wants to see.
         last = max(min(len(lines), height - 1), len(lines) - scrolled)

@@ -1,0 +1,903 @@
+"""Marked tasks that wait too long go to another executor; what it loses runs here, once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import io
+import math
+import pickle
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
+from concurrent.futures.thread import BrokenThreadPool
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import pytest
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    collected,
+    eventually,
+    fail,
+    gone,
+    needs_fork,
+    output_of,
+    wait_for_idle,
+)
+from support.spill import Elsewhere, spilling
+
+import ebbpool
+from ebbpool import AdaptiveExecutor, monitor, spillable
+from ebbpool._figures import durations
+from ebbpool._pool.marks import Spillable, marked_call
+from ebbpool.aio import new_event_loop
+
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
+WAYS = ("submit", "submit_first", "lane", "first lane", "submit_later", "partial", "keywords", "context", "measured")
+
+
+@spillable
+def decorated(number: int) -> int:
+    return number + 1
+
+
+class Worker:
+    @spillable
+    def method(self, number: int) -> int:
+        return number * 2
+
+
+def request() -> str:
+    return REQUEST.get()
+
+
+def put(pool: AdaptiveExecutor, way: str, fn: Callable[..., Any], *args: Any) -> Any:
+    if way == "submit_first":
+        return pool.submit_first(fn, *args)
+    if way.endswith("lane"):
+        return pool.lane("aside", limit=1, first=way == "first lane").submit(fn, *args)
+    if way == "submit_later":
+        return pool.submit_later(0.0, fn, *args)
+    if way == "partial":
+        return pool.submit(functools.partial(functools.partial(fn), *args))
+    if way == "context":
+        return pool.submit(functools.partial(copy_context().run, fn, *args))
+    if way == "measured":
+        durations.observe(pool, 1, lambda waited, ran: None)
+    return pool.submit(fn, *args)
+
+
+# The mark.
+
+
+def test_a_marked_function_is_called_as_ever() -> None:
+    assert decorated(1) == 2
+    assert spillable(pow)(2, 3) == 8
+    assert spillable(decorated) is decorated
+    assert (decorated.__name__, decorated.__doc__) == ("decorated", None)
+    assert Worker().method(3) == 6
+    assert "pow" in repr(spillable(pow))
+    with AdaptiveExecutor(1) as pool:
+        assert pool.submit(decorated, 1).result(TIMEOUT) == 2
+
+
+def test_a_marked_function_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    assert pickle.loads(pickle.dumps(spillable(math.sqrt)))(4) == 2
+    # Sent is what the other side finds under its name.
+    assert isinstance(decorated, Spillable)
+    assert decorated.sent is decorated
+    marked = spillable(math.sqrt)
+    assert isinstance(marked, Spillable)
+    assert marked.sent is math.sqrt
+
+
+def test_what_cannot_be_called_cannot_be_marked() -> None:
+    with pytest.raises(TypeError, match="fn must be callable, not 3"):
+        spillable(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrapped", [
+    lambda: functools.partial(decorated, 1),
+    lambda: functools.partial(functools.partial(copy_context().run, decorated), 1),
+    lambda: functools.partial(copy_context().run, functools.partial(decorated, 1)),
+    lambda: functools.partial(copy_context().run, copy_context().run, decorated, 1),
+])  # fmt: skip
+def test_the_mark_is_seen_through_what_it_is_wrapped_in(wrapped: Callable[[], Any]) -> None:
+    call = marked_call(wrapped(), (), None)
+    assert call is not None
+    assert (call.fn, call.args) == (decorated, (1,))
+    with spilling() as (pool, there, _):
+        future = pool.submit(wrapped())
+        there.await_sent()
+        there.make()
+        assert future.result(TIMEOUT) == 2
+
+
+def test_what_is_not_marked_is_not_seen_as_such() -> None:
+    for fn in (pow, functools.partial(pow, 1), copy_context().run, functools.partial(copy_context().run)):
+        assert marked_call(fn, (), None) is None
+
+
+@pytest.mark.skipif(not hasattr(functools, "Placeholder"), reason="partials have placeholders from 3.14 on")
+def test_a_mark_behind_placeholders_runs_all_the_same() -> None:
+    hole: Any = functools.Placeholder  # type: ignore[attr-defined]
+    with spilling() as (pool, _, gate):
+        future = pool.submit(functools.partial(spillable(pow), hole, 3), 2)
+        gate.open()
+        assert future.result(TIMEOUT) == 8
+
+
+# What goes.
+
+
+def test_marked_tasks_go_and_the_others_stay() -> None:
+    with spilling() as (pool, there, gate):
+        stays = pool.submit(pow, 2, 2)
+        goes = pool.submit(spillable(pow), 2, 3)
+        there.await_sent()
+        assert goes.running()
+        assert not stays.running()
+        assert there.calls[0][1:] == (pow, (2, 3), {})
+        there.make()
+        assert goes.result(TIMEOUT) == 8
+        assert not stays.done()
+        gate.open()
+        assert stays.result(TIMEOUT) == 4
+    assert there.sent == 1
+
+
+def test_a_task_goes_only_once_it_has_waited_for_so_long() -> None:
+    with spilling(spill_after=LONG) as (pool, there, gate):
+        future = pool.submit(decorated, 1)
+        spill = pool._crew.spill
+        assert spill is not None
+        # As long as the clock says so, and then not one tick later.
+        now = pool._pool.longest_waiting()[0]
+        assert not pool._pool.overdue(Spillable, now)
+        assert pool._pool.take_marked(Spillable, now, 100) == (None, False)
+        assert pool._pool.overdue(Spillable, now + 1e-6)
+        gate.open()
+        assert future.result(TIMEOUT) == 2
+    assert there.sent == 0
+
+
+def test_the_oldest_goes_first_and_no_more_than_there_is_room_for() -> None:
+    with spilling(2) as (pool, there, gate):
+        futures = [pool.submit(decorated, number) for number in range(6)]
+        there.await_sent(2)
+        assert [call[2] for call in there.calls] == [(0,), (1,)]
+        assert pool.stats().away == 2
+        for number in range(4):
+            there.make(0)
+            there.await_sent()
+            assert there.calls[-1][2] == (number + 2,)
+            assert len(there.calls) == 2
+        there.make()
+        there.make()
+        assert [future.result(TIMEOUT) for future in futures] == [1, 2, 3, 4, 5, 6]
+        gate.open()
+
+
+def test_what_others_have_waiting_there_comes_first() -> None:
+    with ThreadPoolExecutor(1) as there, Gate() as busy:
+        busy.hold(there)
+        other = there.submit(int)
+        with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+            gate.hold(pool)
+            future = pool.submit(decorated, 1)
+            crowded = pool._crew.spill
+            assert crowded is not None
+            eventually(lambda: crowded._crowded_until > 0, "there is no room")
+            assert pool.stats().spilled == 0
+            busy.open()
+            assert future.result(TIMEOUT) == 2
+            assert other.done()
+            assert pool.stats().spilled == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_in(way: str) -> None:
+    with spilling() as (pool, there, gate):
+        future = put(pool, way, decorated, 1)
+        there.await_sent()
+        assert there.calls[0][1:] == (decorated, (1,), {})
+        there.make()
+        assert future.result(TIMEOUT) == 2
+        lost = put(pool, way, decorated, 2)
+        there.await_sent()
+        there.lose()
+        gate.open()
+        assert lost.result(TIMEOUT) == 3
+    assert there.sent == 2
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("way", ["run", "run_in_executor", "partial", "to_thread", "lane"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_every_way_in_from_a_loop(way: str, own_loop: bool, lost: bool) -> None:
+    async def main(pool: AdaptiveExecutor, there: Elsewhere, gate: Gate) -> Any:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(pool)
+        if way == "run":
+            future: Any = pool.run(decorated, 1)
+        elif way == "run_in_executor":
+            future = loop.run_in_executor(None, decorated, 1)
+        elif way == "partial":
+            future = loop.run_in_executor(pool, functools.partial(decorated, number=1))
+        elif way == "lane":
+            future = pool.lane("aside", limit=1).run(decorated, 1)
+        else:
+            future = asyncio.ensure_future(asyncio.to_thread(decorated, 1))
+            await asyncio.sleep(0)
+        # Meanwhile the loop goes on.
+        await pool_of_ours.run(there.await_sent)
+        if lost:
+            there.lose()
+        else:
+            there.make()
+        gate.open()
+        return await future
+
+    factory = new_event_loop if own_loop else asyncio.new_event_loop
+    with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            assert runner.run(main(pool, there, gate)) == 2
+        assert pool.stats().spill_returned == lost
+
+
+def test_a_call_that_its_loop_has_given_up_is_not_made_again() -> None:
+    ran: list[int] = []
+
+    async def main(pool: AdaptiveExecutor, there: Elsewhere) -> None:
+        future = pool.run(spillable(ran.append), 1)
+        await pool_of_ours.run(there.await_sent)
+        future.cancel()
+        there.lose()
+
+    with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
+        asyncio.run(main(pool, there))
+        gate.open()
+        wait_for_idle(pool)
+        assert (ran, pool.stats().cancelled) == ([], 1)
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_the_context_is_the_one_that_the_task_would_have_here(carries: bool) -> None:
+    class Noting(Elsewhere):
+        seen: list[str] = []  # noqa: RUF012  (one object in this test)
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.seen.append(REQUEST.get())
+            return super().submit(fn, *args, **kwargs)
+
+    there = Noting()
+    with (
+        AdaptiveExecutor(1, spill=there, spill_after=0, propagate_context=carries) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        token = REQUEST.set("mine")
+        try:
+            first, second = pool.submit(spillable(request)), pool.submit(spillable(request))
+            there.await_sent(2)
+        finally:
+            REQUEST.reset(token)
+        there.make()
+        there.lose()
+        gate.open()
+        expected = "mine" if carries else "none"
+        assert there.seen == [expected] * 2
+        assert first.result(TIMEOUT) == "none"
+        assert second.result(TIMEOUT) == expected
+
+
+def test_items_of_a_map_stay() -> None:
+    with spilling() as (pool, there, gate):
+        results = pool.map(decorated, range(3))
+        pool.submit(decorated, 7)
+        there.await_sent()
+        assert there.calls[0][2] == (7,)
+        gate.open()
+        assert list(results) == [1, 2, 3]
+    assert there.sent == 1
+
+
+# What comes back.
+
+
+def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+    note = spillable(ran.append)
+    with spilling() as (pool, there, gate):
+        lost = pool.submit(note, "lost")
+        there.await_sent()
+        plain = pool.submit(ran.append, "plain")
+        before = pool._pool.abroad()[0][0]
+        assert before > 0
+        there.lose()
+        assert not lost.running()
+        assert not lost.done()
+        assert pool.stats().oldest_wait > 0
+        assert (pool.stats().queued, pool.stats().away) == (2, 0)
+        eventually(lambda: pool._pool.take_marked(Spillable, math.inf, 100) == (None, False))
+        gate.open()
+        wait([lost, plain], TIMEOUT)
+        assert ran == ["lost", "plain"]
+        stats = pool.stats()
+        assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 3, 3)
+    assert there.sent == 1
+    assert "came back to pool" in caplog.text
+    assert "the worker is gone" in caplog.text
+
+
+def test_a_call_that_was_cancelled_there_runs_here() -> None:
+    with spilling() as (pool, there, gate):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        # As `shutdown(cancel_futures=True)` of the other executor does.
+        theirs, *_ = there.calls.pop()
+        theirs._state = "PENDING"
+        assert theirs.cancel()
+        gate.open()
+        assert future.result(TIMEOUT) == 2
+        assert pool.stats().spill_returned == 1
+
+
+def test_an_error_of_the_task_is_its_outcome() -> None:
+    with spilling() as (pool, there, _):
+        future = pool.submit(spillable(fail))
+        there.await_sent()
+        there.make()
+        with pytest.raises(Boom):
+            future.result(TIMEOUT)
+        assert (pool.stats().failed, pool.stats().spill_returned) == (1, 0)
+
+
+def test_an_error_with_a_traceback_from_there_is_the_tasks_own() -> None:
+    class RemoteTraceback(Exception):
+        pass
+
+    error = BrokenExecutor("a pool that the task itself uses")
+    error.__cause__ = RemoteTraceback()
+    with spilling() as (pool, there, _):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        there.lose(error=error)
+        assert future.exception(TIMEOUT) is error
+        assert pool.stats().spill_returned == 0
+
+
+def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    with spilling() as (pool, there, gate):
+        there.refuses = RuntimeError("cannot schedule new futures after shutdown")
+        futures = [pool.submit(decorated, number) for number in range(50)]
+        eventually(lambda: pool.stats().spill_returned)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == list(range(1, 51))
+        assert pool.stats().spill_returned < 10
+    assert caplog.text.count("came back to pool") == 1
+    assert "after shutdown" in caplog.text
+
+
+def test_after_a_success_the_next_loss_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    with spilling() as (pool, there, _):
+        for _ in range(2):
+            pool.submit(decorated, 1)
+            there.await_sent()
+            there.lose()
+            pool.submit(decorated, 2)
+            there.await_sent()
+            there.make()
+    assert caplog.text.count("came back to pool") == 2
+
+
+def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    lock = threading.Lock()
+    with (
+        ProcessPoolExecutor(1) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0, thread_name_prefix="web") as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        futures = [pool.submit(spillable(lambda: 3)) for _ in range(3)]
+        argument = pool.submit(spillable(id), lock)
+        eventually(lambda: pool.stats().spill_returned == 4)
+        gate.open()
+        assert [future.result(TIMEOUT) for future in futures] == [3, 3, 3]
+        assert argument.result(TIMEOUT) == id(lock)
+    assert caplog.text.count("<lambda> stays in pool 'web'") == 1
+    assert caplog.text.count("id stays in pool 'web'") == 1
+    assert "pickle" in caplog.text
+
+
+def test_processes_take_marked_tasks() -> None:
+    with (
+        ProcessPoolExecutor(1) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        futures = [pool.submit(decorated, 1), pool.submit(spillable(math.sqrt), 4)]
+        assert [future.result(TIMEOUT) for future in futures] == [2, 2]
+        assert pool.stats().spilled == 2
+        assert pool.stats().spill_returned == 0
+        gate.open()
+
+
+def test_an_executor_that_fails_in_other_ways_is_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Elsewhere):
+        broken = False
+
+        @property
+        def _work_queue(self) -> Any:
+            if self.broken:
+                raise Boom("no idea")
+            return None
+
+    there = Odd()
+    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+        gate.hold(pool)
+        there.broken = True
+        future = pool.submit(decorated, 1)
+        eventually(lambda: "no idea" in caplog.text)
+        gate.open()
+        assert future.result(TIMEOUT) == 2
+    assert caplog.text.count("Exception in the thread that spills") == 1
+
+
+# Cancelling, waiting, callbacks.
+
+
+def test_cancel_works_in_either_place() -> None:
+    with spilling(1) as (pool, there, _):
+        away, waits = pool.submit(decorated, 1), pool.submit(decorated, 2)
+        there.await_sent()
+        assert not away.cancel()
+        assert waits.cancel()
+        there.lose()
+        assert away.cancel()
+        assert away.cancelled()
+        assert (pool.stats().cancelled, pool.stats().queued) == (2, 0)
+
+
+def test_callbacks_waiters_and_as_completed_are_told() -> None:
+    told: list[Any] = []
+    with spilling() as (pool, there, _):
+        futures = [pool.submit(decorated, number) for number in range(3)]
+        futures[0].add_done_callback(told.append)
+        there.await_sent(3)
+        waiting = Background(lambda: wait(futures, TIMEOUT))
+        walking = Background(lambda: list(as_completed(futures, TIMEOUT)))
+        for _ in range(3):
+            there.make()
+        assert waiting.join().done == set(futures) == set(walking.join())
+        assert told == [futures[0]]
+
+
+def test_a_task_may_wait_for_one_that_is_away_or_comes_back() -> None:
+    there = Elsewhere()
+    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool:
+
+        def parent() -> int:
+            inner = pool.submit(decorated, 1)
+            sent.set()
+            opened.wait(TIMEOUT)
+            return inner.result(TIMEOUT)
+
+        for lost in (False, True):
+            sent, opened = threading.Event(), threading.Event()
+            outer = pool.submit(parent)
+            there.await_sent()
+            opened.set()
+            eventually(lambda: pool.stats().blocked == 1)
+            if lost:
+                there.lose()
+            else:
+                there.make()
+            assert outer.result(TIMEOUT) == 2
+
+
+def test_a_pool_is_idle_only_when_nothing_is_away_callbacks_included() -> None:
+    with spilling() as (pool, there, gate):
+        future = pool.submit(decorated, 1)
+        slow = Gate()
+        future.add_done_callback(slow)
+        there.await_sent()
+        gate.open()
+        assert not pool.wait_idle(0)
+        making = Background(there.make)
+        slow.await_begun()
+        assert future.done()
+        assert not pool.wait_idle(0)
+        slow.open()
+        making.join()
+        assert pool.wait_idle(TIMEOUT)
+
+
+@pytest.mark.parametrize("call", ["shutdown", "wait_idle"])
+def test_a_callback_of_a_task_that_was_away_must_not_wait_for_its_pool(call: str) -> None:
+    errors: list[BaseException] = []
+
+    def wait_for_own(_: Any) -> None:
+        try:
+            getattr(pool, call)()
+        except RuntimeError as error:
+            errors.append(error)
+
+    with spilling() as (pool, there, _):
+        future = pool.submit(decorated, 1)
+        future.add_done_callback(wait_for_own)
+        there.await_sent()
+        there.make()
+        assert len(errors) == 1
+        assert "own pool" in str(errors[0])
+
+
+# Lanes.
+
+
+def test_the_limit_of_a_lane_holds_wherever_its_tasks_run() -> None:
+    with spilling() as (pool, there, gate):
+        lane = pool.lane("aside", limit=2)
+        futures = [lane.submit(decorated, number) for number in range(5)]
+        there.await_sent(2)
+        stats = lane.stats()
+        assert (stats.running, stats.queued, stats.submitted) == (2, 3, 5)
+        assert [task.lane for task in pool.running()].count("aside") == 2
+        there.make()
+        there.await_sent()
+        assert len(there.calls) == 2
+        there.lose()
+        assert (lane.stats().running, lane.stats().queued) == (1, 3)
+        gate.open()
+        for _ in range(100):
+            if futures[-1].done():
+                break
+            eventually(lambda: there.calls or futures[-1].done())
+            while there.calls:
+                there.make()
+        assert [future.result(TIMEOUT) for future in futures] == [1, 2, 3, 4, 5]
+        lane.shutdown(timeout=TIMEOUT)
+        assert lane.stats().completed == 5
+
+
+def test_a_lane_waits_for_what_is_away() -> None:
+    with spilling() as (pool, there, _):
+        lane = pool.lane("aside", limit=2)
+        lane.submit(decorated, 1)
+        there.await_sent()
+        with pytest.raises(TimeoutError, match="1 tasks still run and 0 wait"):
+            lane.shutdown(timeout=0)
+        there.make()
+        lane.shutdown(timeout=TIMEOUT)
+
+
+def test_room_in_a_bounded_queue_is_given_to_those_who_wait_for_it() -> None:
+    with spilling(1, max_queue=1) as (pool, there, gate):
+        first = pool.submit(decorated, 1)
+        there.await_sent()
+        second = pool.submit(decorated, 2)
+        third = Background(lambda: pool.submit(decorated, 3))
+        there.make()
+        there.await_sent()
+        there.make()
+        assert first.result(TIMEOUT) == 2
+        assert second.result(TIMEOUT) == 3
+        gate.open()
+        future = third.join()
+        eventually(lambda: future.done() or (there.calls and there.make()))
+        assert future.result(TIMEOUT) == 4
+
+
+# What is shown.
+
+
+def test_what_is_away_is_shown() -> None:
+    with spilling(thread_name_prefix="web") as (pool, there, _):
+        lane = pool.lane("aside", limit=1)
+        lane.submit(functools.partial(copy_context().run, decorated), 1)
+        there.await_sent()
+        (task,) = [task for task in pool.running(stacks=True) if task.away]
+        assert (task.name.split(".")[-1], task.lane, task.thread) == ("decorated", "aside", "Elsewhere")
+        assert (task.native_id, task.blocked, task.stack) == (None, False, None)
+        stats = pool.stats()
+        assert (stats.spilled, stats.spill_returned, stats.away) == (1, 0, 1)
+        assert stats.submitted == stats.queued + stats.running + stats.away
+        assert stats.longest_running >= task.seconds
+        out = io.StringIO()
+        monitor.dump(out)
+        assert "1 away, 0 of 1 came back" in out.getvalue()
+        assert "away at Elsewhere: test_spill.decorated, lane 'aside', sent 0.0 s ago" in out.getvalue().replace(
+            "_pool.", ""
+        )
+        (shown,) = [found for found in monitor.snapshot()["pools"] if found["name"] == "web"]
+        assert shown["away"] == shown["spilled"] == 1
+        assert [found["away"] for found in shown["tasks"]].count(True) == 1
+
+
+# The end.
+
+
+def test_shutdown_waits_for_what_is_away() -> None:
+    with spilling() as (pool, there, gate):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        gate.open()
+        with pytest.raises(TimeoutError, match=r"away at Elsewhere: .*decorated, sent \d+\.\d s ago"):
+            pool.shutdown(timeout=0.05)
+        ending = Background(pool.shutdown)
+        assert ending.still_waits()
+        there.make()
+        ending.join()
+        assert future.result(0) == 2
+
+
+def test_what_comes_back_to_a_closed_pool_runs() -> None:
+    with spilling() as (pool, there, gate):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        gate.open()
+        pool.shutdown(wait=False)
+        eventually(lambda: not pool.stats().workers)
+        there.lose()
+        assert future.result(TIMEOUT) == 2
+        pool.shutdown(timeout=TIMEOUT)
+
+
+def test_what_comes_back_after_cancel_futures_is_cancelled() -> None:
+    with spilling(1) as (pool, there, gate):
+        away, waits = pool.submit(decorated, 1), pool.submit(decorated, 2)
+        there.await_sent()
+        gate.open()
+        pool.shutdown(wait=False, cancel_futures=True)
+        assert waits.cancelled()
+        assert not away.done()
+        there.lose()
+        assert away.cancelled()
+
+
+def test_a_broken_pool_fails_what_comes_back() -> None:
+    there = Elsewhere()
+    starts: list[int] = []
+
+    def initialize() -> None:
+        starts.append(1)
+        if len(starts) > 1:
+            raise Boom
+
+    with AdaptiveExecutor(2, initializer=initialize, spill=there, spill_after=0) as pool, Gate() as gate:
+        gate.hold(pool)
+        stays, lost = pool.submit(decorated, 1), pool.submit(decorated, 2)
+        eventually(lambda: pool._broken)
+        eventually(lambda: there.calls or (stays.done() and lost.done()))
+        while there.calls:
+            there.lose()
+        for future in (stays, lost):
+            with pytest.raises(BrokenThreadPool):
+                future.result(TIMEOUT)
+        gate.open()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
+    there = Elsewhere()
+    pool = AdaptiveExecutor(1, min_workers=1, spill=there, spill_after=0)
+    core = pool._pool
+    with Gate() as gate:
+        gate.hold(pool)
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        reference = weakref.ref(pool)
+        del pool
+        collected(reference)
+        gate.open()
+        eventually(lambda: core.headcount == 0)
+        if lost:
+            there.lose()
+        else:
+            there.make()
+        assert future.result(TIMEOUT) == 2
+        eventually(lambda: core.headcount == 0)
+
+
+def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
+    there = Elsewhere()
+    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+        gate.hold(pool)
+        references = []
+        futures = []
+        for lost in (False, True):
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            futures.append(pool.submit(spillable(thing.method), thing))
+            del thing
+            there.await_sent()
+            if lost:
+                there.lose()
+            else:
+                there.make()
+        gate.open()
+        wait(futures, TIMEOUT)
+        gc.collect()
+        gone(*references, pool=pool)
+
+
+def test_the_thread_that_hands_over_leaves_with_the_pool() -> None:
+    with spilling(thread_name_prefix="leaves") as (pool, there, _):
+        pool.submit(decorated, 1)
+        there.await_sent()
+        assert any(thread.name == "leaves_spill" for thread in threading.enumerate())
+        there.make()
+    assert not any(thread.name == "leaves_spill" for thread in threading.enumerate())
+
+
+def test_it_leaves_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._pool.spill.LINGER", 0.01)
+    with spilling() as (pool, there, _):
+        spill = pool._crew.spill
+        assert spill is not None
+        for _ in range(3):
+            pool.submit(decorated, 1)
+            there.await_sent()
+            there.make()
+            eventually(lambda: spill._thread is None)
+
+
+def test_a_pool_without_spill_has_no_thread_for_it() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        pool.submit(decorated, 1)
+        assert pool._crew.spill is None
+        assert not any(thread.name.endswith("_spill") for thread in threading.enumerate())
+
+
+def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ebbpool._pool import stack_size
+
+    start, refused = stack_size.start, []
+
+    def refuse(thread: threading.Thread, size: int | None) -> None:
+        if thread.name.endswith("_spill") and len(refused) < 2:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread, size)
+
+    monkeypatch.setattr(stack_size, "start", refuse)
+    with spilling() as (pool, there, _):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        there.make()
+        assert future.result(TIMEOUT) == 2
+    assert len(refused) == 2
+
+
+def test_the_interpreter_ends_once_all_has_come_back() -> None:
+    script = """
+        import threading, time
+        from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+        from ebbpool import AdaptiveExecutor, spillable
+
+        gate = threading.Event()
+
+        def work(number):
+            gate.wait(20)
+            if number == 1 and threading.current_thread().name.startswith("there"):
+                raise BrokenExecutor("lost")
+            print(number, threading.current_thread().name.split("_")[0], flush=True)
+
+        there = ThreadPoolExecutor(2, thread_name_prefix="there")
+        pool = AdaptiveExecutor(1, thread_name_prefix="here", spill=there, spill_after=0)
+        pool.submit(gate.wait, 20)
+        for number in range(2):
+            pool.submit(spillable(work), number)
+        while pool.stats().away < 2:
+            time.sleep(0.001)
+        threading.Timer(0.2, gate.set).start()
+    """
+    assert sorted(output_of(script, "import logging; logging.disable()\n")) == ["0 there", "1 here"]
+
+
+@needs_fork
+def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
+    script = """
+        import time
+        from concurrent.futures import ThreadPoolExecutor
+        from ebbpool import spillable
+
+        gate = threading.Event()
+        there = ThreadPoolExecutor(1)
+        pool = AdaptiveExecutor(1, spill=there, spill_after=0)
+        pool.submit(gate.wait, 20)
+        future = pool.submit(spillable(gate.wait), 20)
+        while not pool.stats().away:
+            time.sleep(0.001)
+
+        def check():
+            try:
+                future.result(5)
+            except BrokenThreadPool as error:
+                print(error)
+            assert pool.stats().away == 0
+            print(pool.submit(pow, 2, 3).result(5))
+            pool.shutdown()
+
+        status = in_child(check)
+        gate.set()
+        print(status, future.result(5))
+        pool.shutdown()
+        there.shutdown()
+    """
+    assert output_of(script, FORK) == [
+        "the process was forked; this call was left with the parent",
+        "8",
+        "0 True",
+    ]
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
+    ({"spill_after": math.nan}, ValueError, "spill_after must be a number of seconds, not nan"),
+    ({"spill_after": math.inf}, ValueError, "spill_after must be a finite number of seconds, not inf"),
+    ({"spill_after": "1"}, TypeError, "spill_after must be a number of seconds, not '1'"),
+    ({"spill_after": True}, TypeError, "spill_after must be a number of seconds, not True"),
+    ({"spill": "tcp://scheduler:8786"}, TypeError, "spill must be an executor, .* not 'tcp://scheduler:8786'"),
+    ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
+    ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),
+])  # fmt: skip
+def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with ThreadPoolExecutor(1) as there, pytest.raises(error, match=message):
+        AdaptiveExecutor(**({"spill": there} | arguments))
+
+
+def test_a_time_needs_a_place() -> None:
+    with pytest.raises(ValueError, match=r"spill_after=0\.5 needs a spill"):
+        AdaptiveExecutor(spill_after=0.5)
+
+
+def test_a_place_that_is_shut_down() -> None:
+    there = ThreadPoolExecutor(1)
+    there.shutdown()
+    with pytest.raises(ValueError, match="spill must not be shut down"):
+        AdaptiveExecutor(spill=there)
+
+
+def test_a_pool_must_not_spill_to_itself() -> None:
+    class Circle(AdaptiveExecutor):
+        def __init__(self, other: Any) -> None:
+            super().__init__(1, spill=self if other is None else other)
+
+    with pytest.raises(ValueError, match="lead back to the pool itself"):
+        Circle(None)
+    with (
+        ThreadPoolExecutor(1) as there,
+        AdaptiveExecutor(1, spill=there) as first,
+        AdaptiveExecutor(1, spill=first) as second,
+    ):
+        for place in (second, second.lane("aside", limit=1), first.lane("aside", limit=1), first):
+            with pytest.raises(ValueError, match="lead back"):
+                first.__init__(1, spill=place)  # type: ignore[misc]  # what a subclass might do
+
+
+def test_it_is_exported() -> None:
+    assert "spillable" in ebbpool.__all__

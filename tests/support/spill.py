@@ -1,0 +1,66 @@
+"""An executor that a pool spills to, whose calls a test ends by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import contextmanager
+from typing import Any
+
+from ebbpool import AdaptiveExecutor
+from support.common import LONG, TIMEOUT, Gate, eventually
+
+
+class Elsewhere(Executor):
+    """Keeps each call until the test says what becomes of it."""
+
+    def __init__(self, width: int = 100) -> None:
+        self._max_workers = width
+        self.calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.sent = 0
+        self.refuses: BaseException | None = None
+        self._came = threading.Semaphore(0)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.refuses is not None:
+            raise self.refuses
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self.calls.append((future, fn, args, kwargs))
+        self.sent += 1
+        self._came.release()
+        return future
+
+    def await_sent(self, count: int = 1) -> None:
+        for number in range(count):
+            assert self._came.acquire(timeout=TIMEOUT), f"only {number} of {count} calls came"
+
+    def make(self, place: int = 0) -> None:
+        """Make a call, in this thread."""
+        future, fn, args, kwargs = self.calls.pop(place)
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def lose(self, place: int = 0, error: BaseException | None = None) -> None:
+        """Fail to make a call."""
+        future, *_ = self.calls.pop(place)
+        future.set_exception(error or BrokenExecutor("the worker is gone"))
+
+
+@contextmanager
+def spilling(width: int = 100, **settings: Any) -> Iterator[tuple[AdaptiveExecutor, Elsewhere, Gate]]:
+    """A pool whose one worker is held by a gate, and the executor that its marked tasks go to at the next look."""
+    there = Elsewhere(width)
+    settings = {"spill": there, "spill_after": 0, "keep_alive": LONG} | settings
+    with AdaptiveExecutor(1, **settings) as pool, Gate() as gate:
+        gate.hold(pool)
+        try:
+            yield pool, there, gate
+        finally:
+            gate.open()
+            eventually(lambda: not (there.calls and there.make()), "all that was sent is made")
