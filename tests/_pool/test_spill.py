@@ -718,6 +718,26 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
         eventually(lambda: core.headcount == 0)
 
 
+def test_what_comes_back_to_a_collected_pool_leaves_no_thread() -> None:
+    there = Elsewhere()
+    pool = AdaptiveExecutor(1, keep_alive=0, spill=there, spill_after=0)
+    core = pool._pool
+    with Gate() as gate:
+        gate.hold(pool)
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        gate.open()
+    # With threads that come from now on and stay, but none when the executor goes.
+    eventually(lambda: core.headcount == 0)
+    pool.resize(min_workers=1, keep_alive=LONG)
+    reference = weakref.ref(pool)
+    del pool
+    collected(reference)
+    there.lose()
+    assert future.result(TIMEOUT) == 2
+    eventually(lambda: core.headcount == 0)
+
+
 def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
     there = Elsewhere()
     with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
