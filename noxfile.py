@@ -366,9 +366,11 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Put the same load on an asyncio server with the standard library's pool and with ebbpool's."""
+    """Put the same load on servers with and without ebbpool; with --cluster, on one that spills to a Dask cluster."""
     install(session, *group("demo"))
     install_what_can_be(session, *group("demo-compiled"))
+    if "--cluster" in session.posargs:
+        install(session, *group("demo-cluster"))
     install_ebbpool(session)
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 

@@ -8,6 +8,7 @@ import importlib.util
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -38,23 +39,24 @@ class Server(uvicorn.Server):
         self.up.set()
 
 
-async def obey(link: Link, server: Server, ready: dict[str, object]) -> None:
+async def obey(link: Link, server: Server, ready: dict[str, object], figures: Callable[[], dict[str, int]]) -> None:
     """Tell the parent that the server is up, answer its questions; stop when the parent lets go."""
     await server.up.wait()
     await link.send(event="ready", **ready)
     while await link.receive() is not None:
         others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        await link.send(threads=len(others), names=others, cpu=time.process_time())
+        await link.send(threads=len(others), names=others, cpu=time.process_time(), **figures())
     server.should_exit = True
 
 
-async def serve(app: Any, link: Link, max_workers: int) -> None:
+async def serve(app: Any, link: Link, max_workers: int, figures: Callable[[], dict[str, int]] = dict) -> None:
     """Serve an ASGI app on a free port of 127.0.0.1 until the parent lets go.
 
     Args:
         app: The app.
         link: The lead to the parent, which is told the port and what runs.
         max_workers: The most threads that may work for the app at once; told to the parent.
+        figures: Returns what else the parent is told at each of its questions.
     """
     parser = "httptools" if importlib.util.find_spec("httptools") else "h11"
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -76,7 +78,7 @@ async def serve(app: Any, link: Link, max_workers: int) -> None:
         "ebbpool": ebbpool.__version__,
         "compiled": ebbpool.COMPILED,
     }
-    obeying = asyncio.ensure_future(obey(link, server, ready))
+    obeying = asyncio.ensure_future(obey(link, server, ready, figures))
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -811,7 +811,7 @@ def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_interpreter_ends_once_all_has_come_back() -> None:
     script = """
-        import threading, time
+        import sys, threading, time
         from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
         from ebbpool import AdaptiveExecutor, spillable
 
@@ -821,7 +821,7 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
             gate.wait(20)
             if number == 1 and threading.current_thread().name.startswith("there"):
                 raise BrokenExecutor("lost")
-            print(number, threading.current_thread().name.split("_")[0], flush=True)
+            sys.stdout.write(f"{number} {threading.current_thread().name.split('_')[0]}\n")
 
         there = ThreadPoolExecutor(2, thread_name_prefix="there")
         pool = AdaptiveExecutor(1, thread_name_prefix="here", spill=there, spill_after=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from concurrent.futures import BrokenExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,36 @@ def leave() -> None:
 
 def or_lock(number: int) -> Any:
     return threading.Lock() if number == 3 else number
+
+
+def die_elsewhere(pid: int, path: str) -> int:
+    """Kill the process that makes the call, unless it is that of the caller."""
+    note(path)
+    if os.getpid() != pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pid
+
+
+def busy(path: str, line: str) -> None:
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end:
+        pass
+    note(path, line)
+
+
+def sleep_elsewhere(pid: int) -> int:
+    """Wait for long, unless the process is that of the caller."""
+    if os.getpid() != pid:
+        time.sleep(TIMEOUT)
+    return os.getpid()
+
+
+def here_or_wait(pid: int, name: str) -> str:
+    """Wait at an event in a worker's thread; return at once elsewhere."""
+    if os.getpid() != pid or threading.current_thread().name.startswith("Dask"):
+        time.sleep(1.0)
+    return name
+
+
+def break_down() -> None:
+    raise BrokenExecutor("of the task's own")

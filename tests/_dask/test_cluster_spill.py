@@ -1,0 +1,233 @@
+"""A pool that spills to a cluster of two processes: what goes, what is lost, what is never made twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+from support import cluster as remote
+from support.common import Gate, eventually
+
+from ebbpool import AdaptiveExecutor, spillable
+from ebbpool.dask import ClusterExecutor
+
+LIMIT = 40.0
+"""Seconds in which a killed worker's successor has started."""
+
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="workers are killed with SIGKILL"),
+]
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Any]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path: Path) -> None:
+    path = tmp_path / "ran"
+    with (
+        ClusterExecutor(two_workers) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        marked = [pool.submit(spillable(remote.note), str(path), f"{number}") for number in range(20)]
+        plain = pool.submit(remote.note, str(path), "plain")
+        assert os.getpid() not in {future.result(LIMIT) for future in marked}
+        gate.open()
+        assert plain.result(LIMIT) == os.getpid()
+        stats = pool.stats()
+        assert (stats.spilled, stats.spill_returned, stats.away) == (20, 0, 0)
+    assert sorted(path.read_text().split()) == sorted([*map(str, range(20)), "plain"])
+
+
+def test_no_more_go_than_the_window_holds(two_workers: Client) -> None:
+    names = [f"window-{number}" for number in range(5)]
+    with (
+        ClusterExecutor(two_workers, window=1.5) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        futures = [pool.submit(spillable(remote.wait_at), name) for name in names]
+        eventually(lambda: pool.stats().away == 3)
+        eventually(lambda: there.stats().running == 3)
+        assert [future.running() for future in futures] == [True] * 3 + [False] * 2
+        assert not futures[0].cancel()
+        assert futures[-1].cancel()
+        for name in names:
+            remote.Event(f"{name}-open", client=two_workers).set()
+        assert [future.result(LIMIT) for future in futures[:-1]] == names[:-1]
+        gate.open()
+
+
+def test_a_worker_that_dies_gives_back_what_it_had(two_workers: Client, tmp_path: Path) -> None:
+    path = tmp_path / "ran"
+    with (
+        ClusterExecutor(two_workers, window=1.0) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        future = pool.submit(spillable(remote.die_elsewhere), os.getpid(), str(path))
+        eventually(lambda: pool.stats().spill_returned == 1)
+        assert not future.done()
+        gate.open()
+        assert future.result(LIMIT) == os.getpid()
+        # The cluster is used again.
+        second = Gate()
+        second.hold(pool)
+        two_workers.wait_for_workers(2, timeout=LIMIT)
+        other = pool.submit(spillable(remote.note), str(path))
+        assert other.result(LIMIT) != os.getpid()
+        second.open()
+    # Once there, and once here.
+    assert len(path.read_text().split()) == 3
+
+
+def test_every_task_of_a_storm_ends_while_workers_are_killed(two_workers: Client, tmp_path: Path) -> None:
+    path = tmp_path / "ran"
+    ends = threading.Event()
+
+    def kill() -> None:
+        for _ in range(3):
+            two_workers.wait_for_workers(2, timeout=LIMIT)
+            pids = list(two_workers.run(os.getpid).values())
+            os.kill(pids[0], signal.SIGKILL)
+            if ends.wait(1.0):
+                return
+
+    with (
+        ClusterExecutor(two_workers) as there,
+        AdaptiveExecutor(2, spill=there, spill_after=0.01) as pool,
+    ):
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            marked = [pool.submit(spillable(remote.busy), str(path), f"m{number}") for number in range(150)]
+            plain = [pool.submit(remote.busy, str(path), f"p{number}") for number in range(30)]
+            for future in [*marked, *plain]:
+                future.result(LIMIT)
+        finally:
+            ends.set()
+            killer.join()
+        stats = pool.stats()
+        assert stats.completed == 180
+        assert stats.spilled > 0
+    ran = Counter(path.read_text().split())
+    assert {f"m{number}" for number in range(150)} <= ran.keys()
+    # A marked task ran a second time only if it came back; the others ran once.
+    assert [ran[f"p{number}"] for number in range(30)] == [1] * 30
+    assert sum(count - 1 for count in ran.values()) <= stats.spill_returned
+
+
+def test_the_cluster_goes_and_all_runs_here() -> None:
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
+        there = ClusterExecutor(cluster.scheduler_address, timeout=5.0)
+        with AdaptiveExecutor(1, spill=there, spill_after=0) as pool:
+            gate = Gate()
+            gate.hold(pool)
+            futures = [pool.submit(spillable(remote.sleep_elsewhere), os.getpid()) for _ in range(6)]
+            eventually(lambda: pool.stats().away == 2)
+            cluster.close()
+            gate.open()
+            assert [future.result(LIMIT) for future in futures] == [os.getpid()] * 6
+            assert pool.stats().spill_returned >= 2
+        there.shutdown(timeout=LIMIT)
+
+
+def test_closing_the_client_loses_nothing(cluster: Any) -> None:
+    own = Client(cluster, set_as_default=False)
+    with ClusterExecutor(own) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+        gate.hold(pool)
+        name = "spill-closed-client"
+        future = pool.submit(spillable(remote.here_or_wait), os.getpid(), name)
+        eventually(lambda: pool.stats().away == 1)
+        own.close()
+        eventually(lambda: pool.stats().spill_returned == 1)
+        gate.open()
+        assert future.result(LIMIT) == name
+
+
+def test_errors_are_outcomes_and_keep_the_traceback_there(two_workers: Client) -> None:
+    with (
+        ClusterExecutor(two_workers) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        future = pool.submit(spillable(remote.divide), 0)
+        with pytest.raises(ZeroDivisionError) as caught:
+            future.result(LIMIT)
+        assert "remote traceback" not in str(caught.value)
+        assert "in divide" in str(caught.value.__cause__)
+        own = pool.submit(spillable(remote.break_down))
+        with pytest.raises(BrokenExecutor, match="of the task's own"):
+            own.result(LIMIT)
+        stats = pool.stats()
+        assert (stats.failed, stats.spill_returned) == (2, 0)
+        gate.open()
+
+
+def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ClusterExecutor(two_workers) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        assert pool.submit(spillable(lambda: os.getpid())).result(LIMIT) != os.getpid()
+        lock = threading.Lock()
+        future = pool.submit(spillable(remote.given), lock)
+        eventually(lambda: pool.stats().spill_returned == 1)
+        gate.open()
+        assert future.result(LIMIT) == ((lock,), {})
+    assert "given stays in pool" in caplog.text
+    assert "argument 0" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["run", "to_thread", "run_in_executor"])
+def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way: str) -> None:
+    two_workers.wait_for_workers(2, timeout=LIMIT)
+
+    async def main(pool: AdaptiveExecutor) -> Any:
+        remote.REQUEST.set("mine")
+        loop = asyncio.get_running_loop()
+        request = spillable(remote.request)
+        if way == "run":
+            return await pool.run(request)
+        if way == "to_thread":
+            loop.set_default_executor(pool)
+            return await asyncio.to_thread(request)
+        return await loop.run_in_executor(pool, partial(request))
+
+    with (
+        ClusterExecutor(two_workers, context_vars=["support.cluster:REQUEST"]) as there,
+        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
+        Gate() as gate,
+    ):
+        gate.hold(pool)
+        loop = asyncio.new_event_loop()
+        try:
+            # `run_in_executor` of a plain loop carries no context, here or there.
+            assert loop.run_until_complete(main(pool)) == ("none" if way == "run_in_executor" else "mine")
+        finally:
+            gate.open()
+            loop.close()
+        assert pool.stats().spilled == 1
