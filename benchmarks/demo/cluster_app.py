@@ -17,7 +17,7 @@ from .control import Link, loop_factory
 from .heavy import heavy
 from .serving import arguments, serve
 
-THREADS = 4
+THREADS = 2
 SPILL_AFTER = 0.1
 
 
@@ -42,6 +42,8 @@ async def main(options: argparse.Namespace) -> None:
         from ebbpool.dask import ClusterExecutor
 
         there = ClusterExecutor(options.scheduler)
+        # The first call of a worker imports what it needs.
+        await asyncio.gather(*(there.run(heavy, seed) for seed in range(there._max_workers)))
     after = SPILL_AFTER if there is not None else None
     pool = ebbpool.AdaptiveExecutor(THREADS, thread_name_prefix="web", spill=there, spill_after=after)
 

@@ -148,7 +148,6 @@ async def play(side: Side, site: Site, scheduler: str, load: Load, due: list[Any
     arguments = ("--store", "0", "--scheduler", scheduler)
     async with child("benchmarks.demo.cluster_app", *arguments, log=log) as server:
         side.facts = await server.expect("a running server", 30.0)
-        # Both sides begin warm: connections to the cluster, threads, the first import on each worker.
         start = time.monotonic() + 0.3
         watching = asyncio.create_task(look(server, side, start))
         asked = [
@@ -211,6 +210,27 @@ def rows(sides: list[Side], load: Load) -> list[tuple[str, list[str]]]:
     ]
 
 
+def notes(server: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    """Return what a reader of the table has to know beside it."""
+    core = "compiled" if server["compiled"] else "plain Python"
+    processors, each = facts["processors"], 1000 * facts["seconds of a heavy call"]
+    about = f"CPython {facts['python']}, {processors} processors, ebbpool {server['ebbpool']} ({core} core), "
+    gain = (
+        f"A heavy call is pure Python of {each:.0f} ms. One process makes one at a time, whatever its threads: that is "
+        f"the limit that other processes lift. With {processors} processors the gain is at most {processors}x. Work "
+        "that leaves the GIL, and work that waits, would gain nothing here."
+    )
+    load = (
+        f"The server: {THREADS} threads, spill_after={SPILL_AFTER:g} s. The load comes from a third process on "
+        "the same processors, which also runs the scheduler. Latency counts from when a request was due."
+    )
+    killed = (
+        "A killed worker gives back what it had, and that runs in the server. Its successor starts meanwhile, which "
+        "takes processor time. On a machine that is busy with other things, what comes out says more about these."
+    )
+    return [f"{about}distributed {facts['distributed']}.", gain, load, killed]
+
+
 async def measure_case(site: Site, quick: bool, stem: Path, facts: dict[str, Any], bars: Progress) -> Report:
     """Run the case, write its plot and JSON next to ``stem``, and return what there is to say.
 
@@ -265,23 +285,12 @@ async def measure_case(site: Site, quick: bool, stem: Path, facts: dict[str, Any
         for side in sides
         if (found := [each for each in side.answers if each.problem])
     ]
-    core = "compiled" if first.facts["compiled"] else "plain Python"
     return Report(
         headline=headline,
         title="A burst that outgrows the process",
         columns=[side.name for side in sides],
         rows=rows(sides, load),
-        notes=[
-            f"CPython {facts['python']}, {facts['processors']} processors, ebbpool {first.facts['ebbpool']} ({core} "
-            f"core), distributed {content['facts']['distributed']}.",
-            f"A heavy call is pure Python of {1000 * each:.0f} ms. One process does one at a time, whatever its threads: "
-            f"that is the limit that other processes lift. On {facts['processors']} processors the gain is at most "
-            f"{facts['processors']}x; work that leaves the GIL, and work that waits, would gain nothing here.",
-            f"The server: {THREADS} threads, spill_after={SPILL_AFTER:g} s. The load comes from a third process on the "
-            "same processors, which also runs the scheduler. Latency counts from when a request was due.",
-            "A killed worker gives back what it had; that runs in the server. Its successor starts meanwhile, and takes "
-            "processor time for that.",
-        ],
+        notes=notes(first.facts, content["facts"]),
         problems=wrong,
         answers=sum(len(side.answers) for side in sides),
     )

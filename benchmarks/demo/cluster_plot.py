@@ -46,10 +46,9 @@ def draw(sides: Sequence[Side], load: Load, title: str, stem: Path) -> None:
 
     looks = sides[-1].looks
     times = [look.at for look in looks]
-    spilled.step(times, [look.spilled for look in looks], where="post", color=SENT, linewidth=2, label="spilled so far")
-    spilled.step(
-        times, [look.returned for look in looks], where="post", color=BACK, linewidth=2, label="came back so far"
-    )
+    for name, color, label in (("spilled", SENT, "spilled so far"), ("returned", BACK, "came back so far")):
+        counts = [getattr(look, name) for look in looks]
+        spilled.step(times, counts, where="post", color=color, linewidth=2, label=label)
     spilled.fill_between(times, [look.away for look in looks], step="post", color=AWAY, label="away now")
     plain(spilled, "tasks of the\nspilling server")
     spilled.legend(loc="upper left", frameon=False)
