@@ -204,8 +204,6 @@ def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, cap
 
 @pytest.mark.parametrize("way", ["run", "to_thread", "run_in_executor"])
 def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way: str) -> None:
-    two_workers.wait_for_workers(2, timeout=LIMIT)
-
     async def main(pool: AdaptiveExecutor) -> Any:
         remote.REQUEST.set("mine")
         loop = asyncio.get_running_loop()

@@ -821,7 +821,7 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
             gate.wait(20)
             if number == 1 and threading.current_thread().name.startswith("there"):
                 raise BrokenExecutor("lost")
-            sys.stdout.write(f"{number} {threading.current_thread().name.split('_')[0]}\n")
+            sys.stdout.write(f"{number} {threading.current_thread().name.split('_')[0]}\\n")
 
         there = ThreadPoolExecutor(2, thread_name_prefix="there")
         pool = AdaptiveExecutor(1, thread_name_prefix="here", spill=there, spill_after=0)

@@ -2431,18 +2431,18 @@ class Pool:
             # Reading the middle of a deque costs time for each item before it; turning it costs a fraction of that.
             queue.rotate(-start)
             try:
-                while place < left:
-                    future = queue[place]
+                for future in islice(queue, left):
                     if future._queued_at >= before:
                         more = False
                         break
                     if future._code == PENDING and _is_marked(future, mark):
                         found = future
-                        queue[place] = tomb
-                        more = True
-                        place += 1
                         break
                     place += 1
+                if found is not None:
+                    queue[place] = tomb
+                    place += 1
+                    more = True
             finally:
                 queue.rotate(start)
             self.scanned += place
