@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
@@ -30,6 +31,8 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from ebbpool._core.accel import Future
 
 __all__ = ["ClusterExecutor", "ClusterLane"]
@@ -58,7 +61,7 @@ class _ClusterMaps(maps.Maps):
         in_order: bool,
     ) -> Iterator[Any]:
         executor, core = self._place()
-        width = executor._max_workers if core is None else min(core.limit, executor._max_workers)
+        width = executor._link.width if core is None else min(core.limit, executor._link.width)
         makes_way = executor._settings.max_queue is None
         start = executor._start_turn(core)
         sizes = (timeout, chunksize, buffersize)
@@ -126,14 +129,14 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         one_of("when_full", when_full, get_args(WhenFull))
         if isinstance(context_vars, str):
             raise TypeError(f"context_vars must be a collection of names, not {context_vars!r}")
-        self._owns_client = isinstance(client_or_address, str)
+        owned = isinstance(client_or_address, str)
         client = connected(client_or_address, timeout)
         try:
-            self._link = Link(client, bool(rerun), context_vars)
-            width = width_of(self._link.threads(), window)
+            self._link = Link(client, owned, bool(rerun), context_vars)
+            width = self._link.width = width_of(self._link.threads(), window)
             super().__init__(width, thread_name_prefix, min_workers=width, max_queue=max_queue, when_full=when_full)
         except BaseException:
-            if self._owns_client:
+            if owned:
                 client.close()
             raise
         self._parting: threading.Thread | None = None
@@ -211,25 +214,54 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             self._part_later()
             lines = "\n".join(self._link.under_way())
             raise TimeoutError(f"after {timeout:g} s these calls are still with the cluster:\n{lines}") from None
+        except BaseException:
+            # Such as that a callback, in a thread of the executor's, cannot wait for that thread.
+            if self._pool.closed:
+                self._part_later()
+            raise
         if wait:
-            self._part()
+            self._link.part()
         else:
             self._part_later()
 
-    def _part(self) -> None:
-        self._link.close()
-        if self._owns_client:
-            self._link.client.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut the executor down without blocking the event loop."""
+        import asyncio
+
+        await super().__aexit__(kind, error, trace)
+        loop = asyncio.get_running_loop()
+        parted = loop.create_future()
+        parting = self._parting
+        assert parting is not None
+
+        def tell() -> None:
+            if not parted.done():
+                parted.set_result(None)
+
+        def wait() -> None:
+            parting.join()
+            # The loop may be closed by now, if the task that awaited this was cancelled.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell)
+
+        # In a thread of its own, because the loop's default executor may be this one.
+        waiting = threading.Thread(target=wait, name=f"{self._crew.prefix}_parted", daemon=daemon_threads())
+        Context().run(waiting.start)
+        await parted
 
     def _part_later(self) -> None:
         """Part from the cluster once the last call has ended."""
-        if self._parting is None:
+        with self._crew.settings_lock:
+            if self._parting is not None:
+                return
 
             def part() -> None:
                 self._crew.join(None)
-                self._part()
+                self._link.part()
 
             name = f"{self._crew.prefix}_parting"
             self._parting = threading.Thread(target=part, name=name, daemon=daemon_threads())
-            # In an empty context: the thread may outlive the request whose task shuts the executor down.
-            Context().run(self._parting.start)
+        # In an empty context: the thread may outlive the request whose task shuts the executor down.
+        Context().run(self._parting.start)

@@ -21,9 +21,9 @@ def sent(pool: ClusterExecutor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     send = Link.send
 
-    def counting(self: Link, fn: Any, packed: bytes) -> Any:
-        names.append(fn.__name__)
-        return send(self, fn, packed)
+    def counting(self: Link, name: str, packed: Any, alone: bool = False) -> Any:
+        names.append(name)
+        return send(self, name, packed, alone)
 
     monkeypatch.setattr(Link, "send", counting)
     return names

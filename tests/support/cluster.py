@@ -110,3 +110,81 @@ def here_or_wait(pid: int, name: str) -> str:
 
 def break_down() -> None:
     raise BrokenExecutor("of the task's own")
+
+
+class Undone(BaseException):
+    """What ends the pickling of an error, and is no `Exception`."""
+
+
+class Fickle(Exception):
+    """An error that cannot be pickled for another reason each."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(way)
+        self.way = way
+
+    def __reduce__(self) -> Any:
+        if self.way == "comes back as something else":
+            return str, ("no error",)
+        if self.way == "ends the pickling":
+            raise Undone
+        return only_there, ()
+
+    def __str__(self) -> str:
+        if self.way == "has no text":
+            raise ValueError("no text")
+        return self.way
+
+
+def only_there() -> Any:
+    """Return something where calls are made, and raise an error in the thread that waits for them."""
+    if threading.current_thread().name.startswith("ebbpool-"):
+        raise ValueError("not here")
+    return Fickle("only there")
+
+
+class OnlyThere:
+    def __reduce__(self) -> Any:
+        return only_there, ()
+
+
+def result_only_there() -> Any:
+    return OnlyThere()
+
+
+def raise_fickle(way: str) -> None:
+    raise Fickle(way)
+
+
+def raise_long(length: int) -> None:
+    raise ValueError("x" * length)
+
+
+def a_future() -> Any:
+    from concurrent.futures import Future
+
+    return Future()
+
+
+def size_of(data: Any, *others: Any) -> int:
+    return len(data) + sum(len(other) for other in others)
+
+
+def are_same(left: Any, right: Any) -> bool:
+    return left is right
+
+
+def append(data: bytearray) -> int:
+    """Change an argument; return its length."""
+    data.append(1)
+    return len(data)
+
+
+def spend(seconds: float) -> float:
+    """Take some time, and no processor."""
+    threading.Event().wait(seconds)
+    return seconds
+
+
+def short_or_wait(name: str) -> str:
+    return wait_at(name) if name else name

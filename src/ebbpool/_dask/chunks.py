@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Any, Final
 
 from ebbpool._checks import whole_or_none
-from ebbpool._dask.link import Link
+from ebbpool._dask.link import Link, name_of
+from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import Failed, apply, brief, error_of
 
 TARGET: Final = 0.05
@@ -27,9 +28,12 @@ class ClusterMap(Iterator[Any]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._mutex = threading.Lock()
 
     def __next__(self) -> Any:
-        return self._run.next_result()
+        # Several threads may share the iterator.
+        with self._mutex:
+            return self._run.next_result()
 
     def close(self) -> None:
         """End the map: no further call begins."""
@@ -59,9 +63,10 @@ class Run:
         chunksize = whole_or_none("chunksize", chunksize)
         self._room = whole_or_none("buffersize", buffersize)
         self._deadline = None if timeout is None else monotonic() + timeout
+        link.check(fn)
         # An unpicklable function is refused here, as by `submit`.
-        link.pack(fn, (), {})
-        self._values = link.values()
+        self._mapped = Mapped(fn, link.values())
+        self._name = name_of(fn)
         self.fn = fn
         self._link = link
         self._start = start
@@ -208,8 +213,8 @@ class Run:
 
     def send(self, items: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
         """Have the calls with these items made; return their results and the seconds they took."""
-        outcome = self._link.send(self.fn, self._link.pack(apply, (self.fn, items), {}, self._values).packed)
-        return self._link.result_of(outcome), outcome[2]
+        outcome = self._link.send(self._name, self._mapped.call(apply, items), alone=True)
+        return self._link.result_of(self._name, outcome), outcome[2]
 
     def finish(self, start: int, results: list[Any], seconds: float) -> bool:
         """Keep the results of a chunk; return whether the turn ends, because another one has taken its place."""

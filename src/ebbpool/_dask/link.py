@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
+import threading
 import uuid
 import weakref
 from _thread import allocate_lock
@@ -21,65 +23,95 @@ from typing import Any, Final
 from distributed import Client, KilledWorker
 
 from ebbpool._dask.once import ONCE, AtMostOnce
-from ebbpool._dask.remote import LOST, OK, Outcome, brief, dumps, error_of, loads, perform, variable
+from ebbpool._dask.pace import TARGET, Pace
+from ebbpool._dask.packing import LARGE, Packed, packed_call
+from ebbpool._dask.remote import HANDED_BACK, LOST, OK, Outcome, brief, error_of, loads, perform, variable
+from ebbpool._dask.scattered import Scattered, There
+from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
 
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
 ASKING: Final = 5.0
 """Seconds for which the scheduler is asked where calls run."""
+SMALL: Final = 16 << 10
+"""Bytes of a result below which calls share a task of the cluster's."""
+CONNECTED: Final = 0.1
+"""Seconds between two looks whether a lost connection is there again."""
 _logger = logging.getLogger("concurrent.futures")
 
 
 class Call:
     """A call that is ready to be sent."""
 
-    __slots__ = ("_link", "fn", "packed")
+    __slots__ = ("_link", "_name", "fn", "packed")
 
-    def __init__(self, link: Link, fn: Callable[..., Any], packed: bytes) -> None:
+    def __init__(self, link: Link, fn: Callable[..., Any], name: str, packed: Packed) -> None:
         self._link = link
+        self._name = name
         self.packed = packed
         self.fn = fn
 
     def make(self) -> Any:
         """Have the call made; return its result or raise its error."""
-        return self._link.result_of(self._link.send(self.fn, self.packed))
+        return self._link.result_of(self._name, self._link.send(self._name, self.packed))
 
 
 class Parcel:
-    """A call that has been handed to the cluster, and the thread here that waits for its outcome."""
+    """A call that is on its way to the cluster, and the thread here that waits for its outcome."""
 
-    __slots__ = ("done", "error", "future", "key", "name", "outcome", "packed", "since")
+    __slots__ = ("alone", "done", "error", "name", "outcome", "packed", "since")
 
-    def __init__(self, key: str, name: str, packed: bytes) -> None:
-        self.key = key
+    def __init__(self, name: str, packed: Packed, alone: bool) -> None:
         self.name = name
+        self.alone = alone or bool(packed.parts)
         self.packed = packed
         self.since = monotonic()
-        self.future: Any = None
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.done = allocate_lock()
         self.done.acquire()
 
 
-class Link:
-    """A client as the executor uses it. What sends may be called in any thread; the rest is in the loop's thread."""
+class Shipment:
+    """One task of the cluster's, and the calls that it makes."""
 
-    def __init__(self, client: Client, rerun: bool, variables: Iterable[str]) -> None:
+    __slots__ = ("key", "parcels", "parts")
+
+    def __init__(self, key: str, parcels: list[Parcel]) -> None:
+        self.key = key
+        self.parcels = parcels
+        self.parts: list[There] = []
+
+
+class Link:
+    """A client as the executor uses it. What packs and sends is for any thread; the rest for that of the loop."""
+
+    def __init__(self, client: Client, owned: bool, rerun: bool, variables: Iterable[str]) -> None:
         self.client: Any = client
         self.closed = False
+        self.width = 1
+        self._owned = owned
+        self._process = os.getpid()
         self._rerun = rerun
         self._variables = {name: variable(name) for name in variables}
         self._topic = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
         self._rung = False
-        self._parcels: dict[str, Parcel] = {}
+        self._retried = False
+        self._shipments: dict[str, Shipment] = {}
         self._following: set[asyncio.Task[None]] = set()
+        self._scattered = Scattered(client)
+        self._pace = Pace()
+        self._executor: weakref.ref[Any] | None = None
+        self._fitting = threading.Lock()
+        self._parting = threading.Lock()
         if not rerun:
             client.register_plugin(AtMostOnce())
-            client.subscribe_topic(self._topic, self._on_loss)
+        # The client keeps what it tells.
+        self._tell = _teller(weakref.WeakMethod(self._told))
+        client.subscribe_topic(self._topic, self._tell)
         self._connection: Any = self.client.scheduler_comm
         self._joining: asyncio.Task[None] | None = None
 
@@ -88,52 +120,76 @@ class Link:
         return sum(self.client.nthreads().values())
 
     def watch(self, executor: Any, window: float) -> None:
-        """Keep the executor's size at `window` times the cluster's threads, as long as the executor lives."""
-        asyncio.run_coroutine_threadsafe(self._watch(weakref.ref(executor), window), self.client.loop.asyncio_loop)
+        """Keep the executor's size at `window` times the cluster's threads; part from the cluster after its end."""
+        self._executor = weakref.ref(executor)
+        watching = self._watch(window, executor._crew)
+        asyncio.run_coroutine_threadsafe(watching, self.client.loop.asyncio_loop)
 
-    async def _watch(self, reference: weakref.ref[Any], window: float) -> None:
+    async def _watch(self, window: float, crew: Any) -> None:
+        assert self._executor is not None
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
+            self._scattered.sweep()
+            if self._executor() is None:
+                if crew.pool.headcount == 0 and not crew.pool.counts()["queued"]:
+                    # Nobody refers to the executor any more, and all that it had accepted is done.
+                    name = f"{crew.prefix}_parting"
+                    threading.Thread(target=self.part, name=name, daemon=daemon_threads()).start()
+                    return
+                continue
             try:
                 threads = sum((await self.client.nthreads()).values())
+                self.width = width_of(threads, window)
+                self._fit()
             except Exception as error:
                 # The connection may come back; calls that are under way learn of its loss by themselves.
                 _logger.debug("the scheduler does not say how many threads there are: %r", error)
-                continue
-            executor = reference()
-            if executor is None:
-                return
-            width = width_of(threads, window)
-            if width != executor._max_workers:
-                executor.resize(max_workers=width, min_workers=width)
-            del executor
+            self._send_all()
+
+    def _fit(self) -> None:
+        """Let the executor have as many threads as there may be calls on their way; in any thread."""
+        executor = self._executor() if self._executor is not None else None
+        if executor is None:
+            return
+        with self._fitting:
+            most = self._pace.calls(self.width, monotonic())
+            settings = executor._settings
+            if (settings.max_workers, settings.min_workers) != (most, self.width):
+                executor.resize(max_workers=most, min_workers=self.width)
 
     def values(self, context: Context | None = None) -> dict[str, Any]:
         """Return the values of the context variables that go along: those in a context, or those of the caller."""
+        if not self._variables:
+            return {}
         if context is None:
             context = copy_context()
         return {name: context[found] for name, found in self._variables.items() if found in context}
 
-    def pack(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: dict[str, Any] | None = None,
-    ) -> Call:
-        """Return a call that can be sent, with these values of context variables or those of the caller.
+    def check(self, fn: Callable[..., Any]) -> None:
+        """See to it that a function can be sent.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: The client is closed, or belongs to the process that this one was forked from.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if os.getpid() != self._process:
+            raise RuntimeError("cannot schedule new futures: the client's connection belongs to the parent process")
+        if self.client.status in ("closed", "closing"):
+            raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
+
+    def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Return a call that can be sent, with the values of context variables that the caller has.
 
         A context cannot be sent. So of ``context.run(fn)``, which is what `asyncio.to_thread` submits, `fn` is sent,
         with the values in that context.
 
         Raises:
             TypeError: `fn` is not callable, or something cannot be pickled; the message says what.
-            RuntimeError: The client is closed.
+            RuntimeError: As `check` does.
         """
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        if self.client.status in ("closed", "closing"):
-            raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
+        self.check(fn)
         partial: Any = fn
         if isinstance(partial, functools.partial) and isinstance(getattr(partial.func, "__self__", None), Context):
             fn, args, kwargs = partial.func, (*partial.args, *args), {**partial.keywords, **kwargs}
@@ -141,35 +197,38 @@ class Link:
         if isinstance(context, Context) and getattr(fn, "__name__", "") == "run" and args:
             fn, *rest = args
             args = tuple(rest)
-            values = self.values(context)
-        if values is None:
-            values = self.values() if self._variables else {}
-        return Call(self, fn, _packed(fn, args, kwargs, values))
+        else:
+            context = None
+        packed = packed_call(fn, args, kwargs, self.values(context))
+        name = name_of(fn)
+        now = monotonic()
+        self._pace.expect(name, now)
+        executor = self._executor() if self._executor is not None else None
+        if executor is not None and executor._settings.max_workers > self._pace.calls(self.width, now):
+            self._fit()
+        return Call(self, fn, name, packed)
 
-    def send(self, fn: Callable[..., Any], packed: bytes) -> Outcome:
-        """Have a packed call made; wait for its outcome.
+    def send(self, name: str, packed: Packed, alone: bool = False) -> Outcome:
+        """Have a packed call made, in a task of the cluster's `alone` or with others; wait for its outcome.
 
         Raises:
             BrokenExecutor: Its worker, the scheduler or the connection was lost; the message says which.
         """
-        name = called_name(fn) or brief(fn)
-        parcel = Parcel(f"{self._topic}-{next(self._numbers)}", name, packed)
-        self._parcels[parcel.key] = parcel
-        try:
-            # In this order: the loop's thread lowers the flag before it looks into the outbox.
-            self._outbox.append(parcel)
-            if not self._rung:
-                self._rung = True
-                try:
-                    self.client.loop.add_callback(self._send_all)
-                except RuntimeError as error:
-                    raise BrokenExecutor(f"{name} was not run: the client is closed") from error
-            while not parcel.done.acquire(timeout=LOOK):
-                # The loop of a client that is closed stops, and leaves what it was to do undone.
-                if self.client.status == "closed" and not parcel.done.acquire(timeout=LOOK):
-                    raise BrokenExecutor(f"{name} was given up: the client is closed")
-        finally:
-            self._parcels.pop(parcel.key, None)
+        if self.client.status == "closed":
+            raise BrokenExecutor(f"{name} was not run: the client is closed")
+        parcel = Parcel(name, packed, alone)
+        # In this order: the loop's thread lowers the flag before it looks into the outbox.
+        self._outbox.append(parcel)
+        if not self._rung:
+            self._rung = True
+            try:
+                self.client.loop.add_callback(self._send_all)
+            except RuntimeError as error:
+                raise BrokenExecutor(f"{name} was not run: the client is closed") from error
+        while not parcel.done.acquire(timeout=LOOK):
+            # The loop of a client that is closed stops, and leaves what it was to do undone.
+            if self.client.status == "closed" and not parcel.done.acquire(timeout=CONNECTED):
+                raise BrokenExecutor(f"{name} was given up: the client is closed")
         if parcel.error is not None:
             try:
                 raise parcel.error
@@ -178,16 +237,21 @@ class Link:
         assert parcel.outcome is not None
         return parcel.outcome
 
-    def result_of(self, outcome: Outcome) -> Any:
+    def result_of(self, name: str, outcome: Outcome) -> Any:
         """Return the result in an outcome, or raise the error."""
         state, packed, _ = outcome
-        if state == OK:
-            return loads(packed)
-        error = error_of(packed)
+        del outcome
         try:
-            raise error
+            found = loads(packed) if state == OK else error_of(packed)
+        except Exception as reason:
+            what = "result" if state == OK else "error"
+            raise TypeError(f"the {what} of {name} cannot be unpickled here: {reason!r}") from reason
+        if state == OK:
+            return found
+        try:
+            raise found
         finally:
-            del error
+            del found
 
     def under_way(self) -> list[str]:
         """Return a line on each call that is with the cluster: its name, for how long, and on which worker."""
@@ -197,124 +261,240 @@ class Link:
             told = self.client.sync(self.client.scheduler.processing, workers=None, callback_timeout=ASKING)
             places = {key: worker for worker, keys in told.items() for key in keys}
         now = monotonic()
-        return [
-            f"{parcel.name}, sent {now - parcel.since:.1f} s ago, on {places.get(parcel.key, 'no known worker')}"
-            for parcel in list(self._parcels.values())
+        there = [
+            (parcel, f"on {places.get(shipment.key, 'no known worker')}")
+            for shipment in list(self._shipments.values())
+            for parcel in list(shipment.parcels)
         ]
+        here = [(parcel, "not on its way yet") for parcel in list(self._outbox)]
+        return [f"{parcel.name}, sent {now - parcel.since:.1f} s ago, {place}" for parcel, place in there + here]
 
-    async def _join_again(self) -> None:
+    async def _join_again(self, connection: Any) -> None:
         """After a new connection: see to it that the scheduler, which may be a new one, tells of losses."""
-        connection = self.client.scheduler_comm
         try:
-            await self.client.register_plugin(AtMostOnce())
-            self.client.subscribe_topic(self._topic, self._on_loss)
+            if not self._rerun:
+                await self.client.register_plugin(AtMostOnce())
+            self.client.subscribe_topic(self._topic, self._tell)
         except Exception as error:
-            while self._outbox:
-                parcel = self._outbox.popleft()
-                self._end(parcel, None, BrokenExecutor(f"{parcel.name} could not be sent to the cluster: {error}"))
+            if connection is self.client.scheduler_comm:
+                while self._outbox:
+                    self._end(self._outbox.popleft(), None, f"could not be sent to the cluster: {error}", error)
         else:
             self._connection = connection
         finally:
             self._joining = None
         self._send_all()
 
+    def _send_again(self) -> None:
+        self._retried = False
+        self._send_all()
+
     def _send_all(self) -> None:
         self._rung = False
-        connection = self.client.scheduler_comm
-        if not self._rerun and connection is not None and connection is not self._connection:
-            if self._joining is None:
-                self._joining = asyncio.get_running_loop().create_task(self._join_again())
+        if not self._outbox:
             return
-        parcels: list[Parcel] = []
-        while self._outbox:
-            parcels.append(self._outbox.popleft())
-        if not parcels:
+        connection = self.client.scheduler_comm
+        if connection is None or self.client.status != "running":
+            # Sent now, they would be put into the client's buffer, and go before `_join_again` has made sure of
+            # anything. If there is never a connection again, the client is closed, which `send` notices.
+            if not self._retried:
+                self._retried = True
+                asyncio.get_running_loop().call_later(CONNECTED, self._send_again)
+            return
+        if connection is not self._connection:
+            if self._joining is None:
+                self._joining = asyncio.get_running_loop().create_task(self._join_again(connection))
+            return
+        small: list[Shipment] = []
+        while self._outbox and len(self._shipments) < self.width:
+            shipment = Shipment(f"{self._topic}-{next(self._numbers)}", self._next_parcels())
+            self._shipments[shipment.key] = shipment
+            if shipment.parcels[0].packed.parts:
+                self._follow(self._make_large(shipment))
+            else:
+                small.append(shipment)
+        if not small:
             return
         try:
             futures = self.client.map(
-                perform,
-                [parcel.packed for parcel in parcels],
-                key=[parcel.key for parcel in parcels],
+                functools.partial(perform, self._topic),
+                [shipment.key for shipment in small],
+                [[parcel.packed.data for parcel in shipment.parcels] for shipment in small],
+                key=[shipment.key for shipment in small],
                 pure=False,
                 retries=0,
             )
         except BaseException as error:
-            for parcel in parcels:
-                self._end(parcel, None, BrokenExecutor(f"{parcel.name} could not be sent to the cluster: {error}"))
+            for shipment in small:
+                self._fail(shipment, f"could not be sent to the cluster: {error}", error)
             return
-        for parcel, future in zip(parcels, futures, strict=True):
-            parcel.packed = b""
-            parcel.future = future
-            task = asyncio.get_running_loop().create_task(self._follow(parcel, future))
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
+        for shipment, future in zip(small, futures, strict=True):
+            self._follow(self._make(shipment, future))
 
-    async def _follow(self, parcel: Parcel, future: Any) -> None:
+    def _next_parcels(self) -> list[Parcel]:
+        """Take the next call from the outbox, and with it what follows as long as all are known to be short."""
+        most = ceil(len(self._outbox) / self.width)
+        parcels = [self._outbox.popleft()]
+        seconds = None if parcels[0].alone else self._pace.time(parcels[0].name)
+        size = len(parcels[0].packed.data)
+        while seconds is not None and self._outbox and len(parcels) < most:
+            parcel = self._outbox[0]
+            more = self._pace.time(parcel.name)
+            size += len(parcel.packed.data)
+            if parcel.alone or more is None or seconds + more > TARGET or size > LARGE:
+                break
+            seconds += more
+            parcels.append(self._outbox.popleft())
+        return parcels
+
+    def _follow(self, making: Any) -> None:
+        task = asyncio.get_running_loop().create_task(making)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    async def _make_large(self, shipment: Shipment) -> None:
+        (parcel,) = shipment.parcels
         try:
-            outcome = await future.result()
-        except KilledWorker as error:
-            lost = f"{parcel.name} was lost with the worker {error.last_worker.address}; it was tried "
-            times = error.allowed_failures + 1
-            self._end(parcel, None, BrokenExecutor(f"{lost}{times} {'time' if times == 1 else 'times'}"))
-        except (asyncio.CancelledError, CancelledError) as error:
-            # `distributed` cancels futures when the client is closed and when the connection is lost.
-            self._end(parcel, None, BrokenExecutor(f"{parcel.name} was given up by the cluster's client: {error}"))
+            for part in parcel.packed.parts:
+                shipment.parts.append(await self._scattered.take(part))
+            future = self.client.submit(
+                perform,
+                self._topic,
+                shipment.key,
+                [parcel.packed.data],
+                *(there.sending.result() for there in shipment.parts),
+                key=shipment.key,
+                pure=False,
+                retries=0,
+            )
         except BaseException as error:
-            self._end(parcel, None, error)
+            self._fail(shipment, f"could not be sent to the cluster: {error!r}", error)
         else:
-            if outcome[0] == LOST:
-                self._end(parcel, None, _loss(parcel, outcome[1]))
+            await self._make(shipment, future)
+
+    async def _make(self, shipment: Shipment, future: Any) -> None:
+        try:
+            outcomes = await future.result()
+        except KilledWorker as error:
+            times = error.allowed_failures + 1
+            tried = f"it was tried {times} {'time' if times == 1 else 'times'}"
+            self._fail(shipment, f"was lost with the worker {error.last_worker.address}; {tried}", error)
+        except (asyncio.CancelledError, CancelledError) as error:
+            # `distributed` cancels futures when the client is closed, when the connection is lost, and when data is.
+            if any(not there.good() for there in shipment.parts) and self.client.status == "running":
+                self._lost_part(shipment, error)
             else:
-                self._end(parcel, outcome, None)
+                self._fail(shipment, f"was given up by the cluster's client: {error}", error)
+        except BaseException as error:
+            self._fail(shipment, f"could not be made: {error!r}", error)
+        else:
+            if outcomes and outcomes[0][0] == LOST:
+                self._fail(shipment, _loss(outcomes[0][1]))
+            else:
+                self._arrived(shipment, outcomes)
 
-    def _on_loss(self, event: tuple[float, dict[str, str]]) -> None:
+    def _lost_part(self, shipment: Shipment, error: BaseException) -> None:
+        (parcel,) = shipment.parcels
+        if self._rerun:
+            self._outbox.appendleft(parcel)
+            self._close(shipment)
+        else:
+            lost = "was lost with the only worker that had a large argument of it; it is not run again, because it"
+            self._fail(shipment, f"{lost} may have begun (rerun=True allows that)", error)
+
+    def _arrived(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
+        self._end_first(shipment, outcomes)
+        self._take_back(shipment, len(outcomes))
+        self._fit()
+        self._close(shipment)
+
+    def _end_first(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
+        now = monotonic()
+        for parcel, outcome in zip(shipment.parcels, outcomes, strict=False):
+            if not parcel.alone and parcel.outcome is None:
+                # Where results are large, sharing a task saves nothing.
+                self._pace.note(parcel.name, outcome[2] if len(outcome[1]) < SMALL else HANDED_BACK, now)
+            self._end(parcel, outcome)
+
+    def _told(self, event: tuple[float, dict[str, Any]]) -> None:
         _, message = event
-        parcel = self._parcels.get(message["key"])
-        if parcel is not None:
-            self._end(parcel, None, _loss(parcel, message["worker"]))
+        shipment = self._shipments.get(message["key"])
+        if shipment is None:
+            return
+        begun = message.get("begun")
+        if begun is None:
+            self._fail(shipment, _loss(message["worker"]))
+            return
+        self._end_first(shipment, message["outcomes"])
+        if begun > len(message["outcomes"]):
+            self._pace.note(shipment.parcels[begun - 1].name, HANDED_BACK, monotonic())
+        self._take_back(shipment, begun)
+        self._fit()
+        self._send_all()
 
-    def _end(self, parcel: Parcel, outcome: Outcome | None, error: BaseException | None) -> None:
+    def _take_back(self, shipment: Shipment, begun: int) -> None:
+        """Put what has not begun at the head of the outbox."""
+        back = shipment.parcels[begun:]
+        del shipment.parcels[begun:]
+        self._outbox.extendleft(reversed(back))
+
+    def _fail(self, shipment: Shipment, told: str, cause: BaseException | None = None) -> None:
+        for parcel in shipment.parcels:
+            self._end(parcel, None, told, cause)
+        self._close(shipment)
+
+    def _close(self, shipment: Shipment) -> None:
+        """Let a shipment go, and the next one take its place."""
+        if self._shipments.pop(shipment.key, None) is None:
+            return
+        for there in shipment.parts:
+            self._scattered.leave(there)
+        self._send_all()
+
+    def _end(self, parcel: Parcel, outcome: Outcome | None, told: str = "", cause: BaseException | None = None) -> None:
         # In the loop's thread only, so that nothing comes between these lines.
         if parcel.outcome is None and parcel.error is None:
             parcel.outcome = outcome
-            parcel.error = error
-            parcel.future = None
+            if outcome is None:
+                parcel.error = BrokenExecutor(f"{parcel.name} {told}")
+                parcel.error.__cause__ = cause
             parcel.done.release()
 
-    def close(self) -> None:
-        """Listen no longer."""
-        if not self.closed:
+    def part(self) -> None:
+        """Part from the cluster; not in the thread of the loop."""
+        with self._parting:
+            if self.closed or os.getpid() != self._process:
+                return
             self.closed = True
-            if not self._rerun and self.client.status == "running":
-                self.client.unsubscribe_topic(self._topic)
+            if self.client.status == "running":
+                with suppress(Exception):
+                    self.client.unsubscribe_topic(self._topic)
+                    self.client.loop.add_callback(self._scattered.clear)
+            if self._owned:
+                self.client.close()
 
 
 def width_of(threads: int, window: float) -> int:
-    """Return how many calls may be with the cluster at a time."""
+    """Return how many tasks may be with the cluster at a time."""
     return max(1, ceil(threads * window))
 
 
-def _loss(parcel: Parcel, worker: str) -> BrokenExecutor:
-    return BrokenExecutor(
-        f"{parcel.name} was lost with the worker {worker}; it was tried once, and is not run again, because it may "
-        "have begun (rerun=True allows that)"
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return what a function is called in messages."""
+    return called_name(fn) or brief(fn)
+
+
+def _teller(told: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def tell(event: Any) -> None:
+        method = told()
+        if method is not None:
+            method(event)
+
+    return tell
+
+
+def _loss(worker: str) -> str:
+    return (
+        f"was lost with the worker {worker}; it was tried once, and is not run again, because it may have begun "
+        "(rerun=True allows that)"
     )
-
-
-def _packed(*parts: Any) -> bytes:
-    try:
-        return dumps(parts)
-    except Exception as error:
-        fn, args, kwargs, values = parts
-        named = [
-            ("fn", fn),
-            *((f"argument {index} of {brief(fn)}", value) for index, value in enumerate(args)),
-            *((f"argument {name!r} of {brief(fn)}", value) for name, value in kwargs.items()),
-            *((f"context variable {name!r}", value) for name, value in values.items()),
-        ]
-        for name, value in named:
-            try:
-                dumps(value)
-            except Exception as reason:
-                raise TypeError(f"{name} cannot be pickled: {brief(value)}: {reason}") from error
-        raise TypeError(f"the call of {brief(fn)} cannot be pickled: {error}") from error

@@ -48,6 +48,9 @@ class AtMostOnce(SchedulerPlugin):
             task = self._scheduler.tasks[key]
             if task.who_wants:
                 worker = self._places.get(key, "")
+                if worker in self._scheduler.workers:
+                    # Another worker had taken the call from this one, which is not told.
+                    worker = "that had taken it over"
                 task.run_spec = Task(key, lost, worker)
                 # Told at once, because there may be no worker left that could run what stands in.
                 self._scheduler.log_event(topic_of(key), {"key": key, "worker": worker})

@@ -1,9 +1,10 @@
-"""What runs on the cluster's workers: one call, or the items of a map, from bytes to bytes."""
+"""What runs on the cluster's workers: calls, or the items of a map, from bytes to bytes."""
 
 from __future__ import annotations
 
 import importlib
 import pickle
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
@@ -11,10 +12,18 @@ from time import perf_counter
 from typing import Any, Final
 
 import cloudpickle
+from distributed import get_worker
 
 OK: Final = 0
 RAISED: Final = 1
 LOST: Final = 2
+
+HANDED_BACK: Final = 0.05
+"""Seconds after which calls that share a task of the cluster's with one that takes its time are handed back."""
+TOLD: Final = 64 << 10
+"""Bytes of outcomes that are sent with what is handed back."""
+TEXT: Final = 20_000
+"""How many characters of a traceback are sent."""
 
 Outcome = tuple[int, Any, float]
 """Whether it was well, the pickled result or error (the worker's address for LOST), and the seconds it took."""
@@ -31,6 +40,18 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
+class Slot:
+    """What stands in a call for a large part of it, which is sent by itself."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slot, (self.index,)
+
+
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value; functions that a worker could not import are written out whole."""
     try:
@@ -45,11 +66,77 @@ def dumps(value: Any) -> bytes:
 loads = pickle.loads
 
 
-def perform(call: bytes) -> Outcome:
-    """Make the call that `call` is the pickle of; return its outcome. It never raises."""
+def perform(topic: str, key: str, calls: list[bytes], *parts: bytes) -> list[Outcome]:
+    """Make the calls that `calls` are the pickles of, one after the other; return their outcomes. It never raises.
+
+    If one takes long, those behind it are handed back: their outcomes are missing then. This is told under `topic`,
+    with the outcomes of those before it.
+    """
+    if len(calls) == 1:
+        return [_made(calls[0], parts)]
+    shared = _Shared(topic, key, len(calls))
+    try:
+        for call in calls:
+            if not shared.begin():
+                break
+            shared.outcomes.append(_made(call, parts))
+    finally:
+        shared.end()
+    return shared.outcomes
+
+
+class _Shared:
+    """A task of the cluster's with several calls, and the clock that hands back those that have not begun in time."""
+
+    def __init__(self, topic: str, key: str, count: int) -> None:
+        self._topic = topic
+        self._key = key
+        self._left = count
+        self._begun = 0
+        self.outcomes: list[Outcome] = []
+        self._mutex = threading.Lock()
+        self._worker: Any = get_worker()
+        self._clock = threading.Timer(HANDED_BACK, self._hand_back)
+        self._clock.daemon = True
+        self._clock.start()
+
+    def begin(self) -> bool:
+        """Return whether the next call may begin."""
+        with self._mutex:
+            if self._left == 0:
+                return False
+            self._left -= 1
+            self._begun += 1
+            return True
+
+    def end(self) -> None:
+        """Hand back nothing any more."""
+        self._clock.cancel()
+
+    def _hand_back(self) -> None:
+        with self._mutex:
+            begun = self._begun
+            back = self._left if begun else 0
+            self._left -= back
+        if begun:
+            told: list[Outcome] = []
+            size = 0
+            for outcome in list(self.outcomes):
+                size += len(outcome[1])
+                if size > TOLD:
+                    break
+                told.append(outcome)
+            if back or told:
+                self._worker.log_event(self._topic, {"key": self._key, "begun": begun, "outcomes": told})
+
+
+def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:
     began = perf_counter()
     try:
         fn, args, kwargs, values = loads(call)
+        if parts:
+            fn, args, kwargs = _whole(fn, args, kwargs, [loads(part) for part in parts])
+        began = perf_counter()
         # In a copy: what the call sets stays out of the worker's thread, where distributed has variables of its own.
         result = copy_context().run(_with, values, fn, args, kwargs)
         packed = _packed(result)
@@ -59,9 +146,16 @@ def perform(call: bytes) -> Outcome:
     return OK, packed, perf_counter() - began
 
 
-def lost(worker: str) -> Outcome:
-    """Stand in for a call that must not be made again."""
-    return LOST, worker, 0.0
+def _whole(fn: Any, args: Any, kwargs: Any, parts: list[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def filled(value: Any) -> Any:
+        return parts[value.index] if type(value) is Slot else value
+
+    return filled(fn), tuple(map(filled, args)), {name: filled(value) for name, value in kwargs.items()}
+
+
+def lost(worker: str) -> list[Outcome]:
+    """Stand in for calls that must not be made again."""
+    return [(LOST, worker, 0.0)]
 
 
 def variable(name: str) -> ContextVar[Any]:
@@ -87,6 +181,8 @@ def _with(values: dict[str, Any], fn: Callable[..., Any], args: Iterable[Any], k
 
 
 def _packed(result: Any) -> bytes:
+    if isinstance(result, _Results):
+        return result.packed
     try:
         return dumps(result)
     except Exception as error:
@@ -94,15 +190,22 @@ def _packed(result: Any) -> bytes:
 
 
 def _packed_error(error: BaseException) -> bytes:
-    text = "".join(traceback.format_exception(error))
-    # All this is in the text. As objects it may hold what cannot be pickled, and tblib would write it.
-    error.__traceback__ = error.__cause__ = error.__context__ = None
     try:
+        text = "".join(traceback.format_exception(error))
+    except Exception as reason:
+        text = f"{type(error).__qualname__}, whose traceback cannot be written: {reason!r}"
+    if len(text) > TEXT:
+        text = f"{text[: TEXT // 2]}\n[{len(text) - TEXT} characters are left out]\n{text[-TEXT // 2 :]}"
+    try:
+        # All this is in the text. As objects it may hold what cannot be pickled, and tblib would write it.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         packed = dumps((error, text))
         # An error whose arguments are not those of its class can be written, but not read.
-        loads(packed)
-    except Exception as reason:
-        packed = dumps((TypeError(f"the error cannot be pickled: {brief(error)}: {reason}"), text))
+        found = loads(packed)[0]
+        if not isinstance(found, BaseException):
+            raise TypeError(f"it comes back as {brief(found)}")
+    except BaseException as reason:
+        packed = dumps((TypeError(f"the error cannot be pickled: {brief(error)}: {brief(reason)}"), text))
     return packed
 
 
@@ -111,7 +214,7 @@ def brief(value: Any) -> str:
     try:
         text = repr(value)
     except Exception as error:
-        text = f"{object.__repr__(value)} ({error!r} from its __repr__)"
+        text = f"{object.__repr__(value)} ({type(error).__qualname__} from its __repr__)"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
@@ -127,7 +230,24 @@ class Failed:
         return Failed, (self.packed,)
 
 
-def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> list[Any]:
+class _Results:
+    """The results of a map's items, pickled already."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+
+class Ready:
+    """A pickle among what is pickled: it comes out as what it is the pickle of."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return loads, (self._packed,)
+
+
+def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> _Results:
     """Call `fn` with each item; return the results, with a `Failed` in the place of an error."""
     results: list[Any] = []
     for item in items:
@@ -136,18 +256,16 @@ def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> list[Any]:
         except BaseException as error:
             results.append(Failed(_packed_error(error)))
     try:
-        dumps(results)
+        return _Results(dumps(results))
     except Exception:
-        return [_if_packable(result) for result in results]
-    return results
+        return _Results(dumps([_if_packable(result) for result in results]))
 
 
 def _if_packable(result: Any) -> Any:
     try:
-        _packed(result)
+        return Ready(_packed(result))
     except TypeError as error:
         return Failed(_packed_error(error))
-    return result
 
 
 def error_of(packed: bytes) -> BaseException:

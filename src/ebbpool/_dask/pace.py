@@ -1,0 +1,65 @@
+"""How long calls take on the workers, and what follows from it: decisions over numbers, without threads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHORT: Final = 0.005
+"""Seconds up to which calls share a task of the cluster's."""
+TARGET: Final = 0.05
+"""Seconds that such a task should take at most."""
+FORGET: Final = 0.2
+"""How much of the difference a shorter time than expected takes off the expected one. A longer one counts at once."""
+SHARING: Final = 16
+"""How many short calls there may be at a time for each place of the window,"""
+SHARERS: Final = 128
+"""and how many in all, if the window has not more places."""
+CAUTION: Final = 1.0
+"""Seconds for which a call that is not known to be short keeps others from sharing."""
+KNOWN: Final = 1000
+"""How many functions are remembered."""
+
+
+class Pace:
+    """The times that the functions of an executor have taken of late."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._cautious_until = 0.0
+        self._unknown: dict[str, float] = {}
+        self.short = False
+
+    def expect(self, name: str, now: float) -> None:
+        """Note that a call of this function is to be made."""
+        time = self._times.get(name)
+        if time is None:
+            if len(self._unknown) >= KNOWN:
+                self._unknown.clear()
+            self._unknown[name] = now
+        elif time > SHORT:
+            self._cautious_until = now + CAUTION
+
+    def note(self, name: str, seconds: float, now: float) -> None:
+        """Note how long a call of this function has taken."""
+        before = self._times.pop(name, seconds)
+        # At the end of the dictionary: the first is the one that was not called for longest.
+        self._times[name] = seconds if seconds > before else before + (seconds - before) * FORGET
+        if len(self._times) > KNOWN:
+            del self._times[next(iter(self._times))]
+        self._unknown.pop(name, None)
+        self.short = self._times[name] <= SHORT
+        if not self.short:
+            self._cautious_until = now + CAUTION
+
+    def time(self, name: str) -> float | None:
+        """Return how long a call of this function will take if it is known to be short, else None."""
+        time = self._times.get(name)
+        return None if time is None or time > SHORT else time
+
+    def calls(self, width: int, now: float) -> int:
+        """Return how many calls there may be at a time, with `width` places for tasks in the window."""
+        if not self.short or now < self._cautious_until:
+            return width
+        if any(now - since < CAUTION for since in list(self._unknown.values())):
+            return width
+        return max(width, min(SHARING * width, SHARERS))
