@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
+import struct
 import threading
 import time
 from concurrent.futures import BrokenExecutor
+
+
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -36,7 +42,7 @@ def wait_at(name: str) -> str:
     return name
 
 
-def note(path: str, line: str = "run") -> int:
+def note(path: str, line: str = "run", data: bytes = b"") -> int:
     with Path(path).open("a") as file:
         file.write(f"{line}\n")
     return os.getpid()
@@ -188,3 +194,80 @@ def spend(seconds: float) -> float:
 
 def short_or_wait(name: str) -> str:
     return wait_at(name) if name else name
+
+
+class Proxy:
+    """A way to a TCP server that can be cut, and mended."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(port))
+        self._mutex = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._port = 0
+        self._flows = threading.Event()
+        self.mend()
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def mend(self) -> None:
+        """Take connections, at the same port as before."""
+        self._flows.set()
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), name="proxy", daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections, and take no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._mutex:
+            ended, self._open = self._open, set()
+        for end in ended:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._flows.set()
+
+    def hold(self) -> None:
+        """Let nothing through."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        """Let through what was held, and all else."""
+        self._flows.set()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                here, _ = listener.accept()
+                there = socket.create_connection(self._target)
+            except OSError:
+                return
+            with self._mutex:
+                self._open.update((here, there))
+            for pair in ((here, there), (there, here)):
+                threading.Thread(target=self._pass_on, args=pair, name="proxy", daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._flows.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def echo(data: bytes) -> bytes:
+    return bytes(bytearray(data))
+
+
+def with_large(data: bytes, name: str) -> str:
+    return wait_at(name)
