@@ -7,6 +7,7 @@ When to use it, and when not: ``docs/cluster.md``.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
@@ -63,7 +64,8 @@ class _ClusterMaps(maps.Maps):
         executor, core = self._place()
         width = executor._link.width if core is None else min(core.limit, executor._link.width)
         makes_way = executor._settings.max_queue is None
-        start = executor._start_turn(core)
+        # All is queued before `map` returns, unless there is a buffer: the executor may be dropped then.
+        start = executor._start_turn(core, buffersize is not None)
         sizes = (timeout, chunksize, buffersize)
         return Run(executor._link, start, width, makes_way, fn, iterables, *sizes, in_order).started()
 
@@ -186,10 +188,20 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         """
         raise NotImplementedError("a generator cannot run on a cluster; use map with a buffersize")
 
-    def _start_turn(self, lane: LaneCore | None) -> Callable[[Callable[[], None]], Future[None]]:
-        hand_in = super().hand_in
+    def _start_turn(self, lane: LaneCore | None, keeps: bool) -> Callable[[Callable[[], None]], Future[None]]:
+        """Return what queues the turns of a map; `keeps` says whether the map keeps the executor."""
+        kept = self if keeps else None
+        reference = weakref.ref(self)
         first = lane is not None and lane.first
-        return lambda take: hand_in(lane, first, take, (), {})
+
+        def start(take: Callable[[], None]) -> Future[None]:
+            executor = kept or reference()
+            if executor is None:
+                raise RuntimeError("cannot schedule new futures: nobody refers to the executor any more")
+            future: Future[None] = AdaptiveExecutor.hand_in(executor, lane, first, take, (), {})
+            return future
+
+        return start
 
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         return self, None

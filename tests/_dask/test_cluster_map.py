@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client, Event
 from support import cluster as remote
-from support.common import TIMEOUT
+from support.common import TIMEOUT, eventually, gone
 
 from ebbpool._dask.link import Link
 from ebbpool.dask import ClusterExecutor
@@ -132,3 +134,25 @@ def test_others_get_their_turn_beside_a_long_map(client: Client) -> None:
         results = pool.map(remote.add, range(50), chunksize=1)
         assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
         assert list(results) == list(range(1, 51))
+
+
+def test_a_map_goes_on_without_its_executor(cluster: Any) -> None:
+    assert list(ClusterExecutor(cluster.scheduler_address).map(remote.add, range(1000))) == list(range(1, 1001))
+    executor = ClusterExecutor(cluster.scheduler_address)
+    results, reference, client = executor.map(remote.add, range(1000)), weakref.ref(executor), executor._link.client
+    del executor
+    gone(reference)
+    eventually(lambda: client.status == "closed")
+    assert list(results) == list(range(1, 1001))
+
+
+def test_a_map_with_a_buffer_keeps_its_executor(client: Client) -> None:
+    results = ClusterExecutor(client).map(remote.add, range(1000), buffersize=3)
+    assert list(results) == list(range(1, 1001))
+
+
+def test_a_map_that_nobody_looks_at_is_made_all_the_same(client: Client, tmp_path: Path) -> None:
+    path = str(tmp_path / "made")
+    with ClusterExecutor(client, window=0.5) as pool:
+        pool.map(remote.note, [path] * 20, chunksize=1)
+    assert len(Path(path).read_text().splitlines()) == 20

@@ -24,15 +24,20 @@ Start = Callable[[Callable[[], None]], Future[None]]
 
 
 class ClusterMap(Iterator[Any]):
-    """The iterator that a map over a cluster returns. When it is dropped, calls that have not begun are not made."""
+    """The iterator that a map over a cluster returns.
+
+    When it is dropped after its first result, calls that have not begun are not made.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._mutex = threading.Lock()
+        self._begun = False
 
     def __next__(self) -> Any:
         # Several threads may share the iterator.
         with self._mutex:
+            self._begun = True
             return self._run.next_result()
 
     def close(self) -> None:
@@ -40,7 +45,8 @@ class ClusterMap(Iterator[Any]):
         self._run.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_run"):
+        # As with the standard library's: what nobody has asked for a result is made for its effects.
+        if getattr(self, "_begun", False):
             self._run.close()
 
 
