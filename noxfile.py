@@ -268,6 +268,14 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance_cluster(session: nox.Session) -> None:
+    """Run CPython's own tests of executors on the one over a Dask cluster."""
+    install(session, *group("cluster"))
+    install_ebbpool(session)
+    session.run("python", "tests/conformance/run.py", "--cluster", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format, that each file has a licence, and that no workflow can do more than it must."""
     install(session, *group("lint"))

@@ -83,9 +83,31 @@ NOT_APPLICABLE: tuple[NotApplicable, ...] = (
 )
 
 
-def find(test: str, version: Version = sys.version_info[:3]) -> NotApplicable | None:
+IN_THIS_PROCESS = (
+    "needs threads in the same process: it shares locks, lists, mocks or the executor itself with its tasks"
+)
+SCRIPT = "runs a script with an executor in a fresh interpreter, which has no cluster; tests/_dask has such scripts"
+
+ON_A_CLUSTER: tuple[NotApplicable, ...] = (
+    NotApplicable("ThreadPool*InitializerTest.*", "an initializer for threads: the cluster's workers have theirs"),
+    NotApplicable("ThreadPoolShutdownTest.test_cancel_futures_wait_false", SCRIPT),
+    NotApplicable("ThreadPoolShutdownTest.test_hang_*", SCRIPT),
+    NotApplicable("ThreadPoolShutdownTest.test_*interpreter_shutdown", SCRIPT),
+    NotApplicable("ThreadPoolExecutorTest.test_executor_map_current_future_cancel", IN_THIS_PROCESS),
+    NotApplicable("ThreadPoolExecutorTest.test_hang_global_shutdown_lock", IN_THIS_PROCESS),
+    NotApplicable("ThreadPoolExecutorTest.test_map_submits_without_iteration", IN_THIS_PROCESS),
+    NotApplicable("ThreadPoolWaitTests.test_pending_calls_race", IN_THIS_PROCESS),
+    NotApplicable("ToThreadTests.test_to_thread_args_kwargs", IN_THIS_PROCESS),
+    NotApplicable("ToThreadTests.test_to_thread_concurrent", IN_THIS_PROCESS),
+    NotApplicable("ToThreadTests.test_to_thread_contextvars", IN_THIS_PROCESS),
+    NotApplicable("ToThreadTests.test_to_thread_once", IN_THIS_PROCESS),
+)
+"""What says nothing about an executor over a cluster, beside what says nothing about our pools."""
+
+
+def find(test: str, version: Version = sys.version_info[:3], *, cluster: bool = False) -> NotApplicable | None:
     """Return the first entry that covers `test` (``Class.method``) on this version of CPython, or None."""
-    for entry in NOT_APPLICABLE:
+    for entry in NOT_APPLICABLE + ON_A_CLUSTER * cluster:
         if entry.covers(version) and fnmatchcase(test, entry.pattern):
             return entry
     return None

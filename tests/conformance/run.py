@@ -16,7 +16,8 @@ failure, too: so a run cannot pass by testing the standard library.
 fails there is the interpreter's or the harness's doing. `--lib` names the Lib folder of a CPython (a source
 tree, or another installation of the same version) to take `test_concurrent_futures` from where the
 interpreter ships none. `--stale` looks at several interpreters and names the entries of the tables that
-match no test on any.
+match no test on any. `--cluster` puts `ebbpool.dask.ClusterExecutor` in, over a cluster of one worker process
+(`on_cluster.py`), and runs what CPython has for executors, but for what `not_applicable.py` lists for clusters.
 
 The exit status is 0 only if everything applicable passed, 1 if something failed, 2 if nothing could be run.
 An interpreter that ships none of the suites has nothing applicable: that is said loudly, and is no failure.
@@ -131,6 +132,7 @@ def run_process(
             "scripts": str(scripts),
             "control": options.control,
             "list": options.list,
+            "cluster": options.cluster,
             "pattern": options.pattern,
             "lib": options.lib,
             "timeout": options.timeout,
@@ -219,8 +221,8 @@ def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
         (suites.ASYNCIO, suites.asyncio_suites()),
         (f"{suites.SOCKETSERVER} and {suites.HTTPSERVERS}", suites.server_suites()),
     ):
-        found += there
-        if not there:
+        found += suites.of_executors(there) if options.cluster else there
+        if not there and not options.cluster:
             missing.append(f"{name}: not shipped by this interpreter")
     return found, missing
 
@@ -321,6 +323,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("-k", dest="pattern", metavar="PATTERN", help="only tests whose suite::Class.method matches")
     add("-v", "--verbose", action="store_true", help="name every test and print what the suites wrote")
     add("--control", action="store_true", help="run the standard library's own classes instead")
+    add("--cluster", action="store_true", help="run the suites of executors on one over a Dask cluster")
     add("--lib", metavar="DIR", help="a CPython Lib folder for suites that the interpreter lacks")
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds per test (120)")
     add("--suite-timeout", type=float, default=900.0, metavar="S", help="seconds per suite (900)")
@@ -385,20 +388,23 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"conformance: nothing was run: {error}")
         return 2
+    if options.cluster:
+        implementation += ", over a Dask cluster"
     found, missing = shipped(options)
     quiet = options.json == "-"
     if not quiet:
         print(f"conformance: {implementation}")
         print("".join(f"  *** {line} ***\n" for line in missing), end="", flush=True)
     results: list[SuiteResult] = []
-    for suite in found:
-        result = run_suite(suite, options)
-        results.append(result)
-        if options.list and not quiet:
-            print_listing(result)
-        elif not quiet and (result.collected or result.failed):
-            print_suite(result, options)
-    stale = [] if options.pattern or missing else unmatched(results, sys.version_info[:3])
+    with importlib.import_module("on_cluster").cluster() if options.cluster else contextlib.nullcontext():
+        for suite in found:
+            result = run_suite(suite, options)
+            results.append(result)
+            if options.list and not quiet:
+                print_listing(result)
+            elif not quiet and (result.collected or result.failed):
+                print_suite(result, options)
+    stale = [] if options.pattern or missing or options.cluster else unmatched(results, sys.version_info[:3])
     collected = sum(len(result.collected) for result in results)
     if options.json:
         answer = {

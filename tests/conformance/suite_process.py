@@ -180,11 +180,16 @@ def dying_threads_told_to(reporter: Reporter) -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = hooks
 
 
-def classes_under_test(*, control: bool) -> tuple[Any, Any]:
+def classes_under_test(*, control: bool, cluster: bool) -> tuple[Any, Any]:
     """Return the executor and the future under test: ours, or for the control the standard library's."""
     if control:
         return concurrent.futures.ThreadPoolExecutor, concurrent.futures.Future
     ebbpool = importlib.import_module("ebbpool")
+    if cluster:
+        on_cluster = importlib.import_module("on_cluster")
+        # Here, and not in the first test: its threads are none that a test has left behind.
+        on_cluster.client()
+        return on_cluster.OnCluster, ebbpool.Future
     return ebbpool.AdaptiveExecutor, ebbpool.Future
 
 
@@ -218,7 +223,7 @@ def main(task: dict[str, Any]) -> None:
     counts = Counts(Path(task["scripts"]))
     if task["lib"]:
         importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
-    executor_type, future_type = classes_under_test(control=task["control"] or task["list"])
+    executor_type, future_type = classes_under_test(control=task["control"] or task["list"], cluster=task["cluster"])
     substitution = Substitution(
         executor_type if suite.executor else None, future_type if suite.future else None, counts
     )
@@ -242,7 +247,7 @@ def main(task: dict[str, Any]) -> None:
             continue
         if task["pattern"] and not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern']}*"):
             continue
-        entry = not_applicable.find(name)
+        entry = not_applicable.find(name, cluster=task["cluster"])
         reporter.tell("collected", test=name, **(dataclasses.asdict(entry) if entry else {}))
         if entry is None and name not in task["done"] and not task["list"]:
             reporter.tell("chosen", test=name)
@@ -253,6 +258,8 @@ def main(task: dict[str, Any]) -> None:
         behind = "left threads or processes behind"
         reporter.tell("end", test="tearDownModule", outcome="failed", text=behind, made=0)
     reporter.tell("finished")
+    if task["cluster"] and not (task["control"] or task["list"]):
+        importlib.import_module("on_cluster").client().close()
 
 
 if __name__ == "__main__":

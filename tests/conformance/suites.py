@@ -184,3 +184,10 @@ def _combinations(module: str) -> list[Suite]:
         Suite(module, executor=True, future=True),
         Suite(module, executor=False, future=True),
     ]
+
+
+def of_executors(found: list[Suite]) -> list[Suite]:
+    """Return the suites of executors, and of futures beside executors: those that say something about a cluster's."""
+    return [
+        suite for suite in found if suite.executor and suite.module.startswith((CONCURRENT, f"{ASYNCIO}.test_threads"))
+    ]
