@@ -45,17 +45,26 @@ def test_it_is_a_thread_pool_executor(pool: ClusterExecutor) -> None:
     assert pool.submit(remote.where).result(TIMEOUT).startswith("inproc://")
 
 
-@pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop, "uvloop"])
-def test_it_is_the_default_executor_of_a_loop(client: Client, factory: Any) -> None:
-    if factory == "uvloop":
-        pytest.importorskip("uvloop")
-        factory = new_uvloop
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop, "uvloop", "ours on uvloop"])
+def test_it_is_the_default_executor_of_a_loop(client: Client, factory: Any, eager: bool) -> None:
+    if isinstance(factory, str):
+        uvloop = pytest.importorskip("uvloop")
+        if eager:
+            pytest.skip("uvloop gives the factory of eager tasks an argument that CPython 3.13 does not know")
+        factory = uvloop.new_event_loop if factory == "uvloop" else new_uvloop
+    if eager and not hasattr(asyncio, "eager_task_factory"):
+        pytest.skip("there are no eager tasks in this Python")
 
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
+        if eager:
+            loop.set_task_factory(asyncio.eager_task_factory)
         loop.set_default_executor(ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]))
         remote.REQUEST.set("of a loop")
         assert await asyncio.to_thread(remote.request) == "of a loop"
+        added = [asyncio.create_task(asyncio.to_thread(remote.add, number)) for number in range(50)]
+        assert await asyncio.gather(*added) == list(range(1, 51))
         return [await asyncio.to_thread(remote.where), await loop.run_in_executor(None, remote.where)]
 
     with asyncio.Runner(loop_factory=factory) as runner:
