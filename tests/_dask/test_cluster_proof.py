@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -172,6 +172,25 @@ def test_a_worker_that_comes_later_gets_calls(two: Any, two_workers: Client) -> 
         # One that goes is not waited for by what comes then.
         eventually(lambda: len(two_workers.nthreads()) == 2)
         assert pool.submit(remote.add, 1).result(LIMIT) == 2
+
+
+def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
+    name = f"retired-{os.urandom(8).hex()}"
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        ClusterExecutor(client, window=1.0) as pool,
+    ):
+        futures = [pool.submit(remote.wait_at, name) for _ in range(2)]
+        eventually(lambda: sum(map(len, client.processing().values())) == 2)
+        address = next(iter(client.nthreads()))
+        client.retire_workers([address])
+        lost = wait(futures, LIMIT, FIRST_COMPLETED).done.pop()
+        with pytest.raises(BrokenExecutor, match=f"wait_at was lost with the worker {address}"):
+            lost.result(0)
+        Event(f"{name}-open", client=client).set()
+        (other,) = set(futures) - {lost}
+        assert other.result(LIMIT) == name
 
 
 def _where_later(_: int) -> str:
