@@ -391,6 +391,13 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
+@nox.session
+def guard(session: nox.Session) -> None:
+    """Count the instructions of some loads with valgrind; fail if they are more than those that are kept."""
+    install_ebbpool(session)
+    session.run("python", "-m", "benchmarks.guard", *session.posargs)
+
+
 def contents(archive: Path) -> list[str]:
     """Return the names of the files in a wheel or an sdist."""
     if archive.suffix == ".whl":

@@ -1,0 +1,56 @@
+"""Counts, and holds the counts against those that are kept: `python -m benchmarks.guard [--update]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import ebbpool
+from benchmarks.guard import counting
+from benchmarks.guard.figures import KEPT, LOADS, interpreter, judge, keep, kept
+
+_CORES = ("compiled", "plain")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit status: 1 if a load takes more instructions than it did, beyond the tolerance."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="instructions a task")
+    parser.add_argument("--update", action="store_true", help="keep the new figures")
+    asked = parser.parse_args(argv)
+    if not counting.available():
+        print("guard: no valgrind here, so no instruction is counted")
+        return 0
+    excess = 0
+    for core in _CORES if ebbpool.COMPILED else _CORES[1:]:
+        switches, calls = counting.switches(core), counting.system_calls(core)
+        verdicts = judge(counting.instructions(core), kept().get(interpreter(), {}).get(core, {}))
+        print(f"{core} core, {interpreter()}")
+        for verdict in verdicts:
+            beside = f"{calls[verdict.load]:.2f} system calls, " if calls else ""
+            print(f"  {verdict}; {beside}{switches[verdict.load]:.2f} context switches")
+        if asked.update:
+            keep(core, {verdict.load: verdict.count for verdict in verdicts})
+            print(f"  kept in {KEPT.name}")
+            continue
+        if not all(verdict.before for verdict in verdicts):
+            print("  no figures are kept for this interpreter: nothing to compare with (--update keeps these)")
+        for verdict in verdicts:
+            if verdict.exceeds:
+                excess += 1
+                load, over = LOADS[verdict.load], verdict.count - (verdict.before or 0)
+                print(
+                    f"  TOO MANY: {load.label} takes {over:,.0f} instructions more, {verdict.change:+.1%}; "
+                    f"{load.tolerance:.0%} is the most it may be"
+                )
+    if excess:
+        print(
+            f"guard: {excess} counts exceed those in {KEPT.name}. Where that is meant, or where the compiler or Cython "
+            "is another, --update keeps the new ones",
+            file=sys.stderr,
+        )
+    return 1 if excess else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

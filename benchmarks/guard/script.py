@@ -1,0 +1,217 @@
+"""The process that is counted: `python -m benchmarks.guard.script`. It calls `os.getsid` between its pieces.
+
+Threads take turns here, and nothing depends on the time: a worker starts on what was queued when all of it is, and the
+thread that waits for it sleeps until it is through. So the same script takes nearly the same instructions each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.server
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import ebbpool
+from benchmarks.guard.figures import LOADS, MARK, WARM_UP
+from ebbpool._pool import crew
+from ebbpool._work import map_turns
+from ebbpool.socketserver import AdaptivePoolHTTPServer
+
+_FAR_SECONDS = 3_600.0
+_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_BODY = b"answer"
+
+Work = Callable[[int], object]
+
+
+def nothing() -> None:
+    """The trivial task."""
+
+
+def itself(item: int) -> int:
+    """The trivial item."""
+    return item
+
+
+class _Held:
+    """Holds up the one worker of a pool, so that what is queued meanwhile runs in one go."""
+
+    def __init__(self, pool: ebbpool.AdaptiveExecutor) -> None:
+        self._pool, self._begun, self._gate, self._over = pool, threading.Lock(), threading.Lock(), threading.Lock()
+        for lock in (self._begun, self._gate, self._over):
+            lock.acquire()
+        pool.submit(self._hold)
+        self._begun.acquire()
+
+    def _hold(self) -> None:
+        self._begun.release()
+        self._gate.acquire()
+
+    def run(self) -> None:
+        """Let the worker go on, and return when it has run what is queued."""
+        self._pool.submit(self._over.release)
+        self._gate.release()
+        self._over.acquire()
+
+
+@contextmanager
+def submit() -> Iterator[Work]:
+    """Submit calls, and collect their results."""
+    with ebbpool.AdaptiveExecutor(1) as pool:
+
+        def burst(count: int) -> None:
+            held = _Held(pool)
+            futures = [pool.submit(nothing) for _ in range(count)]
+            held.run()
+            for future in futures:
+                future.result()
+
+        yield burst
+
+
+@contextmanager
+def round_trip() -> Iterator[Work]:
+    """Submit one and wait for it, again and again."""
+    with ebbpool.AdaptiveExecutor(1) as pool:
+
+        def trips(count: int) -> None:
+            for _ in range(count):
+                pool.submit(nothing).result()
+
+        yield trips
+
+
+@contextmanager
+def later() -> Iterator[Work]:
+    """Submit delayed calls, too few to have the timekeeper take them in."""
+    pending = []
+    with ebbpool.AdaptiveExecutor(1) as pool:
+
+        def delayed(count: int) -> None:
+            for _ in range(count):
+                pending.append(pool.submit_later(_FAR_SECONDS, nothing))
+
+        yield delayed
+
+
+@contextmanager
+def mapped() -> Iterator[Work]:
+    """Map items."""
+    # Claims are sized by the clock, and valgrind is slow: by this clock no item takes any time.
+    clock = map_turns.perf_counter
+    map_turns.perf_counter = lambda: 0.0
+    try:
+        with ebbpool.AdaptiveExecutor(1) as pool:
+
+            def all_mapped(count: int) -> None:
+                held = _Held(pool)
+                results = pool.map(itself, range(count))
+                held.run()
+                for _ in results:
+                    pass
+
+            yield all_mapped
+    finally:
+        map_turns.perf_counter = clock
+
+
+@contextmanager
+def run() -> Iterator[Work]:
+    """Await calls from an event loop, one after another."""
+    with ebbpool.AdaptiveExecutor(1) as pool, asyncio.Runner() as runner:
+
+        async def awaits(count: int) -> None:
+            for _ in range(count):
+                await pool.run(nothing)
+
+        yield lambda count: runner.run(awaits(count))
+
+
+@contextmanager
+def gather() -> Iterator[Work]:
+    """Gather calls from an event loop."""
+    with ebbpool.AdaptiveExecutor(1) as pool, asyncio.Runner() as runner:
+
+        async def gathered(count: int) -> None:
+            held = _Held(pool)
+            calls = [pool.run(nothing) for _ in range(count)]
+            held.run()
+            await asyncio.gather(*calls)
+
+        yield lambda count: runner.run(gathered(count))
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(_BODY)))
+        self.end_headers()
+        self.wfile.write(_BODY)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name there)
+        pass
+
+
+@contextmanager
+def http_request() -> Iterator[Work]:
+    """Ask the HTTP server over one connection; the client is counted as well."""
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        host, port = server.server_address[:2]
+        with socket.create_connection((str(host), port)) as client:
+
+            def ask(count: int) -> None:
+                for _ in range(count):
+                    client.sendall(_REQUEST)
+                    answer = b""
+                    while not answer.endswith(_BODY):
+                        answer += client.recv(65_536)
+
+            yield ask
+        server.shutdown()
+        serving.join()
+
+
+SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
+    "submit": submit,
+    "round_trip": round_trip,
+    "run": run,
+    "gather": gather,
+    "map": mapped,
+    "later": later,
+    "http": http_request,
+}
+
+
+def main() -> None:
+    # Not there on Windows, where the scripts are tried all the same.
+    import resource
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    gc.disable()
+    # The timekeeper would look at the pool more often the slower the machine is.
+    crew.CEILING_TICK = _FAR_SECONDS
+    for name, load in LOADS.items():
+        with SCRIPTS[name]() as work:
+            work(WARM_UP)
+            switches = []
+            for times in (1, 2):
+                os.getsid(0)
+                before = resource.getrusage(resource.RUSAGE_SELF)
+                work(times * load.count)
+                after = resource.getrusage(resource.RUSAGE_SELF)
+                switches.append(after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw)
+            os.getsid(0)
+            print(f"{MARK} {name} {switches[1] - switches[0]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

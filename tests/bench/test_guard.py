@@ -1,0 +1,128 @@
+"""The guard: what it makes of counts. What counts them, valgrind and strace, is not tried here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ebbpool
+from benchmarks.guard import __main__ as guard
+from benchmarks.guard import counting, figures, script
+from benchmarks.guard.figures import LOADS, Figures, Verdict
+
+CORES = ("compiled", "plain") if ebbpool.COMPILED else ("plain",)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file without figures, in place of the repository's own."""
+    path = tmp_path / "figures.json"
+    monkeypatch.setattr(figures, "KEPT", path)
+    return path
+
+
+@pytest.fixture
+def counted(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Figures:
+    """What is counted; to be changed."""
+    counts = dict.fromkeys(LOADS, 1_000.0)
+    monkeypatch.setattr(counting, "available", lambda: True)
+    monkeypatch.setattr(counting, "instructions", lambda core: counts)
+    monkeypatch.setattr(counting, "system_calls", lambda core: dict.fromkeys(LOADS, 2.5))
+    monkeypatch.setattr(counting, "switches", lambda core: dict.fromkeys(LOADS, 1.5))
+    return counts
+
+
+def test_what_does_not_depend_on_the_number_cancels_out() -> None:
+    totals = [number for load in LOADS.values() for number in (999, 70 + 3 * load.count, 70 + 6 * load.count)]
+    assert figures.differences(totals) == dict.fromkeys(LOADS, 3.0)
+    with pytest.raises(ValueError, match=f"{len(totals)} pieces, not {len(totals) - 1}"):
+        figures.differences(totals[1:])
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "change", "exceeds"),
+    [
+        (1_000.0, 1_000.0, 0.0, False),
+        (1_009.0, 1_000.0, 0.009, False),
+        (1_011.0, 1_000.0, 0.011, True),
+        (500.0, 1_000.0, -0.5, False),
+        (500.0, None, 0.0, False),
+    ],
+)
+def test_tolerance(count: float, before: float | None, change: float, exceeds: bool) -> None:
+    verdict = Verdict("submit", count, before)
+    assert LOADS["submit"].tolerance == 0.01
+    assert verdict.change == pytest.approx(change)
+    assert verdict.exceeds is exceeds
+
+
+def test_without_valgrind_nothing_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(counting, "available", lambda: False)
+    assert guard.main([]) == 0
+    assert capsys.readouterr().out == "guard: no valgrind here, so no instruction is counted\n"
+
+
+def test_an_interpreter_without_figures_passes(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard.main([]) == 0
+    told = capsys.readouterr().out
+    assert told.count("no figures are kept for this interpreter") == len(CORES)
+    assert "submit, run, collect: 1,000 instructions; 2.50 system calls, 1.50 context switches" in told
+
+
+def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard.main(["--update"]) == 0
+    assert set(figures.kept()) == {figures.interpreter()}
+    assert guard.main([]) == 0
+    counted["submit"] += 11
+    counted["http"] += 11
+    capsys.readouterr()
+    assert guard.main([]) == 1
+    told = capsys.readouterr()
+    assert told.out.count("TOO MANY: submit, run, collect takes 11 instructions more, +1.1%; 1% is the most") == len(
+        CORES
+    )
+    assert told.out.count("TOO MANY") == len(CORES)
+    assert f"{len(CORES)} counts exceed" in told.err
+    assert guard.main(["--update"]) == 0
+    assert guard.main([]) == 0
+
+
+def test_figures_of_other_interpreters_stay(counted: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(figures, "interpreter", lambda: "another")
+        figures.keep("plain", {"submit": 7.4})
+    guard.main(["--update"])
+    assert figures.kept()["another"] == {"plain": {"submit": 7}}
+    assert set(figures.kept()[figures.interpreter()]) == set(CORES)
+
+
+def test_total_of_a_part() -> None:
+    assert counting.total("# callgrind format\nevents: Ir\nsummary: 12\n\nfn=(1)\n0 12\ntotals: 12\n") == 12
+    with pytest.raises(ValueError, match="no total"):
+        counting.total("events: Ir\n")
+
+
+def test_calls_between_marks() -> None:
+    log = """10 read(3, "x", 1) = 1
+10 futex(0x1, FUTEX_WAIT, 2 <unfinished ...>
+11 futex(0x1, FUTEX_WAKE, 1) = 1
+10 <... futex resumed>) = 0
+10 getsid(0) = 1
+11 close(3) = 0
+10 getsid(0) = 1
+10 exit_group(0) = ?"""
+    assert counting.calls(log.splitlines()) == [3, 1]
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_every_load_runs(name: str) -> None:
+    with script.SCRIPTS[name]() as work:
+        for count in (1, 3):
+            work(count)
+
+
+def test_every_load_has_a_script() -> None:
+    assert list(script.SCRIPTS) == list(LOADS)
