@@ -40,7 +40,18 @@ if not cython.compiled:
     # For compiled code engine_c.pxd declares these.
     from time import monotonic
 
-    from ebbpool._core.uncompiled import altered, breathe, enter, fence, free_mutex, leave, remember, version
+    from ebbpool._core.uncompiled import (
+        altered,
+        blank,
+        breathe,
+        called,
+        enter,
+        fence,
+        free_mutex,
+        leave,
+        remember,
+        version,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -575,6 +586,11 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
         return future
 
 
+_Future: Any = Future
+"""The same, as compiled code finds it without a look into the module's names."""
+_EMPTY: tuple[()] = ()
+
+
 def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[..., Any], *args: Any) -> Any:
     """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile.
 
@@ -980,7 +996,9 @@ class Worker:
             try:
                 if cython.compiled:
                     breathe()
-                value = fn(*args) if kwargs is None else fn(*args, **kwargs)
+                    value = called(fn, args) if kwargs is None else fn(*args, **kwargs)
+                else:
+                    value = fn(*args) if kwargs is None else fn(*args, **kwargs)
             except BaseException as caught:
                 error = _trimmed(caught)
             if cython.compiled and context is not None:
@@ -2629,6 +2647,7 @@ class ExecutorCore:
     """The part of an executor that every task passes."""
 
     _pool: Pool
+    _way: int
 
     def _runs_here(self) -> bool:
         """Return whether the calling thread runs a task of this pool."""
@@ -2658,7 +2677,7 @@ class ExecutorCore:
         pool = self._pool
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
-        future = FutureCore.__new__(Future)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
         future._pool = pool
         if pool.wrapping:
             if pool.skip > 0 and not pool.contextual:
@@ -2707,13 +2726,14 @@ class ExecutorCore:
         """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises."""
         if instrumented():
             return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
-        return self.take_in(lane, first, fn, args, kwargs)
+        return ExecutorCore.take_in(self, lane, first, fn, args, kwargs)
 
     def take_in(
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
-        future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
+        self._prepare(future, fn, args, kwargs)
         future._lane = lane
         refusal = self._pool.push(future, first)
         if refusal is not None:
@@ -2730,7 +2750,8 @@ class ExecutorCore:
         """
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
-        future = self._prepare(FutureCore.__new__(Future), fn, args, kwargs)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
+        self._prepare(future, fn, args, kwargs)
         future._held = True
         return future
 
@@ -2816,7 +2837,7 @@ class ExecutorCore:
             RuntimeError: no asyncio loop runs in this thread, or as `submit` does.
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
         """
-        return self.run_in(None, fn, args, kwargs)
+        return ExecutorCore.run_in(self, None, fn, args, kwargs)
 
     def run_in(
         self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -2828,7 +2849,7 @@ class ExecutorCore:
             loop = _get_loop()
         except RuntimeError:
             raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
-        return self.run_on(loop, None, copy_context(), fn, args, kwargs, lane)
+        return ExecutorCore.run_on(self, loop, None, copy_context(), fn, args, kwargs, lane)
 
     def run_on(
         self,
@@ -2846,8 +2867,18 @@ class ExecutorCore:
             mailbox = _make_mailbox(loop)
         if ticket is None:
             ticket = _LoopFuture()
-        ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
+        if cython.compiled and self._takes_calls():
+            ticket._call = ExecutorCore.offload(self, mailbox, ticket, context, fn, args, kwargs, lane)
+        else:
+            ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
         return ticket
+
+    def _takes_calls(self) -> bool:
+        """Return whether `offload` is the engine's own, so that compiled code need not look it up for each call."""
+        if self._way == 0:
+            own: Any = ExecutorCore
+            self._way = 1 if type(self).offload is own.offload else 2
+        return self._way == 1
 
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -81,6 +81,24 @@ cdef extern from *:
     void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
     bint altered "ebbpool_altered"() noexcept nogil
 
+cdef extern from *:
+    """
+    /* base.__new__(type), without a search for the method and a tuple of arguments. */
+    #define ebbpool_blank(base, type, empty) \
+        ((void *)((PyTypeObject *)(base))->tp_new((PyTypeObject *)(type), empty, NULL))
+
+    /* fn(*args), as the interpreter itself calls. */
+    static CYTHON_INLINE PyObject *ebbpool_called(PyObject *fn, PyObject *args) {
+        if (!PyTuple_CheckExact(args)) {
+            PyErr_SetString(PyExc_TypeError, "the arguments of a call must be a tuple");
+            return NULL;
+        }
+        return PyObject_Vectorcall(fn, ((PyTupleObject *)args)->ob_item, (size_t)PyTuple_GET_SIZE(args), NULL);
+    }
+    """
+    FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
+    object called "ebbpool_called"(object fn, object args)
+
 cdef extern from "Python.h":
     int enter "PyContext_Enter"(object context) except -1
     int leave "PyContext_Exit"(object context) except -1
@@ -101,9 +119,10 @@ cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
 cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, TURNS, ROOM
 cdef list _LOOP
+cdef tuple _EMPTY
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
-cdef object _Standard, _own, _own_code
+cdef object _Standard, _own, _own_code, _Future
 cdef list _kept
 
 @cython.locals(place=Py_ssize_t)
@@ -335,6 +354,7 @@ cdef class Worker:
 
 cdef class ExecutorCore:
     cdef public Pool _pool
+    cdef int _way
 
     @cython.locals(future=FutureCore)
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
@@ -343,5 +363,6 @@ cdef class ExecutorCore:
     cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
     @cython.locals(call=LoopCall)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    cdef bint _takes_calls(self) except -1
     cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs)
     cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)

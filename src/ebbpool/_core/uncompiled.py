@@ -59,3 +59,13 @@ def version(kind: Any) -> int:
 def free_mutex(pool: Any) -> bool:
     """Free the mutex of a pool in a forked child, in compiled code."""
     raise NotImplementedError
+
+
+def blank(base: Any, kind: Any, empty: tuple[()]) -> Any:
+    """Return `base.__new__(kind)`, in compiled code."""
+    raise NotImplementedError
+
+
+def called(fn: Any, args: Any) -> Any:
+    """Return `fn(*args)`, in compiled code."""
+    raise NotImplementedError
