@@ -26,6 +26,7 @@ from ebbpool._pool.decisions import Decision
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
+from ebbpool._pool.timers import forget_delayed
 from ebbpool._work import delayed, maps, streams
 from ebbpool._work.schedule import OnError, ScheduledTask
 from ebbpool._work.streams import DEFAULT_BUFFERSIZE, Stream
@@ -189,6 +190,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         return instruments.submit(self, queue, fn, args, kwargs)
+
+    _forget_delayed = forget_delayed
 
     def _connect(self) -> None:
         # Imported here, so that asyncio is imported only where it is used.

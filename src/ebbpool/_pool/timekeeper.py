@@ -159,7 +159,9 @@ class Timekeeper:
         """
         if self._alarms.add(due, book, thing) or due < self._wake:
             self._ring()
-        self._come_back()
+        # What `_come_back` does, without the call.
+        if self._thread is None:
+            self.start()
 
     def void(self) -> None:
         """Count one entry as void: its book no longer wants it. Takes no lock: a finaliser may call it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MethodType
 from typing import Any, Protocol
 
 from ebbpool._core.accel import Pool
@@ -20,6 +19,7 @@ class HasTimers(Protocol):
 
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any: ...
     def release(self, future: Any) -> bool: ...
+    def _forget_delayed(self, future: Any) -> None: ...
 
 
 class TimerOwner(Protocol):
@@ -61,7 +61,7 @@ class Timers:
         self.waiting[future] = executor
         # This callback holds the executor until the call is done, so that the last reference to the executor is dropped
         # in a worker, and not in the timekeeper's thread.
-        future.add_done_callback(MethodType(_forget_done, executor))
+        future.add_done_callback(executor._forget_delayed)
         try:
             self.keeper.call_at(due, self, future)
         except RuntimeError:
@@ -120,7 +120,8 @@ class Timers:
             future.disown(error)
 
 
-def _forget_done(executor: HasTimers, future: Any) -> None:
+def forget_delayed(executor: HasTimers, future: Any) -> None:
+    """Strike off a delayed call that is done: the method `_forget_delayed` of executors."""
     timers = executor._crew.timers
     if timers.waiting.pop(future, None) is not None:
         timers.keeper.void()
