@@ -31,12 +31,12 @@ class Load(NamedTuple):
 
 
 LOADS = {
-    "submit": Load("submit, run, collect", 2_000, 0.01),
+    "submit": Load("submit, run, collect", 2_000, 0.03),
     "round_trip": Load("submit one, wait for it", 1_000, 0.05),
     "run": Load("await pool.run(...)", 1_000, 0.03),
-    "gather": Load("the same, gathered", 2_000, 0.01),
+    "gather": Load("the same, gathered", 2_000, 0.02),
     "map": Load("map, an item", 20_000, 0.03),
-    "later": Load("submit_later", 300, 0.01),
+    "later": Load("submit_later", 300, 0.03),
     "http": Load("one HTTP request", 200, 0.02),
 }
 WARM_UP = 100

@@ -44,15 +44,15 @@ def test_what_does_not_depend_on_the_number_cancels_out() -> None:
     ("count", "before", "change", "exceeds"),
     [
         (1_000.0, 1_000.0, 0.0, False),
-        (1_009.0, 1_000.0, 0.009, False),
-        (1_011.0, 1_000.0, 0.011, True),
+        (1_029.0, 1_000.0, 0.029, False),
+        (1_031.0, 1_000.0, 0.031, True),
         (500.0, 1_000.0, -0.5, False),
         (500.0, None, 0.0, False),
     ],
 )
 def test_tolerance(count: float, before: float | None, change: float, exceeds: bool) -> None:
     verdict = Verdict("submit", count, before)
-    assert LOADS["submit"].tolerance == 0.01
+    assert LOADS["submit"].tolerance == 0.03
     assert verdict.change == pytest.approx(change)
     assert verdict.exceeds is exceeds
 
@@ -76,12 +76,12 @@ def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.
     assert guard.main(["--update"]) == 0
     assert set(figures.kept()) == {figures.interpreter()}
     assert guard.main([]) == 0
-    counted["submit"] += 11
-    counted["http"] += 11
+    counted["submit"] += 31
+    counted["http"] += 19
     capsys.readouterr()
     assert guard.main([]) == 1
     told = capsys.readouterr()
-    assert told.out.count("TOO MANY: submit, run, collect takes 11 instructions more, +1.1%; 1% is the most") == len(
+    assert told.out.count("TOO MANY: submit, run, collect takes 31 instructions more, +3.1%; 3% is the most") == len(
         CORES
     )
     assert told.out.count("TOO MANY") == len(CORES)
