@@ -10,6 +10,8 @@ from benchmarks.servers.serving import Watch, serving
 SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
 _OURS = "tcp-ebbpool"
 _SMALL = 15_360
+_FLOOR = "tcp-sequential"
+_OVER_FLOOR = {0: 1.4, _SMALL: 1.4, 523_264: 1.2}
 _PATIENCE_SECONDS = 10.0
 
 
@@ -43,6 +45,10 @@ def targets(settings: Settings) -> tuple[Target, ...]:
         if size <= _SMALL:
             text = "processor time a reply: at most a quarter of ThreadingMixIn's"
             found.append(Target(text, _OURS, "cpu", 0.25, where, rival="tcp-threading"))
+        if size in _OVER_FLOOR:
+            times = _OVER_FLOOR[size]
+            text = f"processor time a reply: at most {times}x the floor, TCPServer without threads"
+            found.append(Target(text, _OURS, "cpu", times, where, rival=_FLOOR))
     return tuple(found)
 
 

@@ -20,6 +20,8 @@ def targets(settings: Settings) -> tuple[Target, ...]:
         for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 6, True)):
             text = f"at least {times}x faster than ThreadPoolExecutor"
             found.append(Target(text, peer, "us", 1 / times, where, rival="stdlib", gil=gil))
+        text = "at most 1.6x the floor, SimpleQueue workers"
+        found.append(Target(text, "ebbpool", "us", 1.6, where, rival="simplequeue", gil=True))
         if where == {"workers": 32}:
             found += [
                 Target("never more than 4 threads", peer, "threads", 4, where) for peer in ("ebbpool", "ebbpool-pure")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import gc
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ from benchmarks.peers import package
 from benchmarks.servers.serving import announce, die_with_parent
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
+ASYNC = "async def"
 BODY = b'{"answer":42}'
 _BACKLOG = 2048
 
@@ -27,8 +29,11 @@ def target(endpoint: str) -> str:
     return "/" + endpoint.replace(" ", "-")
 
 
-def build_app() -> Any:
-    """Returns an app whose endpoints are plain functions, as FastAPI's own first example has them."""
+def build_app(freeze: bool = True) -> Any:
+    """Returns an app whose endpoints are plain functions, as FastAPI's own first example has them; one is `async def`.
+
+    The first request for /ready freezes what the app is made of, so that full collections do not go through it.
+    """
     app = package("fastapi").FastAPI()
 
     def trivial() -> Any:
@@ -41,10 +46,17 @@ def build_app() -> Any:
 
         return endpoint
 
+    async def at_once() -> Any:
+        return {"answer": 42}
+
     async def ready() -> Any:
+        if freeze and not gc.get_freeze_count():
+            gc.collect()
+            gc.freeze()
         return {"answer": 42}
 
     app.get("/ready", response_model=None)(ready)
+    app.get(target(ASYNC), response_model=None)(at_once)
     for name, seconds in ENDPOINTS.items():
         app.get(target(name), response_model=None)(sleeper(seconds) if seconds else trivial)
     return app
@@ -54,6 +66,7 @@ def serve(argv: Sequence[str]) -> None:
     """Serves until stdin ends; prints the port first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--install", action="store_true")
+    parser.add_argument("--unfrozen", action="store_true", help="without gc.freeze() after the start")
     parser.add_argument("--own-loop", action="store_true")
     parser.add_argument("--threads", type=int, help="a fixed size of the pool, in place of the usual one")
     asked = parser.parse_args(argv)
@@ -63,7 +76,7 @@ def serve(argv: Sequence[str]) -> None:
         fixed = package("ebbpool").AdaptiveExecutor(asked.threads, min_workers=asked.threads) if asked.threads else None
         package("ebbpool.anyio").install(fixed)
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
-    config = uvicorn.Config(build_app(), http="httptools", log_level="warning", access_log=False)
+    config = uvicorn.Config(build_app(not asked.unfrozen), http="httptools", log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop) as runner:
