@@ -1,31 +1,27 @@
 """Several processes that serve one address, each with a pool of its own, under a watchdog.
 
 The parent binds once and keeps the socket open, so that no connection is refused while children die. It needs a
-function that any process can import, and a guarded main module, as `multiprocessing` does:
+function that any process can import, and a guarded main module, as `multiprocessing` does::
 
-```python
-from http.server import SimpleHTTPRequestHandler
+    from http.server import SimpleHTTPRequestHandler
 
-from ebbpool import prefork
-from ebbpool.socketserver import AdaptivePoolHTTPServer
-
-
-def serve(child: prefork.Child) -> None:
-    child.serve(AdaptivePoolHTTPServer.from_socket(child.listener, SimpleHTTPRequestHandler))
+    from ebbpool import prefork
+    from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
-if __name__ == "__main__":
-    raise SystemExit(prefork.run(serve, bind=("127.0.0.1", 8000)))
-```
+    def serve(child: prefork.Child) -> None:
+        child.serve(AdaptivePoolHTTPServer.from_socket(child.listener, SimpleHTTPRequestHandler))
+
+
+    if __name__ == "__main__":
+        raise SystemExit(prefork.run(serve, bind=("127.0.0.1", 8000)))
 
 Signals to the parent, as in gunicorn:
 
-| signal | what happens |
-|---|---|
-| SIGTERM, SIGINT | every child stops gracefully, within `graceful_timeout`; a second one stops them at once |
-| SIGQUIT | every child is killed at once |
-| SIGHUP | the children are replaced one by one: a new one is ready before the old one stops |
-| SIGTTIN, SIGTTOU | one child more, one less (but one at least) |
+* SIGTERM, SIGINT: every child stops gracefully, within `graceful_timeout`; a second one stops them at once.
+* SIGQUIT: every child is killed at once.
+* SIGHUP: the children are replaced one by one: a new one is ready before the old one stops.
+* SIGTTIN, SIGTTOU: one child more, one less (but one at least).
 
 Windows knows neither SIGQUIT, SIGHUP, SIGTTIN nor SIGTTOU, and its SIGTERM kills the parent before it can do anything:
 the children notice that, and stop gracefully by themselves. Ctrl-C and Ctrl-Break do what SIGINT does.

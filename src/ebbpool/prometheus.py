@@ -8,7 +8,8 @@ For all pools, in the registry that most programs use::
 
     PoolCollector(registry=REGISTRY)
 
-It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in ``docs/metrics.md``.
+It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
+the documentation, on the page about figures.
 
 **In several processes** a collector shows the pools of its own process, whichever process that is that a scrape
 reaches. ``prometheus_client``'s multiprocess mode does not help: it shares only metrics of its own kinds through files

@@ -16,7 +16,7 @@ LOGGER: Final = logging.getLogger("ebbpool.monitor")
 
 
 def snapshot(stacks: bool = False) -> dict[str, Any]:
-    """Return what all pools of this process are doing, for JSON; `docs/monitor.md` explains each field.
+    """Return what all pools of this process are doing, for JSON; docs/monitor.md explains each field.
 
     A pool that has been shut down is among them for as long as it has threads: what they do may be what its shutdown
     waits for.

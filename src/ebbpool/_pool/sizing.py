@@ -8,7 +8,7 @@ The rule, after Linux's concurrency-managed work queues, which keep just enough 
 * Beyond that it grows only if no task at all was taken for a while, and then slowly.
 
 The timekeeper looks at a pool every `TICK` seconds while its tasks wait, hands what it saw to `Sizing.decide`
-and starts as many workers as it is told. docs/design.md has the reasons and figures behind the constants.
+and starts as many workers as it is told. docs/design/growth.md has the reasons and figures behind the constants.
 """
 
 from __future__ import annotations

@@ -1,0 +1,19 @@
+// What can be scrolled must be reachable by keyboard: wide tables and long lines of code get the focus where they do not fit.
+(() => {
+  "use strict";
+  const WIDE = ".highlight pre, .table-wrapper, pre.literal-block";
+
+  function update() {
+    for (const box of document.querySelectorAll(WIDE)) {
+      if (box.scrollWidth > box.clientWidth) {
+        box.tabIndex = 0;
+      } else {
+        box.removeAttribute("tabindex");
+      }
+    }
+  }
+
+  update();
+  window.addEventListener("resize", update);
+  document.addEventListener("change", update); // a tab that is chosen shows other boxes
+})();
