@@ -12,6 +12,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
+from sphinx.util.inspect import stringify_signature
 
 import ebbpool
 
@@ -56,7 +57,6 @@ autodoc_mock_imports = [
 ]
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
@@ -64,6 +64,7 @@ html_title = "ebbpool"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = [("reachable.js", {"defer": "defer"})]
+html_favicon = "_static/wave.svg"
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options: dict[str, Any] = {
@@ -145,8 +146,30 @@ def without_aliases(app: Sphinx, what: str, name: str, thing: Any, skip: bool, o
     return None
 
 
-def with_simulation(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Load the simulation on the one page that has it."""
+def own_signature(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None] | None:
+    """Show how a class is made by its `__init__`, where its `__new__` takes anything."""
+    if what != "class" or not (signature or "").startswith("(*args"):
+        return None
+    made = inspect.signature(thing.__init__)
+    made = made.replace(parameters=list(made.parameters.values())[1:])
+    return stringify_signature(made, unqualified_typehints=True), None
+
+
+def public_bases(app: Sphinx, name: str, thing: Any, options: Any, bases: list[Any]) -> None:
+    """Show no base class whose name is private, or that comes from a private module."""
+    bases[:] = [
+        base
+        for base in bases
+        if not base.__name__.startswith("_") and not base.__module__.startswith("ebbpool._") and base is not object
+    ] or [object]
+
+
+def mend_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give the captions of the navigation a level, and load the simulation on the one page that has it."""
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
     if page == "design/growth":
         app.add_js_file("sizing.js", loading_method="defer")
         app.add_js_file("simulation.js", loading_method="defer")
@@ -156,4 +179,6 @@ def setup(app: Sphinx) -> None:
     """Connect what this file adds to Sphinx."""
     app.connect("env-check-consistency", miss_nothing)
     app.connect("autodoc-skip-member", without_aliases)
-    app.connect("html-page-context", with_simulation)
+    app.connect("autodoc-process-signature", own_signature)
+    app.connect("autodoc-process-bases", public_bases)
+    app.connect("html-page-context", mend_page, priority=900)

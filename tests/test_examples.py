@@ -1,34 +1,68 @@
-"""Every example in the README and in the documents runs as it stands, in an interpreter of its own."""
+"""Every example in the README, on the site and in docstrings runs as it stands, in an interpreter of its own."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import pytest
-from support.common import TIMEOUT, eventually, run_script
+from support.common import PLUGIN, TIMEOUT, eventually, run_script
 from support.pages import ROOT, blocks_of, skip_without_packages
 
 import ebbpool
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/integrations").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = ["ebbpool.anyio", "ebbpool.opentelemetry", "ebbpool.prefork", "ebbpool.prometheus", "ebbpool.socketserver"]
+"""Modules with an example in their docstring."""
+
+
+class Example(NamedTuple):
+    """One block of code.
+
+    Attributes:
+        code: What it says.
+        file: The name in its first line, if it is to be saved under that: ``# server.py``.
+        before: The blocks with a file's name that stand before it on its page.
+    """
+
+    code: str
+    file: str | None
+    before: list[Example]
+
+
+def examples_of(page: Path) -> Iterator[Example]:
+    """Yield the examples of a page, all but the one that is a signature."""
+    before: list[Example] = []
+    for code in blocks_of(page):
+        if "AdaptiveExecutor(max_workers=None" not in code:
+            named = re.match(r"# (\w+\.py)\n", code)
+            example = Example(code, named and named[1], list(before))
+            if example.file:
+                before.append(example)
+            yield example
+
+
 BLOCKS = [
-    pytest.param(code, id=f"{page.stem}-{number}")
+    pytest.param(example, id=f"{page.relative_to(ROOT).with_suffix('').as_posix()}-{number}")
     for page in PAGES
-    for number, code in enumerate(blocks_of(page), 1)
-    if "AdaptiveExecutor(max_workers=None" not in code
+    for number, example in enumerate(examples_of(page), 1)
 ]
-"""The code of all blocks but the one that is a signature."""
-SERVERS = [block for block in BLOCKS if "prefork.run(" in str(block.values[0])]
+SERVERS = [block for block in BLOCKS if "prefork.run(" in cast("Example", block.values[0]).code]
 """Programs that serve port 8000 until they are told to stop, and that other processes import."""
-EXAMPLES = [block for block in BLOCKS if block not in SERVERS]
+FILES = [block for block in BLOCKS if cast("Example", block.values[0]).file]
+EXAMPLES = [block for block in BLOCKS if block not in SERVERS and block not in FILES]
 
 ASK = """
 import asyncio
@@ -52,8 +86,9 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_an_example_runs(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs(example: Example, tmp_path: Path) -> None:
+    code = example.code
     skip_without_packages(code)
     (tmp_path / "a file").write_text("something to read")
     is_app = "FastAPI()" in code
@@ -61,6 +96,37 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     if is_app:
         assert done.stdout.splitlines() == ['{"status":"done"}', "1"]
+
+
+@pytest.mark.parametrize("example", FILES)
+def test_a_file_runs_beside_those_before_it(example: Example, tmp_path: Path) -> None:
+    for one in (*example.before, example):
+        skip_without_packages(one.code)
+        (tmp_path / str(one.file)).write_text(one.code, encoding="utf-8")
+    how: list[str] = []
+    if str(example.file).startswith("test_"):
+        (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        how = ["-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio", "--ebbpool-leaks"]
+    done = subprocess.run(
+        [sys.executable, *how, str(example.file)],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent)),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_example_of_a_docstring_runs(name: str) -> None:
+    skip_without_packages(f"import {name}")
+    (code,) = re.findall(r"::\n\n((?:    .*\n|\n)+)", inspect.getdoc(importlib.import_module(name)) or "")
+    compile(textwrap.dedent(code), name, "exec")
+    if "serve" not in code:  # what serves does not end, and is on the page about servers in a form that does
+        done = run_script(code)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 @contextmanager
@@ -83,14 +149,14 @@ def running(program: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
-@pytest.mark.parametrize("code", SERVERS)
-def test_an_example_serves_until_it_is_told_to_stop(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", SERVERS)
+def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
     with socket.socket() as probe, socket.socket() as other:
         probe.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         port, metrics = probe.getsockname()[1], other.getsockname()[1]
     program = tmp_path / "program.py"
-    program.write_text(code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
+    program.write_text(example.code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
 
     def answers() -> bool:
         assert process.poll() is None
@@ -109,5 +175,6 @@ def test_an_example_serves_until_it_is_told_to_stop(code: str, tmp_path: Path) -
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 5
+    assert len(EXAMPLES) >= 30
+    assert len(FILES) >= 10
     assert SERVERS

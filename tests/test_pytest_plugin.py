@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
+from support.common import PLUGIN
 
 pytest_plugins = ["pytester"]
 
-INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
-PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
-"""How a run gets the plugin: through its entry point where the package is installed."""
 GRACE = ["--ebbpool-leaks", "--ebbpool-grace=0.2"]
 
 HEAD = """

@@ -18,18 +18,18 @@ from ebbpool import AdaptiveExecutor
 PICTURE = Path(__file__).parent.parent / "images" / "breathing.svg"
 PHASES = [
     (1.0, 0, "", False),
-    (3.0, 40, "40 waiting calls", False),
-    (3.0, 160, "160 waiting calls", False),
-    (3.0, 20, "20", False),
-    (3.0, 0, "nothing", False),
-    (3.0, 160, "160 computing calls", True),
-    (3.0, 0, "nothing", False),
+    (3.0, 40, "40 wait", False),
+    (3.0, 160, "160 wait", False),
+    (3.0, 20, "20 wait", False),
+    (3.0, 0, "", False),
+    (3.0, 160, "160 compute", True),
+    (3.0, 0, "", False),
 ]
 """How long, how many calls are in flight, what the picture says, and whether the calls compute."""
 STEP = 0.02
 KEEP_ALIVE = 1.0
-WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 40, 40
+WIDTH, HEIGHT = 760, 320
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 48, 48
 MOST = 180
 
 
@@ -94,11 +94,11 @@ def picture(ours: list[tuple[float, int]], stock: list[tuple[float, int]]) -> st
     """Return the picture."""
     muted = "var(--color-foreground-muted, #777)"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" class="ebb-plot" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" class="ebb-plot"',
         'aria-labelledby="breathing-title breathing-desc" font-family="system-ui, sans-serif" font-size="12">',
         '<title id="breathing-title">Threads of two pools over time, under the same load</title>',
-        f'<desc id="breathing-desc">AdaptiveExecutor has about as many threads as calls wait, at most '
-        f"{max(count for _, count in ours)}, few while calls compute, and none when there is nothing to do. "
+        '<desc id="breathing-desc">AdaptiveExecutor has about as many threads as calls wait, at most',
+        f"{max(count for _, count in ours)}, few while calls compute, and none when there is nothing to do.",
         f"ThreadPoolExecutor grows to {max(count for _, count in stock)} threads and keeps them.</desc>",
     ]
     for threads in range(0, MOST, 40):
@@ -119,18 +119,19 @@ def picture(ours: list[tuple[float, int]], stock: list[tuple[float, int]]) -> st
             parts.append(f'<text x="{middle:.1f}" y="{TOP - 4}" text-anchor="middle" fill="{muted}">{told}</text>')
         begin += seconds
     line = "var(--ebb-line, #3b8ec2)"
+    end = f'x="{WIDTH - RIGHT}" text-anchor="end"'
+    below_stock, above_ours = y(stock[-1][1]) + 22, y(0) - 34
     parts += [
         f'<path d="{path(stock)}" fill="none" stroke="{muted}" stroke-width="1.8" stroke-dasharray="5 4"/>',
         f'<path d="{path(ours)}" fill="none" stroke="{line}" stroke-width="2.4"/>',
-        f'<text x="{x(16.4):.1f}" y="{y(stock[-1][1]) + 18:.1f}" fill="{muted}">ThreadPoolExecutor(256)</text>',
-        f'<text x="{x(16.4):.1f}" y="{y(ours[-1][1]) - 34:.1f}" fill="{line}" font-weight="600">AdaptiveExecutor</text>',
-        f'<text x="{LEFT}" y="14" fill="{muted}">threads; shaded: calls in flight</text>',
+        f'<text {end} y="{below_stock:.1f}" fill="{muted}">ThreadPoolExecutor(256)</text>',
+        f'<text {end} y="{above_ours:.1f}" fill="{line}" font-weight="600">AdaptiveExecutor</text>',
+        f'<text x="{LEFT}" y="18" fill="{muted}">threads (shaded: calls in flight)</text>',
     ]
     for seconds in range(0, round(begin) + 1, 3):
-        parts.append(
-            f'<text x="{x(seconds):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle" fill="{muted}">{seconds}</text>'
-        )
-    parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end" fill="{muted}">seconds</text>')
+        place = f'x="{x(seconds):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle"'
+        parts.append(f'<text {place} fill="{muted}">{seconds}</text>')
+    parts.append(f'<text {end} y="{HEIGHT - 6}" fill="{muted}">seconds</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -141,7 +142,8 @@ def main() -> None:
     with ThreadPoolExecutor(256, "stock") as stock_pool:
         stock = threads_of(stock_pool)
     PICTURE.write_text(picture(ours, stock), encoding="utf-8")
-    print(f"{PICTURE}: CPython {platform.python_version()}, at most {max(n for _, n in ours)} and {max(n for _, n in stock)}")
+    most = [max(count for _, count in one) for one in (ours, stock)]
+    print(f"{PICTURE}: CPython {platform.python_version()}, at most {most[0]} and {most[1]} threads")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 // What can be scrolled must be reachable by keyboard: wide tables and long lines of code get the focus where they do not fit.
+// And the parts of the page have names, for those who hear it.
 (() => {
   "use strict";
   const WIDE = ".highlight pre, .table-wrapper, pre.literal-block";
@@ -13,6 +14,9 @@
     }
   }
 
+  for (const [name, label] of [["sidebar-drawer", "All pages"], ["toc-drawer", "On this page"]]) {
+    document.querySelector(`aside.${name}`)?.setAttribute("aria-label", label);
+  }
   update();
   window.addEventListener("resize", update);
   document.addEventListener("change", update); // a tab that is chosen shows other boxes

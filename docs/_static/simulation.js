@@ -168,7 +168,7 @@
   const FASTEST = 2000; // calls a second
   const W = 720;
   const H = 300;
-  const L = 44;
+  const L = 56;
   const B = 22;
   const PRESETS = {
     burst: (i) => (i >= 4 && i < 7 ? 1200 : 40),
@@ -245,7 +245,8 @@
         keepAlive: 1,
       });
       plot.replaceChildren();
-      const most = Math.max(10, shown.peak, Math.min(shown.peakQueue, 4 * Math.max(10, shown.peak)));
+      const tallest = Math.max(shown.peak, Math.min(shown.peakQueue, 4 * Math.max(10, shown.peak)));
+      const most = 20 * Math.max(1, Math.ceil(tallest / 20));
       for (let part = 0; part <= 4; part++) {
         const y = H - B - (part / 4) * (H - B - 14);
         svg("line", { x1: L, x2: W, y1: y, y2: y, class: "ebb-grid" }, plot);

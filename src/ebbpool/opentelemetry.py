@@ -8,8 +8,8 @@ For all pools, on the global meter provider::
 
 It needs OpenTelemetry's API: ``pip install ebbpool[opentelemetry]``; what collects and exports is the SDK that the
 application sets up, before or after. The names are in the documentation, on the page about figures. Attributes are
-named as OpenTelemetry's semantic conventions ask: ``ebbpool.pool.name``, ``ebbpool.lane.name``, ``ebbpool.thread.state`` and
-``ebbpool.task.outcome``.
+named as OpenTelemetry's semantic conventions ask: ``ebbpool.pool.name``, ``ebbpool.lane.name``,
+``ebbpool.thread.state`` and ``ebbpool.task.outcome``.
 """
 
 from __future__ import annotations

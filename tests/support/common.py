@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -53,6 +54,11 @@ FORK = """
         return os.waitpid(pid, 0)[1]
 """
 """What a script that forks begins with."""
+
+
+INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
+PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
+"""How a run of pytest gets our plugin: through its entry point where the package is installed."""
 
 
 class Boom(Exception):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sybil.document import Document
+from sybil.parsers.myst import CodeBlockParser
 
 from support.common import output_of
 
 ROOT = Path(__file__).parent.parent.parent
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PACKAGES = (
     *(
         "a2wsgi",
@@ -41,9 +41,12 @@ OURS = {
 """What modules of ours need."""
 
 
+PYTHON = CodeBlockParser("python", evaluator=lambda example: None)
+
+
 def blocks_of(page: Path) -> list[str]:
     """Return the code of the examples of a page."""
-    return BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [str(example.parsed) for example in Document.parse(str(page), PYTHON).examples()]
 
 
 def imported(code: str) -> Iterator[str]:
