@@ -260,6 +260,20 @@ def integrations(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, warnings being errors, follow its links, and look at each page in a browser if there is one."""
+    install(session, *group("docs"))
+    install_what_can_be(session, *group("docs-browser"))
+    # The plain core tells Sphinx the parameters of its methods.
+    install_ebbpool(session, "pure")
+    site = Path(session.create_tmp()) / "html"
+    shutil.rmtree(site, ignore_errors=True)
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=environment("pure"))
+    session.run("python", "docs/_check.py", str(site), *session.posargs, env=environment("pure"))
+    print(f"{session.name}: the site is in {site}")
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """Run the tests of the executor over a Dask cluster, against real ones on this machine."""
     install(session, *group("cluster"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import shutil
 import sys
@@ -83,7 +84,9 @@ def broken(site: Path) -> Iterator[str]:
 
 
 def browser() -> str | None:
-    """Return the path of a browser, if there is one."""
+    """Return the path of a browser, if there is one, and what drives it."""
+    if importlib.util.find_spec("playwright") is None or importlib.util.find_spec("axe_playwright_python") is None:
+        return None
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -160,7 +163,7 @@ def main() -> int:
     names = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts)
     chosen = [name for name in names if not options.only or name in options.only]
     if browser() is None:
-        print("docs: no chromium here, so the pages are not shown in a browser")
+        print("docs: no chromium (or no playwright) here, so the pages are not shown in a browser")
     else:
         if options.pictures:
             options.pictures.mkdir(parents=True, exist_ok=True)
