@@ -102,11 +102,13 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_anyio": {OLDEST, PLAIN, FREE},
     "_figures": {*ENDS, PLAIN},
     "_monitor": EACH_KIND,
+    "_pool/test_simulation_page.py": {NEWEST},
     "_top": {OLDEST, NEWEST},
     "_fastthreadpool": EACH_KIND,
     "_http": EACH_KIND,
     "_servers": EACH_KIND,
     "integrations": {NEWEST},
+    "test_examples.py": EACH_KIND,
     "test_pytest_plugin.py": {OLDEST, NEWEST},
     "test_release.py": {NEWEST},
 }
@@ -355,7 +357,9 @@ def tests_of(path: Path) -> set[str]:
     elif first == "tests" and (rest[0] == "support" or path.name == "conftest.py") and "stress" not in rest:
         return {"tests"}
     else:
-        others = {"benchmarks": ("bench",), "docs": ("test_examples.py",), "README.md": ("test_examples.py",)}
+        examples = "test_examples.py"
+        site = (examples, "_pool/test_simulation_page.py")
+        others = {"benchmarks": ("bench",), "docs": site, "README.md": (examples,)}
         others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
         wanted = others.get(first, ())
     return {f"tests/{name}" for name in wanted}

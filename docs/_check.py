@@ -32,6 +32,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SPARED = {"genindex.html", "search.html"}
 """Pages that are Sphinx's, in which axe is not asked."""
 
+SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Waits until the page has noticed its new size."""
+
 WIDER = """() => {
   const width = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= width) return [];
@@ -117,6 +120,7 @@ def look(address: str, names: list[str], pictures: Path | None) -> list[str]:
                 where = f"{name} ({width} px, {scheme})"
                 page.set_viewport_size({"width": width, "height": 900})
                 page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                page.evaluate(SETTLED)
                 wrong += [f"{where}: wider than the window: {one}" for one in page.evaluate(WIDER)]
                 if (width, scheme) in ASKED and name not in SPARED:
                     wrong += [f"{where}: {one}" for one in page.evaluate(AXE)]
