@@ -19,7 +19,7 @@ RULE = ROOT / "docs/_static/sizing.js"
 SIMULATION = ROOT / "docs/_static/simulation.js"
 NODE = shutil.which("node")
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="no node here")
+pytestmark = pytest.mark.skipif(NODE is None or not RULE.exists(), reason="no node here, or no documentation")
 
 DECIDE = """
 const { Sizing, constants } = require(process.argv[1]);
