@@ -403,8 +403,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks; a peer that cannot be installed here is reported."""
+    """Run the benchmarks, or look at runs: ``-- --quick``, ``-- submit map``, ``-- compare OLD NEW``; -- --help."""
     install_what_can_be(session, *group("bench"))
+    try:
+        # It imports Cython in its setup.py and does not say so.
+        session.install("--no-build-isolation", *group("bench-fastthreadpool"), silent=True)
+    except nox.command.CommandFailed:
+        print("bench: fastthreadpool could not be built here", file=sys.stderr)
     install_ebbpool(session)
     session.run("python", "-m", "benchmarks", *session.posargs)
 

@@ -47,5 +47,7 @@ QUESTION = Question(
     sizes=lambda quick: {"tasks": 200, "sleep": 0.05},
     measure=measure,
     targets=targets,
-    rounds_factor=3,
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
 )

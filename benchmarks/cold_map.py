@@ -38,5 +38,7 @@ QUESTION = Question(
         Target("as quick as submitting (at most 1.05 of it)", peer, "ms", 1.05, _MAP, rival=peer, rival_where=_EACH)
         for peer in ("ebbpool", "ebbpool-pure")
     ),
-    rounds_factor=3,
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads",
 )

@@ -1,4 +1,4 @@
-"""200 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?"""
+"""100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def turns_in(seconds: float) -> int:
 
 def sizes(quick: bool) -> dict[str, Any]:
     """Counts the turns once and in the parent: every cell computes the same."""
-    return {"turns": turns_in(_TASK_SECONDS), "tasks": 40 if quick else 200}
+    return {"turns": turns_in(_TASK_SECONDS), "tasks": 40 if quick else 100}
 
 
 def measure(peer: Peer, params: Params) -> Samples:
@@ -69,4 +69,6 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     baseline=_TWO,
+    floor="100 times 5 ms, divided by the processors if there is no GIL",
+    limits="the GIL: more threads than processors only add switches",
 )

@@ -92,8 +92,10 @@ QUESTION = Question(
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
     variants=variants,
-    sizes=lambda quick: {"clients": _CLIENTS, "warm_up": 0.1 if quick else 0.3, "seconds": 0.2 if quick else 1.5},
+    sizes=lambda quick: {"clients": _CLIENTS, "warm_up": 0.1 if quick else 0.2, "seconds": 0.2 if quick else 0.6},
     measure=measure,
     targets=targets,
     rival=("echo-uvloop-protocol", "x uvloop protocol"),
+    limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
+    "it again, an event loop keeps it",
 )

@@ -130,7 +130,7 @@ QUESTION = Question(
         Column("us", "µs a task", 3),
     ),
     variants=variants,
-    sizes=lambda quick: {"tasks": 100_000 if quick else 1_500_000, "nap": 0.0005},
+    sizes=lambda quick: {"tasks": 100_000 if quick else 750_000, "nap": 0.0005},
     measure=measure,
     targets=lambda settings: tuple(
         Target(
@@ -146,4 +146,6 @@ QUESTION = Question(
         for peer in _OURS
         for load in ("functions", "built-ins", "map", "run", "submit", "lane")
     ),
+    floor="the timer of the system, and one switch of the GIL",
+    limits="the GIL, which a worker with a queue keeps for its switch interval",
 )

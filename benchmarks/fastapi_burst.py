@@ -48,8 +48,11 @@ QUESTION = Question(
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
     variants=server_variants("fastapi_burst", _WHERE, otherwise="no web server"),
-    sizes=lambda quick: {"repeats": 1 if quick else 4},
+    sizes=lambda quick: {"repeats": 1 if quick else 3},
     measure=measure,
     targets=targets,
     rival=("fastapi", "x stock"),
+    floor="the 100 ms that the endpoint sleeps",
+    limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
+    "time",
 )

@@ -68,8 +68,11 @@ QUESTION = Question(
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
     variants=server_variants("fastapi_rate", *_WHERES, _FLOOR, otherwise="no web server"),
-    sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 0.5 if quick else 4.0},
+    sizes=lambda quick: {"warm_up": 0.3 if quick else 0.5, "seconds": 0.5 if quick else 2.0},
     measure=measure,
     targets=targets,
     rival=("fastapi", "x stock"),
+    floor="the time of a processor that uvicorn, Starlette and FastAPI need for a request without any thread",
+    limits="FastAPI and the GIL; the pool is the smaller part of a request",
+    quick_cells=2,
 )

@@ -141,7 +141,7 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {
         "period": 1.0,
-        "kills": 3 if quick else 20,
+        "kills": 3 if quick else 10,
         "fresh": 100.0,
         "kept": 20,
         "kept rate": 10.0,
@@ -150,4 +150,5 @@ QUESTION = Question(
     targets=targets,
     rival=("web-gunicorn", "x gunicorn"),
     rounds_factor=1 / 3,
+    limits="how soon the parent sees that a child is gone, and what a new Python takes to start",
 )

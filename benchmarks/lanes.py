@@ -64,13 +64,15 @@ QUESTION = Question(
     sizes=lambda quick: {
         "slow": 200 if quick else 10_000,
         "sleep": 0.01,
-        "quick": 50 if quick else 500,
+        "quick": 50 if quick else 300,
         "pause": 0.005,
-        "seconds": 5.0,
+        "seconds": 3.0,
     },
     measure=measure,
     targets=lambda settings: tuple(
         Target("p99 within 2x of an idle pool's", peer, "p99", 2.0, _LANE, rival=peer, rival_where=_IDLE)
         for peer in _OURS
     ),
+    floor="the same quick task in an idle pool",
+    limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
 )

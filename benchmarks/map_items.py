@@ -1,4 +1,4 @@
-"""Map 50,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?"""
+"""Map 10,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 def sizes(quick: bool) -> dict[str, Any]:
-    counts = (2_000, 500, 1) if quick else (50_000, 10_000, 3)
+    counts = (2_000, 500, 1) if quick else (10_000, 5_000, 3)
     return dict(zip(("trivial", "computing", "repeats"), counts, strict=True)) | {"turns": turns_in(_ITEM_SECONDS)}
 
 
@@ -60,4 +60,8 @@ QUESTION = Question(
     sizes=sizes,
     measure=measure,
     targets=targets,
+    floor="list(map()) in one thread, and for items that compute no more than that times the processors, if there "
+    "is no GIL",
+    limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "
+    "memory that threads share, reference counts first of all",
 )

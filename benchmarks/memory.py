@@ -64,4 +64,6 @@ QUESTION = Question(
         for metric, what in (("bytes", "bytes"), ("objects", "objects"), ("tracked", "objects left tracked"))
     ),
     rounds_factor=0.4,
+    floor="a future of one object, which is what ebbpool keeps",
+    limits="a future has to hold the call, its result and who waits",
 )

@@ -27,7 +27,7 @@ QUESTION = Question(
     "pinned to one processor it compares software",
     columns=(Column("us", "µs a round trip"),),
     variants=lambda peer, settings: peer.not_for("round_trip") or by_workers(settings),
-    sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 2_000, "repeats": 3},
+    sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},
     measure=measure,
     targets=lambda settings: tuple(
         Target(
@@ -41,4 +41,6 @@ QUESTION = Question(
         )
         for where in by_workers(settings)
     ),
+    floor="two hand-offs from thread to thread; free to roam over processors, the kernel needs some 30 µs for each",
+    limits="the kernel: the pool is a small part of it unless everything is held to one processor",
 )

@@ -69,10 +69,15 @@ QUESTION = Question(
     variants=server_variants("server_sizes", *({"bytes": size} for size in SIZES)),
     sizes=lambda quick: {
         "clients": 100,
-        "warm_up": 0.1 if quick else 0.4,
-        "seconds": 0.4 if quick else 2.0,
+        "warm_up": 0.1 if quick else 0.2,
+        "seconds": 0.3 if quick else 0.6,
     },
     measure=measure,
     targets=targets,
     rival=("tcp-threading", "x ThreadingMixIn"),
+    axis="bytes",
+    floor="a server without threads, one connection after another",
+    limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
+    "the same for all",
+    quick_cells=2,
 )

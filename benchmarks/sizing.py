@@ -25,6 +25,7 @@ from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 _OURS = ("ebbpool", "ebbpool-pure")
 _SERVING = {"stdlib": "fastapi", "ebbpool": "fastapi-installed", "ebbpool-pure": "fastapi-installed-pure"}
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
 _QUICK_SIZES = (2, 8, 32, 128)
 _COMPUTING_SPARE = 6
 _ENOUGH_SECONDS = 0.5
@@ -87,13 +88,17 @@ def _fixed(load: Load, settings: Settings) -> list[int]:
     return [size for size in sizes if size <= load.most]
 
 
+def _loads(settings: Settings) -> tuple[str, ...]:
+    return settings.loads or (_QUICK_LOADS if settings.quick else USUAL)
+
+
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
     if peer.name == "ebbpool-pure" and peer.name not in settings.peers:
         return "takes as long again: only if --peers names it"
     if peer.name not in ("stdlib", *_OURS):
         return "sizing is asked of the standard library's pool and of ours"
     found = []
-    for name in settings.loads or USUAL:
+    for name in _loads(settings):
         load, least = LOADS[name], LOADS[name].stock_least if peer.name == "stdlib" else 0
         found += [] if least else [cell(name, UNTUNED)]
         found += [cell(name, size) for size in _fixed(load, settings) if size >= least]
@@ -113,7 +118,7 @@ def targets(settings: Settings) -> tuple[Target, ...]:
     for peer in _OURS:
         if peer == "ebbpool-pure" and peer not in settings.peers:
             continue
-        for name in settings.loads or USUAL:
+        for name in _loads(settings):
             where = cell(name, UNTUNED)
             if LOADS[name].computes:
                 text = f"at most {most} threads, processors + {_COMPUTING_SPARE}"
@@ -153,4 +158,9 @@ QUESTION = Question(
     skip=regret.skip,
     findings=regret.findings,
     found_targets=regret.targets,
+    contests=regret.contests,
+    quick_cells=0,
+    rounds_factor=1 / 3,
+    floor="the best fixed size, which nobody knows beforehand",
+    limits="the time to see that tasks wait, and what the kernel and the GIL tell about threads that run",
 )

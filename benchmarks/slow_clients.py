@@ -133,13 +133,15 @@ QUESTION = Question(
     variants=server_variants(_NAME, *_VARIANTS),
     sizes=lambda quick: {
         "slow": 200 if quick else 1000,
-        "warm_up": 0.2 if quick else 1.0,
-        "seconds": 0.5 if quick else 4.0,
-        # Longer than the header time-out of the servers that have one: all slow clients are dropped once.
-        "attacked_seconds": 0.5 if quick else 12.0,
+        "warm_up": 0.2 if quick else 0.3,
+        "seconds": 0.5 if quick else 1.5,
+        "attacked_seconds": 0.5 if quick else 3.0,
     },
     measure=measure,
     targets=targets,
     rival=("slow-threads", "x ThreadingHTTPServer"),
     rounds_factor=1 / 3,
+    floor="what the same server does without slow clients",
+    limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
+    "selector or in a loop holds none",
 )

@@ -104,4 +104,6 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     rounds_factor=0.4,
+    floor="a page or two of stack that a waiting thread has touched",
+    limits="the interpreter and the C library: the pool only says how large the stacks may become",
 )

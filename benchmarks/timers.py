@@ -107,4 +107,5 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     rival=("timer", "x Timer"),
+    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
 )

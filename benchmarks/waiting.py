@@ -114,7 +114,7 @@ QUESTION = Question(
     variants=server_variants("waiting", _LONG, _SHORT, _NONE),
     sizes=lambda quick: {
         "clients": _CLIENTS,
-        "requests": 400,
+        "requests": 200 if quick else 400,
         "most_times": 3.0,
         "seconds": {
             _LONG["handler"]: 0.5 if quick else 5.0,
@@ -122,10 +122,14 @@ QUESTION = Question(
             _NONE["handler"]: 0.0,
         },
         "ab_requests": 2000,
-        "repeats": 2 if quick else 10,
+        "repeats": 1 if quick else 3,
         "period": 0.05,
     },
     measure=measure,
     targets=targets,
     rival=("tcp-gevent", "x gevent"),
+    floor="what 200 clients can ask for at most: 200 divided by what the handler sleeps",
+    limits="5 s: nothing but the handler; 10 ms: switching between threads that share a GIL, where greenlets switch "
+    "within one thread and need no stack of the system",
+    quick_cells=2,
 )

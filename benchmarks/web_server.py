@@ -111,4 +111,6 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     rival=("web-threading", "x a thread a request"),
+    floor="nginx, which runs no Python",
+    limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
 )

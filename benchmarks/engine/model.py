@@ -54,7 +54,11 @@ SERVER_QUESTIONS = (
     "kill_child",
     "stacks",
 )
-QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS + SERVER_QUESTIONS
+OTHER_QUESTIONS = (
+    "blocked_tasks",
+    "beyond",
+)
+QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS + SERVER_QUESTIONS + OTHER_QUESTIONS
 
 GC_POLICY = (
     "the garbage collector stays on, as in a user's program; a full collection precedes every repeat, "
@@ -141,6 +145,12 @@ class Question:
         skip: given the outcomes so far, why a cell need not be asked (again), or "".
         findings: given the `report.Answers`, the headers and rows of a table of the question's own.
         found_targets: given the `report.Answers`, targets that are known only when all is measured.
+        contests: given the `report.Answers`, who is beside whom, where that is not the best under each variant.
+        lead: given the `report.Answers`, what to say first, where that is not who is ahead.
+        axis: the key of a variant that a picture has from left to right; "" for bars.
+        floor: what no pool can do without, in words.
+        limits: what the figures of ours are bound by.
+        quick_cells: how many variants of a peer are asked with `--quick`, the first and the last first; 0: all.
     """
 
     module: str
@@ -158,10 +168,23 @@ class Question:
     skip: Callable[[Sequence[Any], Peer, Variant], str] = field(default=lambda outcomes, peer, variant: "")
     findings: Callable[[Any], tuple[list[str], list[list[str]]]] | None = None
     found_targets: Callable[[Any], tuple[Target, ...]] = field(default=lambda answers: ())
+    contests: Callable[[Any], Sequence[Any]] | None = None
+    lead: Callable[[Any], str] | None = None
+    axis: str = ""
+    floor: str = ""
+    limits: str = ""
+    quick_cells: int = 1
 
     @property
     def name(self) -> str:
         return self.module.rpartition(".")[2]
+
+    def chosen(self, peer: Peer, settings: Settings) -> list[Variant] | str:
+        """Return the cells of a peer, fewer of them with `--quick`, or why there are none."""
+        found = self.variants(peer, settings)
+        if isinstance(found, str) or not settings.quick or not 0 < self.quick_cells < len(found):
+            return found
+        return [*found[: max(1, self.quick_cells - 1)], *found[-1:]][: self.quick_cells]
 
     def rounds(self, settings: Settings) -> int:
         return 1 if settings.quick else max(1, round(settings.rounds * self.rounds_factor))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,7 @@ class Outcome:
         status: "ok", "missing" (not installed), "n/a" (makes no sense), "skipped" (cannot change the answer any more),
             "failed" or "timeout".
         reason: why there are no samples; of a failure, the end of what it wrote to stderr.
+        seconds: what asking took.
     """
 
     peer: str
@@ -37,6 +40,7 @@ class Outcome:
     samples: Samples = field(default_factory=dict)
     version: str = ""
     gil: bool | None = None
+    seconds: float = 0.0
 
     @property
     def broken(self) -> bool:
@@ -97,7 +101,7 @@ class Plan:
         for peer in PEERS:
             if settings.peers and peer.name not in settings.peers:
                 continue
-            chosen = question.variants(peer, settings)
+            chosen = question.chosen(peer, settings)
             if isinstance(chosen, str):
                 inapplicable.append(Outcome(peer.name, {}, 0, "n/a", chosen))
             else:
@@ -111,28 +115,59 @@ class Plan:
         return by_variant[start:] + by_variant[:start]
 
 
-def run(
+def ask(
     plan: Plan,
+    settings: Settings,
+    number: int,
+    before: Sequence[Outcome],
+    announce: Callable[[str], None],
+    timeout: float = TIMEOUT_SECONDS,
+) -> list[Outcome]:
+    """Return the outcomes of round `number`, from 0; what was missing before, or out of time, is not asked again.
+
+    The plain core is asked in the first round alone: it is there to be known, and its noise is the compiled core's.
+    """
+    given_up = {(found.peer, json.dumps(found.variant)) for found in before if found.status in ("missing", "timeout")}
+    compiled = any(peer.core for peer, _ in plan.cells)
+    outcomes: list[Outcome] = []
+    for peer, variant in plan.order(number):
+        shown = " ".join(f"{name}={value}" for name, value in variant.items())
+        announce(f"{plan.question.name} round {number + 1}/{plan.rounds} {peer.name} {shown}")
+        plain = compiled and peer.core is False
+        if (peer.name, json.dumps(variant)) in given_up or (plain and number and not settings.peers):
+            continue
+        start = time.monotonic()
+        if reason := plan.question.skip([*before, *outcomes], peer, variant):
+            answer: dict[str, Any] = {"status": "skipped", "reason": reason}
+        else:
+            answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
+        spent = time.monotonic() - start
+        outcomes.append(Outcome(peer=peer.name, variant=variant, round=number + 1, seconds=spent, **answer))
+    return outcomes
+
+
+def run(
+    plans: Sequence[Plan],
     settings: Settings,
     announce: Callable[[str], None],
     timeout: float = TIMEOUT_SECONDS,
-) -> Iterator[Outcome]:
-    """Yields an outcome for every cell and round; one missing, or out of time, is not asked again."""
-    yield from plan.inapplicable
-    given_up: set[tuple[str, str]] = set()
-    outcomes: list[Outcome] = []
-    for number in range(plan.rounds):
-        for peer, variant in plan.order(number):
-            shown = " ".join(f"{name}={value}" for name, value in variant.items())
-            announce(f"{plan.question.name} round {number + 1}/{plan.rounds} {peer.name} {shown}")
-            cell = (peer.name, json.dumps(variant))
-            if cell in given_up:
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[tuple[Plan, list[Outcome]]]:
+    """Yield each plan with all its outcomes so far, after each of its rounds.
+
+    Every question has its first round before any has its second: what changes in the machine meanwhile is then part of
+    the noise that is seen. A round that would end after `seconds` is left out, unless it is the first.
+    """
+    begun = clock()
+    found: dict[str, list[Outcome]] = {plan.question.name: list(plan.inapplicable) for plan in plans}
+    took: dict[str, float] = {}
+    for number in range(max((plan.rounds for plan in plans), default=0)):
+        for plan in plans:
+            name = plan.question.name
+            if number >= plan.rounds or (number and clock() - begun + took[name] > seconds):
                 continue
-            if reason := plan.question.skip(outcomes, peer, variant):
-                answer: dict[str, Any] = {"status": "skipped", "reason": reason}
-            else:
-                answer = run_cell(plan.question, peer, plan.sizes | variant, settings.pin, timeout)
-            if answer["status"] in ("missing", "timeout"):
-                given_up.add(cell)
-            outcomes.append(Outcome(peer=peer.name, variant=variant, round=number + 1, **answer))
-            yield outcomes[-1]
+            start = clock()
+            found[name] += ask(plan, settings, number, found[name], announce, timeout)
+            took[name] = clock() - start
+            yield plan, found[name]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.peers import Unavailable, package, ways
+from benchmarks.peers import Unavailable, blocking, package, ways
 from benchmarks.peers.pools import Pool
 
 
@@ -29,6 +29,8 @@ class Peer:
             where it has no pool to open.
         loops: the event loops it offloads from, by `offload`; `new_loop` makes them (trio apart) from a name
             and a ceiling.
+        blocked: hands so many tasks that wait so many seconds to a pool as it comes; a program of its own tells what
+            it took.
         semaphore: makes a semaphore (or a floor of one) with so many permits.
         listens: by question, the module of its server program and the arguments that follow `python -m`.
         against: by question, why it is not asked though it has a pool.
@@ -44,6 +46,7 @@ class Peer:
     loops: tuple[str, ...] = ()
     offload: ways.Offload | None = None
     new_loop: ways.NewLoop = ways.stock_loop
+    blocked: blocking.Blocked | None = None
     semaphore: Callable[[int], Any] | None = None
     listens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +62,13 @@ class Peer:
         own = "ebbpool" if self.core is not None else "".join(self.modules[:1]).partition(".")[0]
         return self.measured or own
 
+    @property
+    def side(self) -> str:
+        """Return "ours", "floor" (a ceiling is one too) or "rival"."""
+        if self.core is not None:
+            return "ours"
+        return "floor" if self.label.endswith(("(floor)", "(ceiling)")) else "rival"
+
     def not_for(self, question: str) -> str:
         """Return why a `question` about pools is not asked of this peer, or "" if it is."""
         if self.open is not None:
@@ -68,7 +78,8 @@ class Peer:
         if self.listens:
             fast = "fastapi_rate" in self.listens
             return f"a server: see {'fastapi_burst, fastapi_rate' if fast else 'the questions about servers'}"
-        return f"no pool: see {'timers' if self.semaphore is None else 'semaphore'}"
+        other = "semaphore" if self.semaphore else "blocked_tasks" if self.blocked else "timers"
+        return "no pool: it is a model of one" if self.name == "simulation" else f"no pool: see {other}"
 
     def load(self) -> str:
         """Import the peer and return its version.

@@ -10,7 +10,8 @@ import os
 import threading
 from typing import Any
 
-from benchmarks.peers import Unavailable, package, program, ways
+from benchmarks import native
+from benchmarks.peers import Unavailable, blocking, package, program, ways
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import (
     BareQueue,
@@ -116,6 +117,7 @@ _POOLS = (
         open=EbbPool,
         loops=_ASYNCIO,
         offload=ways.run_in_executor(adaptive),
+        blocked=blocking.executor(blocking.ours),
     ),
     Peer(
         "stdlib",
@@ -124,11 +126,26 @@ _POOLS = (
         loops=_ASYNCIO,
         offload=ways.run_in_executor(stdlib),
     ),
+    Peer("stdlib-default", "ThreadPoolExecutor()", blocked=blocking.executor(blocking.stdlib())),
+    *(
+        Peer(f"stdlib-{size}", f"ThreadPoolExecutor({size})", blocked=blocking.executor(blocking.stdlib(size)))
+        for size in (64, 256)
+    ),
+    Peer(
+        "to-thread-uvloop",
+        "asyncio.to_thread on uvloop",
+        ("uvloop",),
+        blocked=blocking.on_loop("uvloop", blocking.to_thread),
+    ),
+    Peer("go", "Go, goroutines", needs=native.go, blocked=native.go_burst),
+    Peer("java", "Java, virtual threads", needs=native.java, blocked=native.java_burst),
+    Peer("simulation", "the simulation"),
     Peer(
         "multiprocessing",
         "multiprocessing ThreadPool",
         open=MultiprocessingPool,
         against={"offload": "its results are no futures"},
+        blocked=blocking.processes_threads,
     ),
     Peer(
         "fastthreadpool",
@@ -153,8 +170,17 @@ _POOLS = (
         loops=_ASYNCIO,
         offload=ways.run_in_executor(plus),
         against={"memory": "its queue holds 64 tasks a worker, then submit blocks"},
+        blocked=blocking.executor(blocking.plus),
     ),
-    Peer("pebble", "pebble", ("pebble",), open=PebblePool, loops=_ASYNCIO, offload=ways.run_in_executor(pebble)),
+    Peer(
+        "pebble",
+        "pebble",
+        ("pebble",),
+        open=PebblePool,
+        loops=_ASYNCIO,
+        offload=ways.run_in_executor(pebble),
+        blocked=blocking.pebble,
+    ),
     Peer(
         "gevent-threadpool",
         "gevent.threadpool",
@@ -164,6 +190,7 @@ _POOLS = (
             "offload": "belongs to gevent's own hub",
             "memory": "spawn waits for a free thread: nothing is ever pending",
         },
+        blocked=blocking.gevent_threads,
     ),
     Peer(
         "gevent",
@@ -171,8 +198,15 @@ _POOLS = (
         ("gevent",),
         open=Greenlets,
         against={"offload": "belongs to gevent's own hub", "idle_cost": "has no threads"},
+        blocked=blocking.greenlets,
     ),
-    Peer("to-thread", "asyncio.to_thread", loops=_ASYNCIO, offload=ways.to_thread(stdlib)),
+    Peer(
+        "to-thread",
+        "asyncio.to_thread",
+        loops=_ASYNCIO,
+        offload=ways.to_thread(stdlib),
+        blocked=blocking.on_loop("asyncio", blocking.to_thread),
+    ),
     Peer(
         "to-thread-ebbpool",
         "asyncio.to_thread on ebbpool",
@@ -181,7 +215,14 @@ _POOLS = (
         loops=_ASYNCIO,
         offload=ways.to_thread(adaptive),
     ),
-    Peer("asgiref", "asgiref sync_to_async", ("asgiref.sync",), loops=_ASYNCIO, offload=ways.asgiref),
+    Peer(
+        "asgiref",
+        "asgiref sync_to_async",
+        ("asgiref.sync",),
+        loops=_ASYNCIO,
+        offload=ways.asgiref,
+        blocked=blocking.on_loop("asyncio", blocking.asgiref),
+    ),
     Peer(
         "anyio",
         "anyio.to_thread.run_sync",
@@ -190,6 +231,7 @@ _POOLS = (
         loops=_ALL_LOOPS,
         offload=ways.run_sync("anyio"),
         against=_FROM_TASKS,
+        blocked=blocking.tasks("anyio", "create_task_group"),
     ),
     Peer(
         "trio",
@@ -199,6 +241,7 @@ _POOLS = (
         loops=("trio",),
         offload=ways.run_sync("trio"),
         against=_FROM_TASKS,
+        blocked=blocking.tasks("trio", "open_nursery"),
     ),
     Peer(
         "anyio-ebbpool",
@@ -291,6 +334,16 @@ _SERVERS = (
         )
         for loop in _ASYNCIO
         for kind, label in (("streams", "streams"), ("protocol", "protocol"), ("buffered", "buffered protocol"))
+    ),
+    Peer(
+        "echo-gevent",
+        "gevent StreamServer, the same handler on greenlets",
+        ("gevent.server",),
+        listens=_runs("echo gevent", "echo"),
+    ),
+    Peer("echo-go", "Go, a goroutine a connection", needs=native.go, listens=_runs("native go echo", "echo")),
+    Peer(
+        "echo-java", "Java, a virtual thread a connection", needs=native.java, listens=_runs("native java echo", "echo")
     ),
     Peer(
         "slow-adaptive",

@@ -103,6 +103,21 @@ def targets(answers: report.Answers) -> tuple[Target, ...]:
     return tuple(found)
 
 
+def contests(answers: report.Answers) -> list[report.Contest]:
+    """Return, for each load, our untuned pool beside the best fixed size of the standard library's."""
+    found = []
+    for load in dict.fromkeys(variant["load"] for _, variant in answers.plan.cells):
+        figures = ((peer, answers.figure(peer.name, cell(load, UNTUNED), MS)) for peer in answers.peers.values())
+        ours = [report.Side(peer.label, figure) for peer, figure in figures if figure and peer.core is not None]
+        stock = best(answers, "stdlib", load)
+        if ours and stock is not None:
+            fixed = answers.figure("stdlib", cell(load, stock.threads), MS)
+            rival = report.Side(f"ThreadPoolExecutor({stock.threads})", fixed) if fixed else None
+            contest = report.contest_of(cell(load, UNTUNED), MS, ours[0], rival)
+            found += [contest] if contest else []
+    return found
+
+
 def _over(value: float, by: float) -> str:
     return f"{value / by:.2f}" if by else "-"
 

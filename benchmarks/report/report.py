@@ -1,24 +1,19 @@
-"""Turns outcomes into tables, verdicts on targets, and JSON."""
+"""Turns outcomes into figures, verdicts on targets, contests with the rivals, and tables."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
-import json
-import os
-import platform
 import statistics
-import sys
-import sysconfig
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from benchmarks.engine.cell import gil_enabled
-from benchmarks.engine.model import GC_POLICY, Column, Question, Settings, Target, Variant
-from benchmarks.engine.runner import Outcome, Plan, pinning_available, processors
+from benchmarks.engine.model import Column, Question, Settings, Target, Variant
+from benchmarks.engine.runner import Outcome, Plan
+from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import BY_NAME, PEERS
+from benchmarks.report.compare import ratio_of
 
 _NAMED_AT_MOST = 8
 
@@ -45,15 +40,53 @@ class Verdict:
 
     Attributes:
         question: its name.
+        target: what was to be reached.
+        peer: the label of who was to reach it.
+        where: the variant, as text.
         verdict: "holds", "MISSED", "within the noise" (missed by the median, but not in every round),
             "not asked" or "not measured".
         measured: the figure, or why there is none.
     """
 
     question: str
-    target: Target
+    target: str
+    peer: str
+    where: str
     verdict: str
     measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Who stands for one side of a contest, and the figure."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The best of ours beside the best rival, under one variant, by one column.
+
+    Attributes:
+        ratio: how many times better ours is: below 1 the rival is ahead.
+        low, high: the 95% interval of that; both are the ratio where one round leaves no noise to be seen.
+        floor: the best floor or ceiling, if there is one.
+    """
+
+    variant: Variant
+    column: Column
+    ours: Side
+    rival: Side
+    ratio: float
+    low: float
+    high: float
+    floor: Side | None
+
+    @property
+    def winner(self) -> str:
+        """Return the label of who is ahead, or "" if that is within the noise."""
+        return self.ours.label if self.low > 1 else self.rival.label if self.high < 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +106,24 @@ def key(variant: Variant) -> str:
 class Answers:
     """The outcomes of one question, by peer and variant."""
 
-    def __init__(self, plan: Plan, settings: Settings, outcomes: Sequence[Outcome]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        outcomes: Sequence[Outcome],
+        gil: bool | None = None,
+        verdicts: Sequence[Verdict] | None = None,
+    ) -> None:
         self.plan, self.settings, self.outcomes = plan, settings, list(outcomes)
         self.question: Question = plan.question
+        self.gil = gil_enabled() if gil is None else gil
+        self.peers = {peer.name: peer for peer, _ in plan.cells}
+        self._verdicts = verdicts
+
+    def variants(self) -> list[Variant]:
+        """Return each variant once, small numbers first."""
+        named = {key(variant): variant for _, variant in self.plan.cells}
+        return [variant for _, variant in sorted(named.items(), key=_natural)]
 
     @property
     def broken(self) -> list[Outcome]:
@@ -120,7 +168,7 @@ class Answers:
     def _judge(self, target: Target) -> tuple[str, str]:
         if target.pinned is not None and target.pinned != (self.settings.pin is not None):
             return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
-        if target.gil is not None and target.gil != gil_enabled():
+        if target.gil is not None and target.gil != self.gil:
             return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
         column = next(column for column in self.question.columns if column.metric == target.metric)
         own = self.figure(target.peer, target.where, column)
@@ -147,12 +195,60 @@ class Answers:
         return ("within the noise" if holds(high if column.more else low) else "MISSED", text)
 
     def verdicts(self) -> list[Verdict]:
-        asked = {peer.name for peer, _ in self.plan.cells}
+        """Return what became of each target; of a run that was read from a file, what that says."""
+        if self._verdicts is not None:
+            return list(self._verdicts)
+        asked = [(peer.name, variant) for peer, variant in self.plan.cells]
         return [
-            Verdict(self.question.name, target, *self._judge(target))
+            Verdict(
+                self.question.name, target.text, self.peers[target.peer].label, key(target.where), *self._judge(target)
+            )
             for target in (*self.question.targets(self.settings), *self.question.found_targets(self))
-            if target.peer in asked
+            if (target.peer, target.where) in asked
         ]
+
+    def contests(self) -> list[Contest]:
+        """Return the best of ours beside the best rival, for each variant and each column that is to be compared."""
+        if self.question.contests is not None:
+            return list(self.question.contests(self))
+        found = []
+        for variant in self.variants():
+            for column in self.question.columns:
+                if column.ratio:
+                    sides = {side: self._best(variant, column, side) for side in ("ours", "rival", "floor")}
+                    contest = contest_of(variant, column, sides["ours"], sides["rival"], sides["floor"])
+                    found += [contest] if contest else []
+        return found
+
+    def _best(self, variant: Variant, column: Column, side: str) -> Side | None:
+        found = []
+        for peer in self.peers.values():
+            figure = self.figure(peer.name, variant, column)
+            if figure is not None and peer.side == side:
+                found.append((Side(peer.label, figure), peer))
+        if any(peer.core for _, peer in found):
+            # The plain core is what there is where nothing is compiled: it takes part only there.
+            found = [(best, peer) for best, peer in found if peer.core]
+        values = [best for best, _ in found]
+        if not values:
+            return None
+        return (max if column.more else min)(values, key=lambda best: best.figure.value)
+
+
+def contest_of(
+    variant: Variant, column: Column, ours: Side | None, rival: Side | None, floor: Side | None = None
+) -> Contest | None:
+    """Return the contest of two sides, or None if one is missing or has nothing to divide by."""
+    if ours is None or rival is None or not ours.figure.value or not rival.figure.value:
+        return None
+    better, worse = (ours, rival) if column.more else (rival, ours)
+    ratio = better.figure.value / worse.figure.value
+    low = high = ratio
+    if not column.worst:
+        found = ratio_of(list(better.figure.by_round.values()), list(worse.figure.by_round.values()))
+        if found is not None:
+            low, high = found.low, found.high
+    return Contest(variant, column, ours, rival, ratio, low, high, floor)
 
 
 def shown(figure: Figure | None, column: Column) -> str:
@@ -173,22 +269,26 @@ def table(answers: Answers) -> Table:
     for column in question.columns:
         headers += [column.label, question.rival[1]] if column.ratio else [column.label]
     rows = []
-    for variant in sorted({key(variant): variant for _, variant in answers.plan.cells}.items(), key=_natural):
-        for peer in PEERS:
-            outcomes = answers.of(peer.name, variant[1])
+    for variant in answers.variants():
+        for peer in sorted(answers.peers.values(), key=_place):
+            outcomes = answers.of(peer.name, variant)
             if not outcomes:
                 continue
-            row = [variant[0], peer.label]
+            row = [key(variant), peer.label]
             if not any(outcome.status == "ok" for outcome in outcomes):
                 rows.append([*row, reason_of(outcomes[0])])
                 continue
             for column in question.columns:
-                row.append(shown(answers.figure(peer.name, variant[1], column), column))
+                row.append(shown(answers.figure(peer.name, variant, column), column))
                 if column.ratio:
-                    ratio = answers.ratio(peer.name, variant[1], column)
+                    ratio = answers.ratio(peer.name, variant, column)
                     row.append("-" if ratio is None else f"{ratio:.2f}")
             rows.append(row)
     return Table(question.title, headers, rows, _notes(answers))
+
+
+def _place(peer: Peer) -> int:
+    return PEERS.index(peer) if peer in PEERS else len(PEERS)
 
 
 def _natural(named: tuple[str, Variant]) -> list[tuple[int, float, str]]:
@@ -205,9 +305,9 @@ def reason_of(outcome: Outcome) -> str:
 def _notes(answers: Answers) -> list[str]:
     notes = [answers.question.method]
     for reason, group in itertools.groupby(sorted(answers.plan.inapplicable, key=reason_of), key=reason_of):
-        labels = [BY_NAME[found.peer].label for found in group]
-        notes.append(f"{reason} ({', '.join(labels) if len(labels) <= _NAMED_AT_MOST else f'{len(labels)} peers'})")
-    switched = {found.peer for found in answers.outcomes if found.gil and not gil_enabled()}
+        names = [BY_NAME[each.peer].label if each.peer in BY_NAME else each.peer for each in group]
+        notes.append(f"{reason} ({', '.join(names) if len(names) <= _NAMED_AT_MOST else f'{len(names)} peers'})")
+    switched = {found.peer for found in answers.outcomes if found.gil and not answers.gil}
     if switched:
         notes.append(f"the GIL was switched back on by importing: {', '.join(sorted(switched))}")
     for outcome in answers.broken:
@@ -217,11 +317,7 @@ def _notes(answers: Answers) -> list[str]:
 
 
 def target_table(verdicts: Sequence[Verdict], quick: bool) -> Table:
-    rows = []
-    for found in verdicts:
-        target = found.target
-        peer = BY_NAME[target.peer].label
-        rows.append([found.question, key(target.where), peer, target.text, found.measured, found.verdict])
+    rows = [[each.question, each.where, each.peer, each.target, each.measured, each.verdict] for each in verdicts]
     notes = ["quick: sizes too small and rounds too few to judge by"] if quick else []
     return Table("Targets", ["question", "variant", "peer", "target", "measured", "verdict"], rows, notes)
 
@@ -262,86 +358,3 @@ def show(found: Table) -> None:
     for note in found.notes:
         console.print(f"* {note}", style="dim")
     console.print()
-
-
-def load_average() -> float | None:
-    """Tasks that wanted a processor over the last minute, where the system tells."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def busy() -> str:
-    """A warning if others use this machine, or ""."""
-    load = load_average()
-    if load is None or load < 0.5 * len(processors()):
-        return ""
-    count = len(processors())
-    return f"this machine is busy (load average {load:.1f} on {count} processors): the figures are noisy"
-
-
-def machine() -> dict[str, Any]:
-    """Facts without which the figures mean nothing."""
-    model = ""
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {
-        "python": sys.version,
-        "implementation": platform.python_implementation(),
-        "free_threaded_build": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-        "gil": gil_enabled(),
-        "platform": platform.platform(),
-        "processor": model,
-        "cpu_count": os.cpu_count(),
-        "processors": processors(),
-        "load_average": load_average(),
-    }
-
-
-def versions(answers: Sequence[Answers]) -> dict[str, str]:
-    """What ran, by peer; of a missing peer, why."""
-    outcomes = [outcome for found in answers for outcome in found.outcomes]
-    missing = {found.peer: found.reason for found in outcomes if found.status == "missing"}
-    return missing | {found.peer: found.version for found in outcomes if found.version}
-
-
-def core(answers: Sequence[Answers]) -> str:
-    """Which of ebbpool's cores this run measured."""
-    ran = {outcome.peer for found in answers for outcome in found.outcomes if outcome.status == "ok"}
-    ours = [peer for peer in PEERS if peer.name in ran and peer.core is not None]
-    return " and ".join(sorted({"compiled" if peer.core else "plain" for peer in ours})) or "none"
-
-
-def pinned(settings: Settings, asked: bool) -> str:
-    if settings.pin is not None:
-        return f"every cell held to processor {settings.pin}"
-    return "not available" if asked and not pinning_available() else "no"
-
-
-def document(facts: dict[str, Any], settings: Settings, answers: Sequence[Answers], pin: str) -> dict[str, Any]:
-    """The whole run as JSON: facts, raw samples, the very tables that were printed, verdicts."""
-    return {
-        "machine": facts,
-        "settings": asdict(settings) | {"pinned": pin, "gc": GC_POLICY},
-        "core": core(answers),
-        "load_average_after": load_average(),
-        "versions": versions(answers),
-        "questions": {
-            found.question.name: {
-                "sizes": found.plan.sizes,
-                "rounds": found.plan.rounds,
-                "table": asdict(table(found)),
-                "targets": [asdict(verdict) for verdict in found.verdicts()],
-                "cells": [asdict(outcome) for outcome in found.outcomes],
-            }
-            for found in answers
-        },
-    }
-
-
-def save(folder: Path, name: str, found: dict[str, Any], tables: Sequence[Table]) -> Path:
-    """Writes the JSON, and the tables as text beside it; returns the path of the JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.txt").write_text("\n".join(plain(table) for table in tables), encoding="utf-8")
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path

@@ -41,6 +41,16 @@ class ThreadingServer(socketserver.ThreadingTCPServer):
     request_queue_size = _BACKLOG
 
 
+def _greenlets() -> None:
+    """The blocking handler as it is, each connection in a greenlet: gevent's sockets give way where others block."""
+    handle = handler(_READ)
+    found = package("gevent.server").StreamServer(
+        ADDRESS, lambda connection, address: handle(connection, address, None), backlog=_BACKLOG
+    )
+    found.start()
+    serve_forever(found)
+
+
 def _threads(server: Any) -> None:
     with server:
         serve_forever(server)
@@ -112,13 +122,15 @@ async def _loop_server(kind: str) -> None:
 def serve(argv: Sequence[str]) -> None:
     """Serves until its parent ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("pool", "threading", "streams", "protocol", "buffered"))
+    parser.add_argument("kind", choices=("pool", "threading", "gevent", "streams", "protocol", "buffered"))
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
     parser.add_argument("--buffer", type=int, default=_READ, help="bytes of a blocking handler's buffer")
     asked = parser.parse_args(argv)
     die_with_parent()
     if asked.kind == "pool":
         _threads(package("ebbpool.socketserver").AdaptivePoolTCPServer(ADDRESS, handler(asked.buffer)))
+    elif asked.kind == "gevent":
+        _greenlets()
     elif asked.kind == "threading":
         _threads(ThreadingServer(ADDRESS, handler(asked.buffer)))
     else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from benchmarks.peers.floor import BatchedWorkers
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import ExecutorPool, stdlib
 from benchmarks.peers.table import BY_NAME, PEERS
+from benchmarks.report import report, store
 
 OURS = "ebbpool" if ebbpool.COMPILED else "ebbpool-pure"
 PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
@@ -50,12 +53,15 @@ PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
     "timers": ("timer", OURS),
     "lanes": ("stdlib", OURS),
     "fairness": ("stdlib", OURS),
+    "blocked_tasks": ("stdlib-64", "to-thread", "anyio", "gevent", "go", OURS),
+    "beyond": ("simulation", "ebbpool"),
 }
 NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
     "offload": "offload",
     "anyio_tasks": "offload",
     "loop_lag": "offload",
     "semaphore": "semaphore",
+    "blocked_tasks": "blocked",
 }
 TINY: dict[str, dict[str, Any]] = {
     "submit_collect": {"tasks": 20, "repeats": 2},
@@ -77,6 +83,8 @@ TINY: dict[str, dict[str, Any]] = {
     "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
     "fairness": {"tasks": 200, "nap": 0.0001},
     "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
+    "blocked_tasks": {"tasks": 4, "sleep": 0.001},
+    "beyond": {"least": 0.02, "most": 100, "here": 2},
 }
 BROKEN = """
 import os
@@ -113,11 +121,11 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bench(out: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Returns the exit status, the JSON and the text of a run."""
+    """Returns the exit status, the JSON and the text of the HTML report of a run."""
     status = main([*arguments, "--out", str(out)])
     (written,) = out.glob("*.json")
     found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
-    return status, found, written.with_suffix(".txt").read_text(encoding="utf-8")
+    return status, found, html.unescape(written.with_suffix(".html").read_text(encoding="utf-8"))
 
 
 def cells(found: dict[str, Any], question: str, peer: str) -> list[dict[str, Any]]:
@@ -324,16 +332,19 @@ def test_quick_round(tmp_path: Path, modules: Path) -> None:
     assert "plain" in found["core"]
     assert found["machine"]["gil"] is gil_enabled()
     (missing,) = cells(found, "submit_collect", "pebble")
-    (senseless,) = cells(found, "submit_collect", "asgiref")
-    assert (missing["status"], senseless["status"]) == ("missing", "n/a")
-    assert missing["reason"] == found["versions"]["pebble"] == "not installed: kept away by the test"
-    assert missing["reason"] in text and senseless["reason"] in text
-    rows = {row[1]: row for row in found["questions"]["submit_collect"]["table"]["rows"]}
+    reason = "not installed: kept away by the test"
+    assert missing["without"] == [[1, "missing", reason]]
+    assert found["versions"]["pebble"] == reason and reason in text
+    assert found["questions"]["submit_collect"]["not_asked"] == {"a way into another's pool: see offload": ["asgiref"]}
+    run = store.read(next((tmp_path / "out").glob("*.json")))
+    answers = run.answers["submit_collect"]
+    rows = {row[1]: row for row in report.table(answers).rows}
     (stock,), (ours,) = (
-        cells(found, "submit_collect", peer)[0]["samples"]["us"] for peer in ("stdlib", "ebbpool-pure")
+        cells(found, "submit_collect", peer)[0]["samples"]["us"]["1"] for peer in ("stdlib", "ebbpool-pure")
     )
     assert rows["ThreadPoolExecutor"][2:4] == [f"{stock:.3f}", "1.00"]
     assert rows["ebbpool (plain)"][3] == f"{stock / ours:.2f}"
+    assert f"{stock:.3f}" in text
 
 
 def test_a_failing_cell_is_reported_and_the_rest_goes_on(tmp_path: Path, modules: Path) -> None:
@@ -342,12 +353,12 @@ def test_a_failing_cell_is_reported_and_the_rest_goes_on(tmp_path: Path, modules
     )
     assert status == 1
     failed = cells(found, "broken", "loop")
-    assert [cell["status"] for cell in failed] == ["failed", "failed"]
-    assert failed[0]["reason"].endswith("ArithmeticError: broken on purpose")
-    assert "FAILED loop workers=1, round 2" in text
+    assert [why[:2] for why in failed[0]["without"]] == [[1, "failed"], [2, "failed"]]
+    assert failed[0]["without"][0][2].endswith("ArithmeticError: broken on purpose")
+    assert "loop workers=1: ArithmeticError: broken on purpose" in text
     assert "failed: ArithmeticError: broken on purpose" in text
     for peer in ("stdlib", "multiprocessing"):
-        assert [cell["status"] for cell in cells(found, "broken", peer)] == ["ok", "ok"]
+        assert list(cells(found, "broken", peer)[0]["samples"]["processors"]) == ["1", "2"]
 
 
 def test_a_cell_out_of_time_is_ended(modules: Path) -> None:
@@ -363,7 +374,7 @@ def test_pin(tmp_path: Path, modules: Path) -> None:
     if runner.pinning_available():
         assert found["settings"]["pin"] in runner.processors()
         assert found["settings"]["pinned"].startswith("every cell held to processor")
-        assert cells(found, "broken", "stdlib")[0]["samples"] == {"processors": [1]}
+        assert cells(found, "broken", "stdlib")[0]["samples"] == {"processors": {"1": [1]}}
     else:
         assert found["settings"]["pinned"] == "not available"
 
@@ -384,7 +395,7 @@ def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     settings = Settings(rounds=2, peers=names)
     plan = runner.Plan.of(question_of(Column("us", "µs")), settings)
     announced: list[str] = []
-    outcomes = list(runner.run(plan, settings, announced.append))
+    *_, (_, outcomes) = runner.run([plan], settings, announced.append)
 
     assert sorted(asked[:4]) == sorted(names[:4])
     assert sorted(asked[4:]) == ["multiprocessing", "stdlib"]
@@ -394,10 +405,43 @@ def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(found.broken for found in outcomes) == 3
 
 
+def test_rounds_that_would_end_too_late_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def scripted(question: Question, peer: Peer, *_: object) -> dict[str, Any]:
+        nonlocal now
+        now += 10.0 if question.name == "slow" else 1.0
+        return {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
+
+    monkeypatch.setattr(runner, "run_cell", scripted)
+    settings = Settings(rounds=3, peers=("stdlib",))
+    slow, quick = (
+        runner.Plan.of(replace(question_of(Column("us", "µs")), module=f"made_up.{name}"), settings)
+        for name in ("slow", "quick")
+    )
+    asked = runner.run([slow, quick], settings, lambda text: None, seconds=14.0, clock=lambda: now)
+    rounds = [(plan.question.name, outcomes[-1].round) for plan, outcomes in asked]
+    assert rounds == [("slow", 1), ("quick", 1), ("quick", 2), ("quick", 3)]
+
+
+def test_the_plain_core_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def scripted(question: Question, peer: Peer, *_: object) -> dict[str, Any]:
+        asked.append(peer.name)
+        return {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
+
+    monkeypatch.setattr(runner, "run_cell", scripted)
+    plan = runner.Plan.of(question_of(Column("us", "µs")), Settings(rounds=3))
+    list(runner.run([plan], Settings(rounds=3), lambda text: None))
+    assert (asked.count("ebbpool"), asked.count("ebbpool-pure")) == (3, 1)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("no_such_question",),
+        ("s",),
         ("--peers", "stdlib,nobody"),
         ("--workers", "0"),
         ("--rounds", "0"),

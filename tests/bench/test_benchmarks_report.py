@@ -11,7 +11,7 @@ from support.benchmark import question_of
 from benchmarks.engine import runner
 from benchmarks.engine.cell import gil_enabled
 from benchmarks.engine.model import Column, Question, Settings, Target
-from benchmarks.report import report
+from benchmarks.report import report, store
 
 
 def outcome(peer: str, number: int, *samples: float, metric: str = "us", **others: Any) -> runner.Outcome:
@@ -108,7 +108,7 @@ def test_targets_that_are_not_asked() -> None:
 )
 def test_core_that_was_measured(ran: tuple[str, ...], core: str) -> None:
     outcomes = [outcome(peer, 1, 1.0) for peer in ran] + [runner.Outcome("ebbpool", {"workers": 2}, 1, "missing", "?")]
-    assert report.core([answers_of(question_of(Column("us", "µs")), outcomes)]) == core
+    assert store.core([answers_of(question_of(Column("us", "µs")), outcomes)]) == core
 
 
 def test_table_shows_spread_ratio_and_gaps() -> None:
@@ -126,6 +126,6 @@ def test_table_shows_spread_ratio_and_gaps() -> None:
 
 @pytest.mark.parametrize(("load", "warned"), [(None, False), (0.1, False), (9.0, True)])
 def test_busy_machine(load: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "load_average", lambda: load)
-    monkeypatch.setattr(report, "processors", lambda: [0, 1])
-    assert ("load average 9.0 on 2 processors" in report.busy()) is warned
+    monkeypatch.setattr(store, "load_average", lambda: load)
+    monkeypatch.setattr(store, "processors", lambda: [0, 1])
+    assert ("load average 9.0 on 2 processors" in store.busy()) is warned

@@ -17,13 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.engine.model import Column, Question  # noqa: E402
-from benchmarks.peers.table import Peer  # noqa: E402
+from benchmarks.peers import Unavailable  # noqa: E402
+from benchmarks.peers.peer import Peer  # noqa: E402
 
 
 def importable(peer: Peer) -> None:
-    """Skip what needs a package that is not installed here; which core runs does not matter."""
+    """Skip what needs something that is not installed here; which core runs does not matter."""
     for module in peer.modules:
         pytest.importorskip(module)
+    try:
+        peer.needs()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 def question_of(*columns: Column, **others: Any) -> Question:

@@ -1,0 +1,158 @@
+"""Figures in Markdown that come from the committed runs: `python -m benchmarks figures --check` or `--write`.
+
+What stands between two comments is looked up, and the comments show nowhere:
+
+    `run` costs <!-- = offload run gathered loop=asyncio workers=4 -->3.1<!-- / --> µs
+
+An expression is one of
+
+- `QUESTION PEER METRIC[:DIGITS] [KEY=VALUE ...]`: the figure of the one variant that has these values;
+- `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
+- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
+- `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
+- any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
+
+Words with spaces are quoted as in a shell. What is inside a fence of code is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.engine.model import ROOT
+from benchmarks.report import pages
+from benchmarks.report.report import Answers
+from benchmarks.report.store import Run
+
+_MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
+_FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
+_OPENED = re.compile(r"<!--\s*=")
+
+
+class Unknown(ValueError):
+    """An expression that the runs have no answer to."""
+
+
+def found(asked: str, runs: Mapping[str, Run]) -> str:
+    """Return what an expression stands for.
+
+    Raises:
+        Unknown: The runs do not have it, or it is not one figure.
+    """
+    words = shlex.split(asked)
+    name = words.pop(0)[1:] if words and words[0].startswith("@") else pages.MAIN
+    if name not in runs:
+        raise Unknown(f"no run {name!r}: there are {', '.join(runs) or 'none'}")
+    run = runs[name]
+    match words:
+        case ["machine", fact]:
+            return _fact(run, fact)
+        case ["taken"]:
+            return run.taken
+        case ["commit"]:
+            return run.commit
+        case ["lead", question]:
+            return pages.lead(_asked(run, question))
+        case ["contests", question]:
+            return "\n\n" + pages.contest_table(_asked(run, question)) + "\n\n"
+        case [question, peer, metric, *where]:
+            return _value(_asked(run, question), peer, metric, where)
+    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests: {asked!r}")
+
+
+def _asked(run: Run, question: str) -> Answers:
+    if question not in run.answers:
+        raise Unknown(f"run {run.name} has no question {question!r}")
+    return run.answers[question]
+
+
+def _fact(run: Run, fact: str) -> str:
+    if fact not in run.machine:
+        raise Unknown(f"nothing is known of {fact!r}; known: {', '.join(run.machine)}")
+    value = run.machine[fact]
+    return str(len(value)) if isinstance(value, list) else str(value).split(" ")[0] if fact == "python" else str(value)
+
+
+def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
+    metric, _, digits = metric.partition(":")
+    column = next((column for column in answers.question.columns if column.metric == metric), None)
+    if column is None:
+        raise Unknown(f"no metric {metric!r}: {', '.join(column.metric for column in answers.question.columns)}")
+    values = []
+    for peer in peers.split("/"):
+        variants = [
+            variant
+            for asked, variant in answers.plan.cells
+            if asked.name == peer and all(f"{name}={variant.get(name)}" in where for name in _keys(where))
+        ]
+        if len(variants) != 1:
+            raise Unknown(f"{len(variants)} variants of {peer!r} have {' '.join(where) or 'no key'}; it must be one")
+        figure = answers.figure(peer, variants[0], column)
+        if figure is None:
+            raise Unknown(f"{peer!r} has no {metric!r} there")
+        values.append(figure.value)
+    if len(values) == 1:
+        return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
+    if len(values) > 2 or not values[1]:
+        raise Unknown(f"cannot divide {peers!r}")
+    return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
+
+
+def _keys(where: list[str]) -> list[str]:
+    return [each.partition("=")[0] for each in where]
+
+
+def _outside_fences(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    fences = [match.span() for match in _FENCE.finditer(text)]
+    for match in pattern.finditer(text):
+        if not any(start <= match.start() < end for start, end in fences):
+            yield match
+
+
+def put_in(text: str, runs: Mapping[str, Run]) -> tuple[str, list[str], list[str]]:
+    """Return the text with every figure as the runs have it, what was different, and what cannot be told, by line."""
+    parts, different, unknown, end = [], [], [], 0
+    matches = list(_outside_fences(text, _MARK))
+    for match in matches:
+        line = text.count("\n", 0, match.start()) + 1
+        parts.append(text[end : match.start("text")])
+        value = match["text"]
+        try:
+            value = found(match["asked"], runs)
+        except ValueError as error:
+            unknown.append(f"{line}: {error}")
+        if value != match["text"]:
+            different.append(f"{line}: {match['text'].strip()[:60]!r} is {value.strip()[:60]!r} in the run")
+        parts.append(value)
+        end = match.end("text")
+    parts.append(text[end:])
+    starts = {match.start() for match in matches}
+    for opened in _outside_fences(text, _OPENED):
+        if opened.start() not in starts:
+            unknown.append(f"{text.count(chr(10), 0, opened.start()) + 1}: a mark without its end")
+    return "".join(parts), different, unknown
+
+
+def pages_with_figures() -> list[Path]:
+    """Return README and the pages that may hold marks."""
+    docs = ROOT / "docs"
+    kept = [path for path in sorted(docs.rglob("*.md")) if "_build" not in path.parts and path != pages.PERFORMANCE]
+    return [ROOT / "README.md", *kept]
+
+
+def check(write: bool) -> list[str]:
+    """Return what differs from the runs in README and docs; with `write` correct it, and return what cannot be."""
+    runs = pages.committed()
+    complaints = []
+    for path in pages_with_figures():
+        before = path.read_text(encoding="utf-8")
+        after, different, unknown = put_in(before, runs)
+        complaints += [f"{path.relative_to(ROOT)}:{each}" for each in ([] if write else different) + unknown]
+        if write and after != before:
+            path.write_text(after, encoding="utf-8")
+    if runs:
+        complaints += pages.check(runs, write)
+    return complaints
