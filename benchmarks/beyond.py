@@ -184,7 +184,7 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {
         "least": 0.3 if quick else 1.0,
-        "most": 6_000 if quick else 60_000,
+        "most": 6_000 if quick else 40_000,
         "here": len(processors()),
     },
     measure=measure,

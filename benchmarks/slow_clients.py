@@ -134,8 +134,8 @@ QUESTION = Question(
     sizes=lambda quick: {
         "slow": 200 if quick else 1000,
         "warm_up": 0.2 if quick else 0.3,
-        "seconds": 0.5 if quick else 1.5,
-        "attacked_seconds": 0.5 if quick else 3.0,
+        "seconds": 0.5 if quick else 1.0,
+        "attacked_seconds": 0.5 if quick else 2.0,
     },
     measure=measure,
     targets=targets,

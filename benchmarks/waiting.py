@@ -95,10 +95,11 @@ QUESTION = Question(
     module="benchmarks.waiting",
     title="A web server whose handler sleeps: 200 clients",
     method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
-    "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, 400 requests; given "
-    "up after three times as long as they need at least; kB: by how much resident memory grew, at most, for each of "
-    "the 200; the others: `ab -n 2000 -c 200`, first: on the cold server; µs of a processor: the server's, without the "
-    "first run; what the client needs of a processor is shown: near 100 it would be what is measured",
+    "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, a request each; "
+    "given up after three times as long as they need at least; kB: by how much resident memory grew, at most, for "
+    "each of the 200; the others: `ab -n 2000 -c 200`, first: on the cold server; µs of a processor: the "
+    "server's, without the first run; what the client needs of a processor is shown: near 100 it would be what is "
+    "measured",
     columns=(
         Column("rate", "requests/s", 1, more=True),
         Column("share", "% of the limit", 1, ratio=False, more=True),
@@ -114,7 +115,7 @@ QUESTION = Question(
     variants=server_variants("waiting", _LONG, _SHORT, _NONE),
     sizes=lambda quick: {
         "clients": _CLIENTS,
-        "requests": 200 if quick else 400,
+        "requests": 200,
         "most_times": 3.0,
         "seconds": {
             _LONG["handler"]: 0.5 if quick else 5.0,

@@ -54,6 +54,7 @@ def machine() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "processors": processors(),
         "load_average": load_average(),
+        "commit": commit(),
     }
 
 
@@ -124,7 +125,7 @@ def document(facts: dict[str, Any], settings: Settings, answers: Sequence[Answer
         "format": FORMAT,
         "taken": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "seconds": round(sum(outcome.seconds for outcome in outcomes)),
-        "commit": commit(),
+        "commit": facts["commit"],
         "machine": facts | {"load_average_after": load_average()},
         "settings": asdict(settings) | {"pinned": pin, "gc": GC_POLICY},
         "core": core(answers),
