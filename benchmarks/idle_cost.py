@@ -21,7 +21,7 @@ from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 _KEEP_ALIVE_SECONDS = 1.0
 _WHERE = {"workers": 32}
 _PROC = Path("/proc")
-_PATIENCE_SECONDS = 2.0
+_PATIENCE_SECONDS = 1.0
 
 
 def _switches(pid: int) -> dict[str, int]:
@@ -82,7 +82,7 @@ QUESTION = Question(
     module="benchmarks.idle_cost",
     title="An idle pool",
     method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
-    "for 2 s (quick: 1 s) from another process, once the threads have gone or 3 s have passed",
+    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
     columns=(
         Column("most", "threads under load", 0, ratio=False, worst=True),
         Column("shrunk", "s until the last left", 2, ratio=False, worst=True, empty="none left"),
@@ -90,7 +90,11 @@ QUESTION = Question(
         Column("switches", "context switches", 0, ratio=False, worst=True, empty="not available"),
     ),
     variants=pool_variants("idle_cost", _WHERE),
-    sizes=lambda quick: {"tasks": 64, "keep_alive": _KEEP_ALIVE_SECONDS, "idle": 1.0 if quick else 2.0},
+    sizes=lambda quick: {
+        "tasks": 64,
+        "keep_alive": 0.3 if quick else _KEEP_ALIVE_SECONDS,
+        "idle": 1.0 if quick else 2.0,
+    },
     measure=measure,
     targets=targets,
     rounds_factor=1 / 3,
