@@ -10,8 +10,6 @@ import struct
 import threading
 import time
 from concurrent.futures import BrokenExecutor
-
-
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
