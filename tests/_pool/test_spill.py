@@ -72,7 +72,8 @@ def put(pool: AdaptiveExecutor, way: str, fn: Callable[..., Any], *args: Any) ->
     if way == "submit_first":
         return pool.submit_first(fn, *args)
     if way.endswith("lane"):
-        return pool.lane("aside", limit=1, first=way == "first lane").submit(fn, *args)
+        # The lane of the call before may not be collected yet, and its name in use.
+        return pool.lane(f"aside {args}", limit=1, first=way == "first lane").submit(fn, *args)
     if way == "submit_later":
         return pool.submit_later(0.0, fn, *args)
     if way == "partial":
