@@ -18,6 +18,8 @@ PATIENCE: Final = 1e9
 """Seconds for which sending waits for a worker: as long as it takes, as any call does."""
 RETRIED: Final = 0.5
 """Seconds after which what could not be sent is sent again."""
+ATTEMPTS: Final = 3
+"""How often it is sent at most."""
 _logger = logging.getLogger("concurrent.futures")
 
 
@@ -88,14 +90,16 @@ class Scattered:
         # By a name of its own each time: what was lost under a name is lost.
         key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
         began = monotonic()
-        for more in (True, True, False):
+        attempts = 1
+        while True:
             try:
                 sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
                 break
             except OSError:
                 # The worker that it was sent to is gone; the next one is another.
-                if not more:
+                if attempts == ATTEMPTS:
                     raise
+                attempts += 1
                 await asyncio.sleep(RETRIED)
         _logger.debug(
             "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s",
