@@ -833,7 +833,10 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
             time.sleep(0.001)
         threading.Timer(0.2, gate.set).start()
     """
-    assert sorted(output_of(script, "import logging; logging.disable()\n")) == ["0 there", "1 here"]
+    there, here = sorted(output_of(script, "import logging; logging.disable()\n"))
+    assert there == "0 there"
+    # Some Pythons start no thread any more; then the thread that ends the interpreter runs it.
+    assert here in ("1 here", "1 MainThread")
 
 
 @needs_fork

@@ -190,7 +190,8 @@ class Crew:
         try:
             timekeeper.watch(self)
         except (RuntimeError, MemoryError) as error:
-            return error
+            # While the interpreter exits, the thread that joins the pool sees to what no worker will take.
+            return None if lifecycle.exiting() and not self.daemon else error
         return None
 
     def begin(self, tick: Tick) -> None:
