@@ -279,6 +279,7 @@ def docs(session: nox.Session) -> None:
 def cluster(session: nox.Session) -> None:
     """Run the tests of the executor over a Dask cluster, against real ones on this machine."""
     install(session, *group("cluster"))
+    install_what_can_be(session, *group("test-uvloop"))
     install_ebbpool(session)
     session.run("python", "-m", "pytest", *(session.posargs or ("tests/_dask", "tests/test_examples.py")))
 
