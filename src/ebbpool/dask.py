@@ -114,6 +114,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
     """
 
     _lane_type = ClusterLane
+    _loses_calls = True
+    """Whether one call may be lost, with `BrokenExecutor`, and the next ones be made."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
-from support.common import Gate, eventually
+from support.common import Gate, eventually, output_of
 
 from ebbpool import AdaptiveExecutor, spillable
 from ebbpool.dask import ClusterExecutor
@@ -229,3 +229,19 @@ def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way
             gate.open()
             loop.close()
         assert pool.stats().spilled == 1
+
+
+def test_a_decorated_function_of_the_main_module_is_written_out_whole() -> None:
+    script = """
+        import subprocess, sys
+        from ebbpool import spillable
+        from ebbpool._dask.remote import dumps
+
+        @spillable
+        def double(number):
+            return double.fn(number - 1) + 2 if number else 0
+
+        elsewhere = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(21))"
+        subprocess.run([sys.executable, "-c", elsewhere], input=dumps(double), check=True)
+    """
+    assert output_of(script) == ["42"]

@@ -7,6 +7,7 @@ import functools
 import gc
 import io
 import math
+import os
 import pickle
 import threading
 import weakref
@@ -21,7 +22,7 @@ from concurrent.futures import (
     wait,
 )
 from concurrent.futures.thread import BrokenThreadPool
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -384,6 +385,76 @@ def test_an_error_with_a_traceback_from_there_is_the_tasks_own() -> None:
         there.lose(error=error)
         assert future.exception(TIMEOUT) is error
         assert pool.stats().spill_returned == 0
+
+
+def test_a_broken_pool_of_the_task_s_own_is_no_loss_of_the_pool_it_runs_in() -> None:
+    made = []
+
+    def work() -> None:
+        made.append(1)
+        raise BrokenExecutor("a pool that the task itself uses")
+
+    with ThreadPoolExecutor(1) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+        gate.hold(pool)
+        future = pool.submit(spillable(work))
+        assert isinstance(future.exception(TIMEOUT), BrokenExecutor)
+        assert (len(made), pool.stats().spill_returned) == (1, 0)
+
+
+def test_a_callback_that_raises_does_not_reach_the_other_executor() -> None:
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with spilling() as (pool, there, _):
+        future = pool.submit(decorated, 1)
+        there.await_sent()
+        future.add_done_callback(leave)
+        there.make()
+        assert future.result(TIMEOUT) == 2
+        assert (pool.stats().away, pool.stats().spill_returned) == (0, 0)
+
+
+def test_an_empty_context_of_the_call_itself_is_kept() -> None:
+    with spilling(propagate_context=True) as (pool, there, _):
+        here = copy_context()
+        here.run(REQUEST.set, "the caller's")
+        seen: list[str] = []
+        there_submit = there.submit
+
+        def submit(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            seen.append(REQUEST.get("none"))
+            return there_submit(fn, *args, **kwargs)
+
+        there.submit = submit  # type: ignore[method-assign]  # what a user's executor may do
+        here.run(pool.submit, Context().run, decorated, 1)
+        there.await_sent()
+        there.make()
+    assert seen == ["none"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_forked_child_keeps_its_tasks_where_the_other_executor_stayed_with_the_parent() -> None:
+    script = """
+        import os, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        from ebbpool import AdaptiveExecutor, spillable
+
+        there = ThreadPoolExecutor(1)
+        there.submit(int).result()
+        pool = AdaptiveExecutor(1, spill=there, spill_after=0)
+        child = os.fork()
+        if child == 0:
+            gate = threading.Event()
+            pool.submit(gate.wait)
+            future = pool.submit(spillable(os.getpid))
+            while pool.stats().oldest_wait < 0.2:
+                time.sleep(0.001)
+            gate.set()
+            print(future.result(20) == os.getpid(), pool.stats().spilled, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+    """
+    assert output_of(script, "import warnings; warnings.simplefilter('ignore')\n") == ["True 0"]
 
 
 def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCaptureFixture) -> None:
@@ -821,6 +892,7 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
         def work(number):
             gate.wait(20)
             if number == 1 and threading.current_thread().name.startswith("there"):
+                there._broken = "lost"
                 raise BrokenExecutor("lost")
             sys.stdout.write(f"{number} {threading.current_thread().name.split('_')[0]}\\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import threading
 import traceback
@@ -13,6 +14,8 @@ from typing import Any, Final
 
 import cloudpickle
 from distributed import get_worker
+
+from ebbpool._pool.marks import Spillable
 
 OK: Final = 0
 RAISED: Final = 1
@@ -52,6 +55,21 @@ class Slot:
         return Slot, (self.index,)
 
 
+class _ByValue(cloudpickle.Pickler):
+    """Writes functions out whole that are decorated with a mark, whose name stands for the mark."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Spillable:
+            return Spillable, (obj.fn,)
+        return super().reducer_override(obj)
+
+
+def _by_value(value: Any) -> bytes:
+    out = io.BytesIO()
+    _ByValue(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    return out.getvalue()
+
+
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value; functions that a worker could not import are written out whole."""
     try:
@@ -59,7 +77,7 @@ def dumps(value: Any) -> bytes:
     except Exception:
         data = b""
     if not data or b"__main__" in data:
-        data = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        data = _by_value(value)
     return data
 
 

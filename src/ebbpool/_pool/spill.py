@@ -113,10 +113,16 @@ class Spill:
         self.after = after
         self.discards = False
         self._told: set[str] = set()
-        self.renew()
+        self._begin()
+        self._usable = True
 
     def renew(self) -> None:
-        """In a forked child, and at first: no thread, and nothing known of the other executor."""
+        """In a forked child: no thread, and an executor without threads or connection, unless it is a pool of ours."""
+        self._begin()
+        place = getattr(self.target, "executor", self.target)
+        self._usable = hasattr(place, "_crew") and not getattr(place, "_loses_calls", False)
+
+    def _begin(self) -> None:
         self._thread: WorkerThread | None = None
         self._starting = threading.Lock()
         self._bell = allocate_lock()
@@ -129,7 +135,7 @@ class Spill:
 
     def look(self, now: float) -> None:
         """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
-        if now >= self._crowded_until:
+        if now >= self._crowded_until and self._usable:
             self._consider(now)
 
     def _consider(self, now: float) -> None:
@@ -222,7 +228,7 @@ class Spill:
         if call is None:
             self._pool.take_back(future, partial(call_here, fn), args, kwargs)
             return
-        context = call.context or context
+        context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
             sent = call.fn.sent
@@ -244,14 +250,31 @@ class Spill:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
-        if cancelled or _is_loss(error):
+        if cancelled or self._is_loss(error):
             reason = error or BrokenExecutor("it was cancelled there")
             self._give_back(crew, future, call, reason, True)
         else:
             self._pause = 0.0
-            with _finishing(self._pool):
-                self._pool.bring_home(future, None if error is not None else there.result(), error)
+            self._finish(future, None if error is not None else there.result(), error)
         self._consider(monotonic())
+
+    def _finish(self, future: Any, value: Any, error: BaseException | None) -> None:
+        # What a callback raises has been logged. The thread is that of the other executor, which need not survive it.
+        with _finishing(self._pool), suppress(BaseException):
+            self._pool.bring_home(future, value, error)
+
+    def _is_loss(self, error: BaseException | None) -> bool:
+        """Return whether the other executor has failed, and not the task.
+
+        A pool of the standard library says itself whether it is broken. A cluster may lose one call and go on; from
+        there, the task's own error has the traceback on the worker as its cause.
+        """
+        if not isinstance(error, BrokenExecutor):
+            return False
+        place = getattr(self.target, "executor", self.target)
+        if hasattr(place, "_broken") and not getattr(place, "_loses_calls", False):
+            return bool(place._broken)
+        return type(error.__cause__).__name__ != "RemoteTraceback"
 
     def _give_back(self, crew: Staffed, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
         first = self._pause == 0.0
@@ -259,8 +282,7 @@ class Spill:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             self._paused_until = monotonic() + self._pause
         if not self._pool.take_back(future, *call.here()):
-            with _finishing(self._pool):
-                self._pool.bring_home(future, None, BrokenThreadPool(crew.cause))
+            self._finish(future, None, BrokenThreadPool(crew.cause))
         elif self.discards:
             future.cancel()
         if crew.owner() is None and not self._pool.closed:
@@ -272,14 +294,6 @@ class Spill:
         elif not refused and name not in self._told:
             self._told.add(name)
             LOGGER.warning("%s stays in pool %r, it cannot be sent to %r: %r", name, crew.name, self.target, reason)
-
-
-def _is_loss(error: BaseException | None) -> bool:
-    """Return whether the other executor has failed, and not the task.
-
-    An error that `ebbpool.dask` or `multiprocessing` brought from a worker has the traceback there as its cause.
-    """
-    return isinstance(error, BrokenExecutor) and type(error.__cause__).__name__ != "RemoteTraceback"
 
 
 @contextmanager
