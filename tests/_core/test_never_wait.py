@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, Thing, eventually
+from support.common import TIMEOUT, Background, Gate, Thing, eventually, gone
 
 from ebbpool import COMPILED, AdaptiveExecutor, QueueFull
 from ebbpool._pool.timekeeper import timekeeper
@@ -148,6 +147,7 @@ def test_other_pools_go_on_while_a_finaliser_submits_to_a_full_one() -> None:
         gate.hold(full)
         late: list[Any] = []
         things = [Thing()]
+        thing = weakref.ref(things[0])
         weakref.finalize(things[0], lambda: late.append(full.submit(int)))
         timekeeper.start()
         timekeeper.call_soon(things.clear)
@@ -155,7 +155,7 @@ def test_other_pools_go_on_while_a_finaliser_submits_to_a_full_one() -> None:
         # Both run at the same time only if the timekeeper lets the pool grow.
         met = [other.submit(barrier.wait, TIMEOUT) for _ in range(2)]
         assert sorted(future.result(TIMEOUT) for future in met) == [0, 1]
-        gc.collect()
+        gone(thing)
         gate.open()
         assert late[0].result(TIMEOUT) == 0
 

@@ -138,7 +138,7 @@ def test_one_that_never_reads_holds_one_answer(listening: monitor.Listener, talk
             talk.socket.send(line * 100)
     with Talk(listening.path) as other:
         assert "pools" in other.ask()
-    eventually(lambda: any(client.outgoing for client in listening._clients.values()))
+    eventually(lambda: any(client.outgoing for client in list(listening._clients.values())))
     (stuck,) = [client for client in listening._clients.values() if client.outgoing]
     assert len(stuck.outgoing) <= len(requests.encode(monitor.snapshot())) + 100
     assert len(stuck.incoming) <= requests.LONGEST
