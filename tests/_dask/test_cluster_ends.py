@@ -159,3 +159,27 @@ def test_the_interpreter_ends_when_all_calls_are_done(made_for: str, tmp_path: P
         pool.submit(remote.note, {path!r})
 """)
     assert Path(path).read_text() == "run\n" * 5
+
+
+def test_spare_threads_that_do_not_fit_any_more_stop_no_call(pool: ClusterExecutor) -> None:
+    # As after many short calls.
+    pool._link._pace.note("short", 0.001, 0.0)
+    pool._link._fit()
+    pool.resize(min_spare_workers=20)
+    futures = [pool.submit(remote.add, number) for number in range(40)]
+    assert [future.result(TIMEOUT) for future in futures] == list(range(1, 41))
+    assert pool._settings.min_spare_workers <= pool._settings.max_workers
+
+
+def test_a_size_that_is_refused_takes_no_place_in_the_window(
+    pool: ClusterExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("refused")
+
+    monkeypatch.setattr(pool, "resize", refuse)
+    monkeypatch.setattr(pool._link._pace, "calls", lambda *_: pool._link.width + 1)
+    futures = [pool.submit(remote.add, number) for number in range(40)]
+    assert [future.result(TIMEOUT) for future in futures] == list(range(1, 41))
+    eventually(lambda: not pool._link._shipments)
+    assert "max_workers=" in caplog.text

@@ -147,15 +147,21 @@ class Link:
             self._send_all()
 
     def _fit(self) -> None:
-        """Let the executor have as many threads as there may be calls on their way; in any thread."""
+        """Let the executor have as many threads as there may be calls on their way; in any thread. It never raises."""
         executor = self._executor() if self._executor is not None else None
         if executor is None:
             return
         with self._fitting:
             most = self._pace.calls(self.width, monotonic())
             settings = executor._settings
-            if (settings.max_workers, settings.min_workers) != (most, self.width):
-                executor.resize(max_workers=most, min_workers=self.width)
+            if (settings.max_workers, settings.min_workers) == (most, self.width):
+                return
+            spare = min(settings.min_spare_workers, most)
+            try:
+                executor.resize(max_workers=most, min_workers=self.width, min_spare_workers=spare)
+            except Exception:
+                # The calls that are on their way go on with the threads that there are.
+                _logger.exception("%r cannot be given max_workers=%d, min_workers=%d", executor, most, self.width)
 
     def values(self, context: Context | None = None) -> dict[str, Any]:
         """Return the values of the context variables that go along: those in a context, or those of the caller."""
@@ -403,10 +409,12 @@ class Link:
             self._fail(shipment, f"{lost} may have begun (rerun=True allows that)", error)
 
     def _arrived(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
-        self._end_first(shipment, outcomes)
-        self._take_back(shipment, len(outcomes))
+        try:
+            self._end_first(shipment, outcomes)
+            self._take_back(shipment, len(outcomes))
+        finally:
+            self._close(shipment)
         self._fit()
-        self._close(shipment)
 
     def _end_first(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
         now = monotonic()
