@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
-from ebbpool._checks import above_zero, finite_seconds, one_of
+from ebbpool._checks import above_zero, finite_seconds, one_of, waiting_limit
 from ebbpool._core.accel import LaneCore, LoopCall
 from ebbpool._interpreter import daemon_threads
 from ebbpool._work import maps
@@ -67,7 +67,10 @@ class _ClusterMaps(maps.Maps):
         # All is queued before `map` returns, unless there is a buffer: the executor may be dropped then.
         start = executor._start_turn(core, buffersize is not None)
         sizes = (timeout, chunksize, buffersize)
-        return Run(executor._link, start, width, makes_way, fn, iterables, *sizes, in_order).started()
+        pool = executor._pool
+        run = Run(executor._link, start, lambda: pool.closed, width, makes_way, fn, iterables, *sizes, in_order)
+        executor._note_map(run)
+        return run.started()
 
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         """Return the executor, and the lane if this is one."""
@@ -145,6 +148,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
                 client.close()
             raise
         self._parting: threading.Thread | None = None
+        self._maps: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._maps_lock = threading.Lock()
         self._link.watch(self, window)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -206,6 +211,10 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
 
         return start
 
+    def _note_map(self, run: Run) -> None:
+        with self._maps_lock:
+            self._maps.add(run)
+
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         return self, None
 
@@ -214,7 +223,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
 
         Args:
             wait: Whether to wait until all calls have ended.
-            cancel_futures: Whether to cancel calls that have not been handed to the cluster.
+            cancel_futures: Whether to cancel calls that have not been handed to the cluster, those of maps among them.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
@@ -224,6 +233,14 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
                 on which worker. The executor stays shut down.
         """
         try:
+            if cancel_futures:
+                # Before anything is waited for, because a map goes on by itself.
+                waiting_limit("timeout", timeout)
+                super().shutdown(False, cancel_futures=True)
+                with self._maps_lock:
+                    runs = list(self._maps)
+                for run in runs:
+                    run.cancel()
             super().shutdown(wait, cancel_futures=cancel_futures, timeout=timeout)
         except TimeoutError:
             self._part_later()

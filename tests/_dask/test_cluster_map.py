@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import CancelledError
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,6 @@ def test_a_bounded_queue_holds_up_no_map(client: Client) -> None:
 
 
 def test_a_map_that_is_cancelled_says_so(client: Client) -> None:
-    from concurrent.futures import CancelledError
-
     pool = ClusterExecutor(client, window=0.5)
     first = pool.submit(remote.wait_at, "cancelled-map")
     assert Event("cancelled-map-begun", client=client).wait(TIMEOUT)
@@ -156,3 +155,91 @@ def test_a_map_that_nobody_looks_at_is_made_all_the_same(client: Client, tmp_pat
     with ClusterExecutor(client, window=0.5) as pool:
         pool.map(remote.note, [path] * 20, chunksize=1)
     assert len(Path(path).read_text().splitlines()) == 20
+
+
+def test_a_stop_iteration_of_a_call_is_an_error(pool: ClusterExecutor) -> None:
+    with pytest.raises(RuntimeError, match="generator raised StopIteration") as raised:
+        list(pool.map(remote.stop_at, range(5)))
+    assert str(raised.value.__cause__) == "mine"
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        list(pool.map_unordered(remote.stop_at, range(5)))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("buffersize", [1, 2, 3])
+def test_what_an_iterable_raises_comes_after_the_results_and_ends_the_map(
+    pool: ClusterExecutor, buffersize: int, in_order: bool
+) -> None:
+    given = iter(["1", "2", "3", "4", "x", "5"])
+    mapped = pool.map if in_order else pool.map_unordered
+    results = mapped(remote.add, map(int, given), buffersize=buffersize)
+    assert sorted(next(results) for _ in range(4)) == [2, 3, 4, 5]
+    with pytest.raises(ValueError, match="'x'"):
+        next(results)
+    assert list(results) == []
+    assert list(given) == ["5"]
+
+
+def test_what_interrupts_the_reading_loses_no_result(pool: ClusterExecutor) -> None:
+    def numbers() -> Any:
+        yield from (1, 2)
+        raise KeyboardInterrupt
+
+    results = pool.map(remote.add, numbers(), buffersize=2)
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    assert list(results) == [2, 3]
+
+
+@pytest.mark.parametrize("buffersize", [None, 20])
+def test_cancelling_at_the_end_gives_what_has_begun(client: Client, buffersize: int | None) -> None:
+    pool = ClusterExecutor(client, window=0.5)
+    results = pool.map(remote.wait_at, [f"cancelled-{buffersize}"] * 30, buffersize=buffersize, chunksize=1)
+    assert Event(f"cancelled-{buffersize}-begun", client=client).wait(TIMEOUT)
+    pool.shutdown(wait=False, cancel_futures=True)
+    Event(f"cancelled-{buffersize}-open", client=client).set()
+    assert next(results) == f"cancelled-{buffersize}"
+    with pytest.raises(CancelledError):
+        next(results)
+    assert list(results) == []
+    pool.shutdown()
+
+
+def test_a_cancelled_map_holds_up_no_shutdown(client: Client) -> None:
+    pool = ClusterExecutor(client)
+    results = pool.lane("one", limit=1).map(remote.wait_at, ["held-map"] * 1000, chunksize=1)
+    assert Event("held-map-begun", client=client).wait(TIMEOUT)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert not results._run._waiting  # type: ignore[attr-defined]  # the map's own state
+    Event("held-map-open", client=client).set()
+    pool.shutdown()
+    with pytest.raises(CancelledError):
+        list(results)
+
+
+def test_after_a_shutdown_a_map_reads_no_more(client: Client) -> None:
+    pool = ClusterExecutor(client)
+    numbers = count()
+    results = pool.map(remote.add, numbers, buffersize=5)
+    pool.shutdown(wait=False)
+    assert [next(results) for _ in range(5)] == [1, 2, 3, 4, 5]
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        next(results)
+    assert list(results) == []
+    assert next(numbers) == 6
+    pool.shutdown()
+
+
+def test_a_map_to_the_end_of_its_iterable_ends_well_after_a_shutdown(client: Client) -> None:
+    pool = ClusterExecutor(client)
+    results = pool.map(remote.add, range(5), buffersize=5)
+    pool.shutdown(wait=False)
+    assert list(results) == [1, 2, 3, 4, 5]
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 100])
+def test_a_map_may_have_any_timeout(pool: ClusterExecutor, timeout: float) -> None:
+    assert list(pool.map(remote.add, range(3), timeout=timeout)) == [1, 2, 3]
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, not 'x'"):
+        pool.map(remote.add, range(3), timeout="x")  # type: ignore[arg-type]  # that is the point

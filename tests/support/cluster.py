@@ -75,6 +75,12 @@ def divide(by: int) -> float:
     return 10 / by
 
 
+def stop_at(number: int) -> int:
+    if number == 2:
+        raise StopIteration("mine")
+    return number
+
+
 def leave() -> None:
     raise SystemExit(3)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from math import ceil
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from ebbpool._checks import whole_or_none
+from ebbpool._checks import time_limit, whole_or_none
 from ebbpool._dask.link import Link, name_of
 from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import Failed, apply, brief, error_of
@@ -57,6 +57,7 @@ class Run:
         self,
         link: Link,
         start: Start,
+        is_closed: Callable[[], bool],
         width: int,
         makes_way: bool,
         fn: Callable[..., Any],
@@ -68,7 +69,8 @@ class Run:
     ) -> None:
         chunksize = whole_or_none("chunksize", chunksize)
         self._room = whole_or_none("buffersize", buffersize)
-        self._deadline = None if timeout is None else monotonic() + timeout
+        limit = None if timeout is None else time_limit("timeout", timeout)
+        self._deadline = None if limit is None or limit > threading.TIMEOUT_MAX else monotonic() + limit
         link.check(fn)
         # An unpicklable function is refused here, as by `submit`.
         self._mapped = Mapped(fn, link.values())
@@ -76,6 +78,7 @@ class Run:
         self.fn = fn
         self._link = link
         self._start = start
+        self._is_closed = is_closed
         self._width = width
         self._makes_way = makes_way
         self._ordered = ordered
@@ -83,6 +86,8 @@ class Run:
         self._size = 1 if chunksize is None else chunksize
         self._source = zip(*iterables, strict=False)
         self._read_all = False
+        # Why the iterable was not read to its end: it is raised after the last result.
+        self._cut_off: BaseException | None = None
         self._results: deque[Any] = deque()
         self._outstanding = 0
         # What follows is changed under this lock only.
@@ -94,11 +99,16 @@ class Run:
         self._done: dict[int, list[Any]] = {}
         self._next = 0
         self._error: BaseException | None = None
+        self._cancelled = False
 
     def started(self) -> ClusterMap:
         """Send the first chunks on their way; return the iterator over the results."""
+        items: list[tuple[Any, ...]] = []
         try:
-            self.read()
+            self._take(items)
+            if self._cut_off is not None:
+                raise self._cut_off
+            self._queue(items)
         except BaseException:
             self.close()
             raise
@@ -109,20 +119,24 @@ class Run:
         if not self._results:
             self._wait()
         if not self._results:
-            raise StopIteration
+            error, self._cut_off = self._cut_off, None
+            if error is None:
+                raise StopIteration
+            _raise(error)
+        if self._room is not None:
+            self._read()
         result = self._results.popleft()
         self._outstanding -= 1
-        if self._room is not None:
-            self.read()
         if isinstance(result, Failed):
             if self._ordered:
                 self.close()
-            raise error_of(result.packed)
+            _raise(error_of(result.packed))
         return result
 
     def close(self) -> None:
         """Give up what has not begun and what has not been handed out."""
         self._read_all = True
+        self._cut_off = None
         self._outstanding = 0
         self._results.clear()
         with self._changed:
@@ -133,20 +147,49 @@ class Run:
         for turn in turns:
             turn.cancel()
 
-    def read(self) -> None:
-        """Take as many items as there is room for, and see to it that there are turns for them.
+    def cancel(self) -> None:
+        """Send nothing that has not begun: once what has begun is handed out, the iterator raises `CancelledError`."""
+        with self._changed:
+            if self._waiting and self._error is None:
+                self._waiting.clear()
+                self._error = CancelledError()
+                self._cancelled = True
+                self._changed.notify_all()
+
+    def _read(self) -> None:
+        """Take the items for which there is room once the next result has been handed out, and queue them."""
+        items: list[tuple[Any, ...]] = []
+        try:
+            self._take(items, 1)
+        finally:
+            try:
+                self._queue(items)
+            except RuntimeError as error:
+                self._refused(error)
+
+    def _take(self, items: list[tuple[Any, ...]], handed_out: int = 0) -> None:
+        """Take as many items as there is room for. What the iterable raises is kept."""
+        while not self._read_all:
+            if self._room is not None and self._outstanding + len(items) - handed_out >= self._room:
+                return
+            try:
+                item = next(self._source)
+                if self._room is not None and self._is_closed():
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                items.append(item)
+            except StopIteration:
+                self._read_all = True
+            except Exception as error:
+                self._read_all = True
+                self._cut_off = error
+
+    def _queue(self, items: list[tuple[Any, ...]]) -> None:
+        """Count items in, and see to it that there are turns for them.
 
         Raises:
             RuntimeError: The executor takes no tasks, and none is under way that could send the items.
         """
-        items: list[tuple[Any, ...]] = []
-        while not self._read_all and (self._room is None or self._outstanding < self._room):
-            try:
-                items.append(next(self._source))
-            except StopIteration:
-                self._read_all = True
-            else:
-                self._outstanding += 1
+        self._outstanding += len(items)
         with self._changed:
             self._waiting.extend(items)
             missing = min(self._width, len(self._waiting)) - self._active
@@ -161,6 +204,15 @@ class Run:
                 if stuck:
                     raise
                 return
+
+    def _refused(self, error: RuntimeError) -> None:
+        """Give up items that nothing will send; the results that are there are handed out first."""
+        with self._changed:
+            given_up = len(self._waiting)
+            self._waiting.clear()
+        self._outstanding -= given_up
+        self._read_all = True
+        self._cut_off = error
 
     def _add_turn(self) -> None:
         future = self._start(Turn(self).take)
@@ -187,7 +239,8 @@ class Run:
                     self._next += len(found)
                     self._results.extend(found)
                     return
-                if self._error is not None or not self._outstanding:
+                under_way = self._cancelled and self._next < self._claimed
+                if not self._outstanding or (self._error is not None and not under_way):
                     break
                 left = None if self._deadline is None else self._deadline - monotonic()
                 if left is not None and left <= 0:
@@ -200,10 +253,7 @@ class Run:
         self.close()
         if error is None:
             raise TimeoutError(f"a result of {brief(self.fn)} was not there in time")
-        try:
-            raise error
-        finally:
-            del error
+        _raise(error)
 
     def claim(self) -> tuple[int, list[tuple[Any, ...]]]:
         """Take the items of the next chunk, and return the place of the first; without any left, the turn ends."""
@@ -244,8 +294,9 @@ class Run:
         with self._changed:
             self._active -= ends
             self._waiting.clear()
-            if self._error is None:
+            if self._error is None or self._cancelled:
                 self._error = error
+                self._cancelled = False
             self._changed.notify_all()
 
 
@@ -269,3 +320,13 @@ class Turn:
                 return
             if self._run.finish(start, results, seconds):
                 return
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raise an error out of an iterator, as a generator would."""
+    try:
+        if isinstance(error, StopIteration):
+            raise RuntimeError("generator raised StopIteration") from error
+        raise error
+    finally:
+        del error
