@@ -130,3 +130,23 @@ def test_calls_end_when_their_client_is_closed(client: Client, cluster: Any, wit
         pool.shutdown(timeout=LIMIT)
     finally:
         remote.Event("closed-client-open", client=client).set()
+
+
+def test_a_client_that_was_closed_is_left_alone(client: Client, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Client(cluster, set_as_default=False)
+    pool = ClusterExecutor(own)
+    link = pool._link
+    # As while only short calls are made: more are on their way than there are places.
+    monkeypatch.setattr(link._pace, "calls", lambda *_: 20)
+    link._fit()
+    try:
+        futures = [pool.submit(remote.wait_at, "left-alone") for _ in range(20)]
+        eventually(lambda: len(link._outbox) == 16)
+        own.close()
+        for future in futures:
+            with pytest.raises(BrokenExecutor, match=r"wait_at .*[Cc]lient"):
+                future.result(LIMIT)
+        eventually(lambda: not link._outbox and not link._retried)
+        pool.shutdown(timeout=LIMIT)
+    finally:
+        remote.Event("left-alone-open", client=client).set()

@@ -299,10 +299,14 @@ class Link:
         self._rung = False
         if not self._outbox:
             return
+        if self.client.status == "closed":
+            while self._outbox:
+                self._end(self._outbox.popleft(), None, "was not run: the client is closed")
+            return
         connection = self.client.scheduler_comm
         if connection is None or self.client.status != "running":
             # Sent now, they would be put into the client's buffer, and go before `_join_again` has made sure of
-            # anything. If there is never a connection again, the client is closed, which `send` notices.
+            # anything. If there is never a connection again, the client is closed in the end.
             if not self._retried:
                 self._retried = True
                 asyncio.get_running_loop().call_later(CONNECTED, self._send_again)
