@@ -289,6 +289,25 @@ def test_a_connection_that_hangs_for_a_while_loses_nothing(two: Any, tmp_path: P
         proxy.cut()
 
 
+def test_a_shutdown_does_not_wait_for_a_silent_scheduler(two: Any, two_workers: Client) -> None:
+    proxy = remote.Proxy(two.scheduler_address)
+    name = f"silent-{os.urandom(8).hex()}"
+    try:
+        pool = ClusterExecutor(proxy.address)
+        future = pool.submit(remote.wait_at, name)
+        assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)
+        proxy.hold()
+        with pytest.raises(TimeoutError, match=r"wait_at, sent .* ago, where is not known, because the scheduler"):
+            pool.shutdown(timeout=0.1)
+        proxy.release()
+        Event(f"{name}-open", client=two_workers).set()
+        assert future.result(LIMIT) == name
+        pool.shutdown()
+    finally:
+        proxy.release()
+        proxy.cut()
+
+
 def test_calls_end_where_the_connection_does_not_come_back(two: Any) -> None:
     proxy = remote.Proxy(two.scheduler_address)
     pool = ClusterExecutor(proxy.address, timeout=1.0)

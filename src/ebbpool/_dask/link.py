@@ -32,8 +32,8 @@ from ebbpool._pool.running import called_name
 
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
-ASKING: Final = 5.0
-"""Seconds for which the scheduler is asked where calls run."""
+ASKING: Final = 0.5
+"""Seconds for which the scheduler is asked where calls run: what waits for that has run out of time already."""
 SMALL: Final = 16 << 10
 """Bytes of a result below which calls share a task of the cluster's."""
 CONNECTED: Final = 0.1
@@ -262,13 +262,14 @@ class Link:
     def under_way(self) -> list[str]:
         """Return a line on each call that is with the cluster: its name, for how long, and on which worker."""
         places: dict[str, str] = {}
+        elsewhere = "where is not known, because the scheduler does not say"
         with suppress(Exception):
-            # Where the scheduler does not answer, the lines say that it is not known.
             told = self.client.sync(self.client.scheduler.processing, workers=None, callback_timeout=ASKING)
             places = {key: worker for worker, keys in told.items() for key in keys}
+            elsewhere = "on no known worker"
         now = monotonic()
         there = [
-            (parcel, f"on {places.get(shipment.key, 'no known worker')}")
+            (parcel, f"on {places[shipment.key]}" if shipment.key in places else elsewhere)
             for shipment in list(self._shipments.values())
             for parcel in list(shipment.parcels)
         ]
