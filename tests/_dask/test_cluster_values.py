@@ -188,3 +188,17 @@ def test_large_arguments_do_not_stay_on_the_cluster(client: Client, monkeypatch:
             assert pool.submit(remote.size_of, os.urandom(LARGE + 1)).result(TIMEOUT) == LARGE + 1
         eventually(lambda: 1 <= there() <= 2)
     eventually(lambda: there() == 0)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_cannot_be_shown_is_an_error_all_the_same(pool: ClusterExecutor, number: int) -> None:
+    ((state, packed, _),) = perform("nobody", "key", [dumps((remote.be_unruly, (number,), {}, {}))])
+    assert state == RAISED
+    assert isinstance(error_of(packed), TypeError)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pool.submit(remote.be_unruly, number).result(TIMEOUT)
+    results = pool.map_unordered(remote.be_unruly, [0, number, 3], chunksize=3)
+    assert next(results) == 0
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        next(results)
+    assert list(results) == [3]

@@ -75,6 +75,25 @@ def divide(by: int) -> float:
     return 10 / by
 
 
+class Unruly(BaseException):
+    """What does not let itself be shown, nor pickled."""
+
+    def __repr__(self) -> str:
+        raise Unruly
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        raise Unruly
+
+
+def be_unruly(number: int) -> Any:
+    """Return an error that cannot be pickled, or raise one, or return what is given."""
+    if number == 1:
+        raise Unruly
+    return Unruly() if number == 2 else number
+
+
 def stop_at(number: int) -> int:
     if number == 2:
         raise StopIteration("mine")

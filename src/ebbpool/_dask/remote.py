@@ -203,15 +203,23 @@ def _packed(result: Any) -> bytes:
         return result.packed
     try:
         return dumps(result)
-    except Exception as error:
-        raise TypeError(f"the result cannot be pickled: {brief(result)}: {error}") from error
+    except BaseException as error:
+        raise TypeError(f"the result cannot be pickled: {brief(result)}: {brief(error)}") from error
 
 
 def _packed_error(error: BaseException) -> bytes:
+    """Return an error and its traceback, pickled. It never raises."""
+    try:
+        return _described(error)
+    except BaseException:
+        return dumps((TypeError("the error cannot be pickled, nor described"), ""))
+
+
+def _described(error: BaseException) -> bytes:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as reason:
-        text = f"{type(error).__qualname__}, whose traceback cannot be written: {reason!r}"
+    except BaseException as reason:
+        text = f"{type(error).__qualname__}, whose traceback cannot be written: {brief(reason)}"
     if len(text) > TEXT:
         text = f"{text[: TEXT // 2]}\n[{len(text) - TEXT} characters are left out]\n{text[-TEXT // 2 :]}"
     try:
@@ -228,10 +236,10 @@ def _packed_error(error: BaseException) -> bytes:
 
 
 def brief(value: Any) -> str:
-    """Return the representation of a value, of an acceptable length."""
+    """Return the representation of a value, of an acceptable length. It never raises."""
     try:
         text = repr(value)
-    except Exception as error:
+    except BaseException as error:
         text = f"{object.__repr__(value)} ({type(error).__qualname__} from its __repr__)"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -275,7 +283,7 @@ def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> _Results:
             results.append(Failed(_packed_error(error)))
     try:
         return _Results(dumps(results))
-    except Exception:
+    except BaseException:
         return _Results(dumps([_if_packable(result) for result in results]))
 
 
