@@ -135,8 +135,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         window = above_zero("window", finite_seconds("window", window))
         timeout = above_zero("timeout", finite_seconds("timeout", timeout))
         one_of("when_full", when_full, get_args(WhenFull))
-        if isinstance(context_vars, str):
-            raise TypeError(f"context_vars must be a collection of names, not {context_vars!r}")
+        context_vars = _names("context_vars", context_vars)
         owned = isinstance(client_or_address, str)
         client = connected(client_or_address, timeout)
         try:
@@ -297,3 +296,13 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             self._parting = threading.Thread(target=part, name=name, daemon=daemon_threads())
         # In an empty context: the thread may outlive the request whose task shuts the executor down.
         Context().run(self._parting.start)
+
+
+def _names(name: str, value: Any) -> list[str]:
+    try:
+        found = None if isinstance(value, str) else list(value)
+    except TypeError:
+        found = None
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise TypeError(f"{name} must be a collection of names, not {value!r}")
+    return found

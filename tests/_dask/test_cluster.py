@@ -338,3 +338,10 @@ def test_other_versions_are_refused(client: Client) -> None:
     worker["packages"] = {**worker["packages"], "python": "3.2.1", "ebbpool": None}
     with pytest.raises(RuntimeError, match=r"the worker inproc://.* has python 3\.2 and not 3\.\d+"):
         joining.compare(versions)
+
+
+@pytest.mark.parametrize("given", ["name", 5, [1], ["os:path", None]])
+def test_context_variables_that_are_no_names_are_refused(client: Client, given: Any) -> None:
+    with pytest.raises(TypeError, match="context_vars must be a collection of names, not") as raised:
+        ClusterExecutor(client, context_vars=given)
+    assert repr(given) in str(raised.value)
