@@ -205,6 +205,22 @@ def test_cancelling_at_the_end_gives_what_has_begun(client: Client, buffersize: 
     pool.shutdown()
 
 
+def test_nothing_is_handed_out_behind_what_was_cancelled(client: Client) -> None:
+    with ClusterExecutor(client, window=0.5) as pool:
+        names = ["behind-map", "", "", "behind-map-last"]
+        results = pool.map(remote.short_or_wait, names, chunksize=1, buffersize=3)
+        run = results._run  # type: ignore[attr-defined]  # the map's own state
+        assert Event("behind-map-begun", client=client).wait(TIMEOUT)
+        run.cancel()
+        # As if the consumer had been reading in the moment of a shutdown.
+        run._queue([("behind-map-last",)])
+        for name in names:
+            Event(f"{name}-open", client=client).set()
+        assert next(results) == "behind-map"
+        with pytest.raises(CancelledError):
+            next(results)
+
+
 def test_a_cancelled_map_holds_up_no_shutdown(client: Client) -> None:
     pool = ClusterExecutor(client)
     results = pool.lane("one", limit=1).map(remote.wait_at, ["held-map"] * 1000, chunksize=1)

@@ -258,6 +258,9 @@ class Run:
     def claim(self) -> tuple[int, list[tuple[Any, ...]]]:
         """Take the items of the next chunk, and return the place of the first; without any left, the turn ends."""
         with self._changed:
+            if self._error is not None:
+                # Items that were read since then: after what was given up, their places would be wrong.
+                self._waiting.clear()
             left = len(self._waiting)
             size = self._size if self._fixed else min(self._size, ceil(left / (2 * self._width)))
             start = self._claimed
