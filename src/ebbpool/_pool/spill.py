@@ -110,6 +110,8 @@ class Spill:
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
         self.target: Any = target
+        # Of a lane, its executor.
+        self._place: Any = getattr(target, "executor", target)
         self.after = after
         self.discards = False
         self._told: set[str] = set()
@@ -119,8 +121,7 @@ class Spill:
     def renew(self) -> None:
         """In a forked child: no thread, and an executor without threads or connection, unless it is a pool of ours."""
         self._begin()
-        place = getattr(self.target, "executor", self.target)
-        self._usable = hasattr(place, "_crew") and not getattr(place, "_loses_calls", False)
+        self._usable = hasattr(self._place, "_crew") and not self._loses_calls()
 
     def _begin(self) -> None:
         self._thread: WorkerThread | None = None
@@ -271,10 +272,13 @@ class Spill:
         """
         if not isinstance(error, BrokenExecutor):
             return False
-        place = getattr(self.target, "executor", self.target)
-        if hasattr(place, "_broken") and not getattr(place, "_loses_calls", False):
-            return bool(place._broken)
+        if hasattr(self._place, "_broken") and not self._loses_calls():
+            return bool(self._place._broken)
         return type(error.__cause__).__name__ != "RemoteTraceback"
+
+    def _loses_calls(self) -> bool:
+        """Return whether the other executor is a cluster's, which may lose one call and go on."""
+        return bool(getattr(self._place, "_loses_calls", False))
 
     def _give_back(self, crew: Staffed, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
         first = self._pause == 0.0
