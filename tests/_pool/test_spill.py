@@ -738,9 +738,9 @@ def test_what_comes_back_after_cancel_futures_is_cancelled() -> None:
     with spilling(1) as (pool, there, gate):
         away, waits = pool.submit(decorated, 1), pool.submit(decorated, 2)
         there.await_sent()
-        gate.open()
         pool.shutdown(wait=False, cancel_futures=True)
         assert waits.cancelled()
+        gate.open()
         assert not away.done()
         there.lose()
         assert away.cancelled()
