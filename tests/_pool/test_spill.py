@@ -744,6 +744,23 @@ def test_what_comes_back_after_cancel_futures_is_cancelled() -> None:
         assert not away.done()
         there.lose()
         assert away.cancelled()
+        stats = pool.stats()
+        assert (stats.submitted, stats.cancelled, stats.failed, stats.away, stats.queued) == (3, 2, 0, 0, 0)
+        assert (stats.spilled, stats.spill_returned) == (1, 1)
+
+
+def test_a_lane_counts_what_comes_back_to_be_cancelled() -> None:
+    with spilling(1) as (pool, there, gate):
+        lane = pool.lane("one", limit=1)
+        away, held = lane.submit(decorated, 1), lane.submit(decorated, 2)
+        there.await_sent()
+        pool.shutdown(wait=False, cancel_futures=True)
+        gate.open()
+        there.lose()
+        assert away.cancelled()
+        assert held.cancelled()
+        stats = lane.stats()
+        assert (stats.submitted, stats.cancelled, stats.completed, stats.running, stats.queued) == (2, 2, 0, 0, 0)
 
 
 def test_a_broken_pool_fails_what_comes_back() -> None:

@@ -239,6 +239,10 @@ class FutureCore:
         if self._lane is not None and self._lane.dead >= COMPACT:
             self._lane.compact()
 
+    def unwanted(self) -> bool:
+        """Return whether nobody waits for the outcome any more."""
+        return False
+
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
         return self._code == CANCELLED or self._code == NOTIFIED
@@ -700,6 +704,11 @@ class LoopCall(FutureCore):
                 self._fn = run
             self._context = None
         FutureCore.perform(self, aside)
+
+    def unwanted(self) -> bool:
+        """Return whether the loop has given the call up."""
+        ticket = self._ticket
+        return ticket is None or bool(ticket.done())
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread; the ticket is not told.
@@ -2490,10 +2499,10 @@ class Pool:
             self.compact()
         return (future, future._fn, future._args, future._kwargs, _context_of(future)), more
 
-    def bring_home(self, future: FutureCore, value: Any, error: BaseException | None) -> None:
-        """Finish a task that was away, and count it once its callbacks are done."""
+    def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
+        """Finish a task that was away, or cancel it; count it once its callbacks are done."""
         try:
-            future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+            future._conclude(RUNNING, RUNNING, NOTIFIED if cancels else FINISHED, value, error)
         finally:
             future._drop_call()
             errand = None
@@ -2501,7 +2510,13 @@ class Pool:
                 if self.away.pop(future, None) is not None:
                     if error is not None:
                         self.failed += 1
+                    if cancels:
+                        self.returned += 1
+                        self.cancelled += 1
                     if future._lane is not None:
+                        if cancels:
+                            future._lane.taken -= 1
+                            future._lane.cancelled += 1
                         self._vacate(future._lane, error is not None)
                     self._tell_idlers()
                     if self._waiting() > 0 and not self.broken:
@@ -2516,11 +2531,6 @@ class Pool:
             False if the pool is broken; nothing has changed then.
         """
         errand = None
-        unwanted = False
-        if type(future) is LoopCall:
-            call: Any = future
-            ticket = call._ticket
-            unwanted = ticket is None or ticket.done()
         with self.mutex:
             if self.broken:
                 return False
@@ -2542,9 +2552,6 @@ class Pool:
         del before, given, named
         if errand is not None:
             self._run(errand, None)
-        if unwanted:
-            # Its loop has given it up meanwhile.
-            future.cancel()
         return True
 
     @cython.locals(future=FutureCore)

@@ -317,7 +317,7 @@ cdef class Pool:
     cdef Py_ssize_t _unscanned(self) except -1
     @cython.locals(future=FutureCore, place=Py_ssize_t, last=Py_ssize_t)
     cdef Py_ssize_t _marked_ahead(self, object mark, double before) except -2
-    cpdef bring_home(self, FutureCore future, object value, object error)
+    cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
     @cython.locals(future=FutureCore, tomb=FutureCore, start=Py_ssize_t, left=Py_ssize_t, place=Py_ssize_t)
     cpdef tuple take_marked(self, object mark, double before, Py_ssize_t most)
     @cython.locals(future=FutureCore)

@@ -259,10 +259,10 @@ class Spill:
             self._finish(future, None if error is not None else there.result(), error)
         self._consider(monotonic())
 
-    def _finish(self, future: Any, value: Any, error: BaseException | None) -> None:
+    def _finish(self, future: Any, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         # What a callback raises has been logged. The thread is that of the other executor, which need not survive it.
         with _finishing(self._pool), suppress(BaseException):
-            self._pool.bring_home(future, value, error)
+            self._pool.bring_home(future, value, error, cancels)
 
     def _is_loss(self, error: BaseException | None) -> bool:
         """Return whether the other executor has failed, and not the task.
@@ -285,9 +285,12 @@ class Spill:
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             self._paused_until = monotonic() + self._pause
-        if not self._pool.take_back(future, *call.here()):
+        if self.discards or future.unwanted():
+            self._finish(future, None, None, True)
+        elif not self._pool.take_back(future, *call.here()):
             self._finish(future, None, BrokenThreadPool(crew.cause))
         elif self.discards:
+            # A shutdown that began meanwhile has not seen it in the queue.
             future.cancel()
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
