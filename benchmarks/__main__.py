@@ -35,6 +35,12 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
+def _checkout(text: str) -> str:
+    if not (Path(text) / "src" / "ebbpool").is_dir():
+        raise argparse.ArgumentTypeError(f"no checkout of ebbpool: {text}")
+    return text
+
+
 def question_named(text: str) -> str:
     """Return the module of the question whose name this is, or the only one that begins so.
 
@@ -63,6 +69,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--minutes", type=float, default=26, help="no round after the first begins that would end later (26)"
     )
     parser.add_argument("--peers", type=_names, default=(), help=f"some of {','.join(BY_NAME)}")
+    parser.add_argument(
+        "--beside", default="", metavar="FOLDER", type=_checkout,
+        help="another checkout, with its extensions built in place, whose ebbpool is asked the same in turn with this",
+    )  # fmt: skip
     parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
     parser.add_argument(
         "--loads", nargs="+", choices=LOADS, default=(), metavar="LOAD",
@@ -180,6 +190,7 @@ def _measured(asked: argparse.Namespace) -> int:
         workers=asked.workers,
         peers=asked.peers,
         loads=tuple(asked.loads),
+        beside=asked.beside,
     )
     facts, pin = store.machine(), store.pinned(settings, asked.pin)
     gil = "with" if facts["gil"] else "without"

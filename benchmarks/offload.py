@@ -54,7 +54,8 @@ async def _load(peer: Peer, params: Params) -> Samples:
 
 
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    ceilings = settings.workers if peer.name in _AT_ALL_CEILINGS else (_ceiling(settings),)
+    few = (min(settings.workers),) if peer.name == "bare-thread" else (_ceiling(settings),)
+    ceilings = settings.workers if peer.name in _AT_ALL_CEILINGS else few
     found = [{"loop": loop, "workers": workers} for loop in peer.loops for workers in ceilings]
     return found or peer.not_for("offload")
 
@@ -79,6 +80,12 @@ def targets(settings: Settings) -> tuple[Target, ...]:
                 ("free, one by one: no slower", "run", "single", 1.0, "stdlib", None, False),
             ):
                 found.append(Target(text, peer, metric, limit, where, rival, rival_where, pinned))
+            text = "pinned, one by one: at most 0.15 of what it adds to a bare thread"
+            found.append(
+                Target(
+                    text, "run", "single", 0.15, where, "stdlib", pinned=True, above="bare-thread", above_where=floor
+                )
+            )
         where = {"loop": loop, "workers": _ceiling(settings)}
         found += [
             Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, where, "anyio"),
@@ -100,8 +107,8 @@ QUESTION = Question(
     sizes=sizes,
     measure=on_loop(_load),
     targets=targets,
-    floor="a coroutine without a thread; and hand-made workers with batched wake-ups, without cancelling or context "
-    "variables",
+    floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
+    "loop for each call, both without cancelling or context variables",
     limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
     "hand-offs between threads, which is the kernel",
     quick_cells=2,

@@ -29,18 +29,34 @@ QUESTION = Question(
     variants=lambda peer, settings: peer.not_for("round_trip") or by_workers(settings),
     sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},
     measure=measure,
-    targets=lambda settings: tuple(
-        Target(
-            "pinned: at most 0.6 of ThreadPoolExecutor's",
-            "ebbpool",
-            "us",
-            0.6,
-            where,
-            rival="stdlib",
-            pinned=True,
+    targets=lambda settings: (
+        tuple(
+            Target(
+                "pinned: at most 0.6 of ThreadPoolExecutor's",
+                "ebbpool",
+                "us",
+                0.6,
+                where,
+                rival="stdlib",
+                pinned=True,
+            )
+            for where in by_workers(settings)
         )
-        for where in by_workers(settings)
+        + tuple(
+            Target(
+                "pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks",
+                "ebbpool",
+                "us",
+                0.25,
+                where,
+                rival="stdlib",
+                pinned=True,
+                above="locks",
+            )
+            for where in by_workers(settings)
+        )
     ),
-    floor="two hand-offs from thread to thread; free to roam over processors, the kernel needs some 30 µs for each",
+    floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
+    "some 30 µs for each",
     limits="the kernel: the pool is a small part of it unless everything is held to one processor",
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import heapq
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
 _OURS = ("ebbpool", "ebbpool-pure")
+_FLOOR = "heap"
 _MANY, _FEW = {"pending": 100_000}, {"pending": 1_000}
 _FAR_SECONDS = 3_600.0
 _WORKERS = 4
@@ -37,14 +40,39 @@ def _later(peer: Peer) -> Iterator[Later]:
         yield pool.submit_later
 
 
+def _scheduled(later: Later, count: int) -> tuple[float, list[Any]]:
+    """Return how many µs each of so many calls took to schedule, and what they gave."""
+    gc.collect()
+    start = time.perf_counter()
+    pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
+    return (time.perf_counter() - start) / count * 1e6, pending
+
+
+def _floor(count: int) -> Samples:
+    heap: list[tuple[float, int, Callable[[], object]]] = []
+    push, number = heapq.heappush, itertools.count().__next__
+    return {"schedule": [_scheduled(lambda delay, fn: push(heap, (time.monotonic() + delay, number(), fn)), count)[0]]}
+
+
+def _submitted(count: int) -> float:
+    """Return how many µs each of so many calls took to submit, while no worker was free."""
+    gate = threading.Event()
+    with adaptive(1, 10.0) as pool:
+        pool.submit(gate.wait)
+        submit = pool.submit
+        taken, _ = _scheduled(lambda delay, fn: submit(fn), count)
+        gate.set()
+    return taken
+
+
 def measure(peer: Peer, params: Params) -> Samples:
     count, shots = params["pending"] // params["divisor"], params["shots"]
+    if peer.name == _FLOOR:
+        return _floor(count)
+    beside: Samples = {"submit": [_submitted(count)]} if peer.name in _OURS else {}
     with _later(peer) as later:
         before = threading.active_count()
-        gc.collect()
-        start = time.perf_counter()
-        pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
-        scheduling = time.perf_counter() - start
+        scheduling, pending = _scheduled(later, count)
         threads = threading.active_count() - before
 
         lags, done = list[float](), threading.Event()
@@ -63,8 +91,8 @@ def measure(peer: Peer, params: Params) -> Samples:
         for call in pending:
             call.cancel()
         cancelling = time.perf_counter() - start
-    return {
-        "schedule": [scheduling / count * 1e6],
+    return beside | {
+        "schedule": [scheduling],
         "cancel": [cancelling / count * 1e6],
         "threads": [threads],
         "lag": [percentile(lags, 0.99) * 1e3],
@@ -72,7 +100,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name in _OURS:
+    if peer.name in (*_OURS, _FLOOR):
         return [_MANY, _FEW]
     return [_FEW] if peer.name == "timer" else "has no delayed calls, or a thread for each (see threading.Timer)"
 
@@ -85,6 +113,9 @@ def targets(settings: Settings) -> tuple[Target, ...]:
             Target("one thread", peer, "threads", 1, _MANY),
             Target("p99 of the lag: under 5 ms", peer, "lag", 5.0, _MANY),
             *([Target("under 3 µs to schedule one", peer, "schedule", 3.0, _MANY)] if peer == "ebbpool" else []),
+            Target(
+                "at most twice as much as `submit`", peer, "schedule", 2.0, _MANY, rival=peer, rival_metric="submit"
+            ),
         )
     )
 
@@ -93,9 +124,10 @@ QUESTION = Question(
     module="benchmarks.timers",
     title="Delayed calls",
     method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
-    "threads: how many more there are than before",
+    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
     columns=(
         Column("schedule", "µs to schedule one", 2),
+        Column("submit", "µs to submit one", 2, ratio=False),
         Column("cancel", "µs to cancel one", 2),
         Column("threads", "threads", 0, ratio=False, worst=True),
         Column("lag", "lag p99, ms", 2),
@@ -107,5 +139,6 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     rival=("timer", "x Timer"),
+    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
     limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
 )

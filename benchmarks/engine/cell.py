@@ -22,7 +22,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Runs the cell that `spec` names: `module`, `peer`, `params` and `pin`."""
     if spec["pin"] is not None:
         os.sched_setaffinity(0, {spec["pin"]})
-    peer, question = BY_NAME[spec["peer"]], load_question(spec["module"])
+    # Of another checkout, its environment says where that is.
+    peer, question = BY_NAME[spec["peer"].partition("@")[0]], load_question(spec["module"])
     try:
         version = peer.load()
         samples = question.measure(peer, spec["params"])

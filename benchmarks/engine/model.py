@@ -22,6 +22,7 @@ Samples = dict[str, list[float]]
 
 POOL_QUESTIONS = (
     "submit_collect",
+    "with_argument",
     "round_trip",
     "map_items",
     "cold_burst",
@@ -72,8 +73,9 @@ class Settings:
 
     Attributes:
         pin: the processor every cell is held to, or None.
-        workers: the thread ceilings that submit_collect, round_trip and offload are asked at.
+        workers: the thread ceilings that submit_collect, with_argument, round_trip and offload are asked at.
         loads: the loads of sizing; none means the usual ones.
+        beside: the folder of another checkout, whose ebbpool is asked the same; "" for none.
     """
 
     quick: bool = False
@@ -82,6 +84,7 @@ class Settings:
     workers: tuple[int, ...] = (1, 4, 32)
     peers: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,9 @@ class Target:
     Attributes:
         where: the variant of `peer` it is asked of.
         rival_where: the variant of `rival`; None means the same one.
+        rival_metric: the metric of `rival`; "" means the same one.
+        above: the peer that is taken off both figures first, a floor; None: none.
+        above_where: the variant of that; None means the same one.
         pinned: asked only of runs held to one processor (True) or free to roam (False); None: of both.
         gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
     """
@@ -124,6 +130,9 @@ class Target:
     where: Variant
     rival: str | None = None
     rival_where: Variant | None = None
+    rival_metric: str = ""
+    above: str | None = None
+    above_where: Variant | None = None
     pinned: bool | None = None
     gil: bool | None = None
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import cell
@@ -106,6 +107,9 @@ class Plan:
                 inapplicable.append(Outcome(peer.name, {}, 0, "n/a", chosen))
             else:
                 cells += [(peer, variant) for variant in chosen]
+                if settings.beside and peer.core is not None:
+                    other = peer.of_checkout(Path(settings.beside))
+                    cells += [(other, variant) for variant in chosen]
         return cls(question, question.sizes(settings.quick), cells, inapplicable, question.rounds(settings))
 
     def order(self, number: int) -> list[tuple[Peer, Variant]]:

@@ -1,4 +1,4 @@
-"""What a careful user writes by hand to get off an event loop: the floor that `offload` is held against."""
+"""What a careful user writes by hand to get off an event loop: the floors that `offload` is held against."""
 
 from __future__ import annotations
 
@@ -9,6 +9,31 @@ from collections import deque
 from collections.abc import Callable
 
 Task = Callable[[], object]
+
+
+class BareThread:
+    """One thread on a SimpleQueue, a wake-up of the loop for each call: no errors, no cancellation, no context."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: queue.SimpleQueue[tuple[asyncio.Future[object], Task] | None] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._work)
+        self._worker.start()
+
+    def call(self, fn: Task) -> asyncio.Future[object]:
+        future = self._loop.create_future()
+        self._calls.put((future, fn))
+        return future
+
+    def _work(self) -> None:
+        get, wake = self._calls.get, self._loop.call_soon_threadsafe
+        while (item := get()) is not None:
+            future, fn = item
+            wake(future.set_result, fn())
+
+    def close(self) -> None:
+        self._calls.put(None)
+        self._worker.join()
 
 
 class BatchedWorkers:

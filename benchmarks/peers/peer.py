@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import Unavailable, blocking, package, ways
 from benchmarks.peers.pools import Pool
+
+_AT = "@"
 
 
 def _nothing() -> None:
@@ -34,6 +37,7 @@ class Peer:
         semaphore: makes a semaphore (or a floor of one) with so many permits.
         listens: by question, the module of its server program and the arguments that follow `python -m`.
         against: by question, why it is not asked though it has a pool.
+        source: of ours, the `src` of another checkout, where that is measured; its extensions are built in place.
     """
 
     name: str
@@ -50,11 +54,18 @@ class Peer:
     semaphore: Callable[[int], Any] | None = None
     listens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+    def of_checkout(self, folder: Path) -> Peer:
+        """Return the same of ours as another checkout has it, named after its folder."""
+        name, label = f"{self.name}{_AT}{folder.name}", f"{self.label}, {folder.name}"
+        return replace(self, name=name, label=label, source=str(folder.resolve() / "src"))
 
     @property
     def env(self) -> dict[str, str]:
         """The variables its process gets."""
-        return {"EBBPOOL_PURE": "1"} if self.core is False else {}
+        pure = {"EBBPOOL_PURE": "1"} if self.core is False else {}
+        return pure | ({"PYTHONPATH": self.source} if self.source else {})
 
     @property
     def distribution(self) -> str:
@@ -64,7 +75,9 @@ class Peer:
 
     @property
     def side(self) -> str:
-        """Return "ours", "floor" (a ceiling is one too) or "rival"."""
+        """Return "ours", "floor" (a ceiling is one too), "rival", or "checkout" for ours of another one."""
+        if _AT in self.name:
+            return "checkout"
         if self.core is not None:
             return "ours"
         return "floor" if self.label.endswith(("(floor)", "(ceiling)")) else "rival"

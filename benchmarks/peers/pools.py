@@ -130,6 +130,12 @@ class BareQueue(Pool):
             put(fn)
         return [get() for _ in range(count)]
 
+    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        put, get = self._calls.put, self._results.get
+        for item in items:
+            put(functools.partial(fn, item))
+        return [get() for _ in items]
+
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         chunks = [items[start : start + 1000] for start in range(0, len(items), 1000)]
         for chunk in chunks:
@@ -141,6 +147,37 @@ class BareQueue(Pool):
             self._calls.put(None)
         for worker in self._workers:
             worker.join()
+
+
+class PingPong(Pool):
+    """One thread that waits for a lock, and the submitter for another: a hand-over there and back, and nothing else."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._there, self._back = threading.Lock(), threading.Lock()
+        self._there.acquire()
+        self._back.acquire()
+        self._call: Task | None = None
+        self._result: object = None
+        self._worker = threading.Thread(target=self._work)
+        self._worker.start()
+
+    def _work(self) -> None:
+        come, go = self._there.acquire, self._back.release
+        while come() and (call := self._call) is not None:
+            self._result = call()
+            go()
+
+    def one(self, fn: Task) -> object:
+        self._call = fn
+        self._there.release()
+        self._back.acquire()
+        return self._result
+
+    def close(self) -> None:
+        self._call = None
+        self._there.release()
+        self._worker.join()
 
 
 class ExecutorPool(Pool):

@@ -22,6 +22,7 @@ from benchmarks.peers.pools import (
     Greenlets,
     MultiprocessingPool,
     PebblePool,
+    PingPong,
     PlainLoop,
     TaskThreads,
     adaptive,
@@ -37,6 +38,10 @@ _NO_FUTURES = {
     "offload": "its results are no futures",
     "memory": "its results are no futures",
 }
+_ONE_AT_A_TIME = dict.fromkeys(
+    ("submit_collect", "map_items", "cold_burst", "computing", "memory", "idle_cost", "offload"),
+    "takes one call at a time",
+)
 _FROM_TASKS = {
     "round_trip": "needs a running event loop: see offload, one after another",
     "map_items": "has no map",
@@ -89,6 +94,8 @@ _POOLS = (
         open=BareQueue,
         against={"offload": "has no futures to await"},
     ),
+    Peer("locks", "two bare locks, ping-pong (floor)", open=PingPong, against=_ONE_AT_A_TIME),
+    Peer("bare-thread", "a bare thread on a SimpleQueue (floor)", loops=_ASYNCIO, offload=ways.bare_thread),
     Peer("batched", "hand-made workers, batched wake-ups (floor)", loops=_ASYNCIO, offload=ways.batched),
     *_both("run", "ebbpool run (compiled)", "ebbpool run (plain)", "ebbpool.aio", loops=_ASYNCIO, offload=ways.run),
     *_both(
@@ -294,6 +301,7 @@ _OTHERS = (
         semaphore=lambda permits: package("fastthreadpool").Semaphore(permits),
     ),
     Peer("timer", "threading.Timer (a thread each)"),
+    Peer("heap", "heapq.heappush (floor)"),
 )
 
 _SERVERS = (

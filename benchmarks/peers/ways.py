@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from benchmarks.peers import package
-from benchmarks.peers.floor import BatchedWorkers
+from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.pools import Task, adaptive
 
 Call = Callable[[Task], Awaitable[object]]
@@ -65,6 +65,15 @@ async def run(workers: int) -> AsyncIterator[Call]:
 @asynccontextmanager
 async def batched(workers: int) -> AsyncIterator[Call]:
     floor = BatchedWorkers(asyncio.get_running_loop(), workers)
+    try:
+        yield floor.call
+    finally:
+        floor.close()
+
+
+@asynccontextmanager
+async def bare_thread(workers: int) -> AsyncIterator[Call]:
+    floor = BareThread(asyncio.get_running_loop())
     try:
         yield floor.call
     finally:

@@ -8,6 +8,7 @@ An expression is one of
 
 - `QUESTION PEER METRIC[:DIGITS] [KEY=VALUE ...]`: the figure of the one variant that has these values;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
+- `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
 - `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
 - `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
@@ -22,13 +23,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.engine.model import ROOT
+from benchmarks.engine.model import ROOT, Column
 from benchmarks.report import pages
 from benchmarks.report.report import Answers
 from benchmarks.report.store import Run
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
+_ABOVE = "above="
 _OPENED = re.compile(r"<!--\s*=")
 
 
@@ -81,24 +83,30 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     column = next((column for column in answers.question.columns if column.metric == metric), None)
     if column is None:
         raise Unknown(f"no metric {metric!r}: {', '.join(column.metric for column in answers.question.columns)}")
-    values = []
-    for peer in peers.split("/"):
-        variants = [
-            variant
-            for asked, variant in answers.plan.cells
-            if asked.name == peer and all(f"{name}={variant.get(name)}" in where for name in _keys(where))
-        ]
-        if len(variants) != 1:
-            raise Unknown(f"{len(variants)} variants of {peer!r} have {' '.join(where) or 'no key'}; it must be one")
-        figure = answers.figure(peer, variants[0], column)
-        if figure is None:
-            raise Unknown(f"{peer!r} has no {metric!r} there")
-        values.append(figure.value)
+    floors = [each.removeprefix(_ABOVE) for each in where if each.startswith(_ABOVE)]
+    where = [each for each in where if not each.startswith(_ABOVE)]
+    values = [_figure(answers, peer, column, where) for peer in peers.split("/")]
+    for floor in floors:
+        values = [value - _figure(answers, floor, column, where) for value in values]
     if len(values) == 1:
         return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
     if len(values) > 2 or not values[1]:
         raise Unknown(f"cannot divide {peers!r}")
     return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
+
+
+def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> float:
+    variants = [
+        variant
+        for asked, variant in answers.plan.cells
+        if asked.name == peer and all(f"{name}={variant.get(name)}" in where for name in _keys(where))
+    ]
+    if len(variants) != 1:
+        raise Unknown(f"{len(variants)} variants of {peer!r} have {' '.join(where) or 'no key'}; it must be one")
+    figure = answers.figure(peer, variants[0], column)
+    if figure is None:
+        raise Unknown(f"{peer!r} has no {column.metric!r} there")
+    return figure.value
 
 
 def _keys(where: list[str]) -> list[str]:

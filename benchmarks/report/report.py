@@ -165,12 +165,15 @@ class Answers:
         better, worse = (own.value, rival.value) if column.more else (rival.value, own.value)
         return better / worse if worse else None
 
+    def _column(self, metric: str) -> Column:
+        return next(column for column in self.question.columns if column.metric == metric)
+
     def _judge(self, target: Target) -> tuple[str, str]:
         if target.pinned is not None and target.pinned != (self.settings.pin is not None):
             return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
         if target.gil is not None and target.gil != self.gil:
             return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
-        column = next(column for column in self.question.columns if column.metric == target.metric)
+        column = self._column(target.metric)
         own = self.figure(target.peer, target.where, column)
         if own is None:
             return ("not measured", f"no figure of {target.peer}")
@@ -183,13 +186,23 @@ class Answers:
             text = f"{own.value:.{column.digits}f}"
             return ("holds" if holds(own.value) else "within the noise" if noisy else "MISSED", text)
         where = target.where if target.rival_where is None else target.rival_where
-        rival = self.figure(target.rival, where, column)
+        rival = self.figure(target.rival, where, self._column(target.rival_metric or target.metric))
         if rival is None or not rival.value:
             return ("not measured", f"no figure of {target.rival}")
+        if target.above is not None:
+            under = target.where if target.above_where is None else target.above_where
+            floor = self.figure(target.above, under, column)
+            if floor is None:
+                return ("not measured", f"no figure of {target.above}")
+            own, rival = above(own, floor), above(rival, floor)
+            if rival.value <= 0:
+                return ("not measured", f"{target.rival} is not above {target.above}")
         share = own.value / rival.value
-        shares = [own.by_round[n] / rival.by_round[n] for n in own.by_round if rival.by_round.get(n)]
+        shares = [own.by_round[n] / rival.by_round[n] for n in own.by_round if rival.by_round.get(n, 0.0) > 0]
         low, high = min(shares, default=share), max(shares, default=share)
-        text = f"{share:.3f} of it ({low:.3f} to {high:.3f} by round), {1 / share:.2f}x" if share else "0"
+        text = (
+            f"{share:.3f} of it ({low:.3f} to {high:.3f} by round), {1 / share:.2f}x" if share > 0 else f"{share:.3f}"
+        )
         if holds(share):
             return ("holds", text)
         return ("within the noise" if holds(high if column.more else low) else "MISSED", text)
@@ -233,6 +246,15 @@ class Answers:
         if not values:
             return None
         return (max if column.more else min)(values, key=lambda best: best.figure.value)
+
+
+def above(figure: Figure, floor: Figure) -> Figure:
+    """Return what is left of a figure without that of a floor, round by round."""
+    rounds = {
+        number: value - floor.by_round[number] for number, value in figure.by_round.items() if number in floor.by_round
+    }
+    middle = statistics.median(rounds.values()) if rounds else figure.value - floor.value
+    return Figure(middle, min(rounds.values(), default=middle), max(rounds.values(), default=middle), rounds)
 
 
 def contest_of(

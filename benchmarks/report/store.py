@@ -58,18 +58,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _git(*arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
 
 
-def commit() -> str:
+def commit(folder: Path = ROOT) -> str:
     """Return the commit that is checked out, with "+" if files differ from it; "" outside a repository."""
-    found = _git("rev-parse", "--short=12", "HEAD")
-    return found + ("+" if found and _git("status", "--porcelain", "--untracked-files=no") else "")
+    found = _git(folder, "rev-parse", "--short=12", "HEAD")
+    return found + ("+" if found and _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 def core(answers: Sequence[Answers]) -> str:
@@ -127,7 +127,9 @@ def document(facts: dict[str, Any], settings: Settings, answers: Sequence[Answer
         "seconds": round(sum(outcome.seconds for outcome in outcomes)),
         "commit": facts["commit"],
         "machine": facts | {"load_average_after": load_average()},
-        "settings": asdict(settings) | {"pinned": pin, "gc": GC_POLICY},
+        # Not where the other checkout is, but what.
+        "settings": asdict(settings)
+        | {"beside": settings.beside and commit(Path(settings.beside)), "pinned": pin, "gc": GC_POLICY},
         "core": core(answers),
         "versions": missing | {found.peer: found.version for found in outcomes if found.version},
         "labels": labels,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.benchmark import importable, question_of
+from support.benchmark import ROOT, importable, question_of
 from support.common import TIMEOUT, Boom
 
 import ebbpool
@@ -34,9 +34,9 @@ from benchmarks.engine.model import (
     percentile,
 )
 from benchmarks.peers import Unavailable
-from benchmarks.peers.floor import BatchedWorkers
+from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import ExecutorPool, stdlib
+from benchmarks.peers.pools import ExecutorPool, PingPong, stdlib
 from benchmarks.peers.table import BY_NAME, PEERS
 from benchmarks.report import report, store
 
@@ -65,6 +65,7 @@ NEEDS = dict.fromkeys((*POOL_QUESTIONS, "simple_sum", "cold_map"), "open") | {
 }
 TINY: dict[str, dict[str, Any]] = {
     "submit_collect": {"tasks": 20, "repeats": 2},
+    "with_argument": {"tasks": 20, "repeats": 2},
     "round_trip": {"trips": 5, "repeats": 2},
     "map_items": {"trivial": 20, "computing": 20, "turns": 10, "repeats": 2},
     "cold_burst": {"tasks": 4, "sleep": 0.0},
@@ -192,7 +193,7 @@ def test_pools_give_every_result(peer: str) -> None:
     with build(3, 10.0) as pool:
         assert pool.burst(lambda: 7, 5) == [7] * 5
         assert pool.one(lambda: 8) == 8
-        if peer not in ("loop", "simplequeue"):
+        if peer != "loop":
             assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
         mapped = pool.map(lambda item: item + 1, range(5))
         assert mapped == ([[1, 2, 3, 4, 5]] if peer == "simplequeue" else [1, 2, 3, 4, 5])
@@ -211,7 +212,7 @@ def test_measures_what_its_columns_show(name: str, peer: str) -> None:
         samples = question.measure(BY_NAME[peer], variant | TINY[name])
     except Unavailable as reason:
         pytest.skip(str(reason))
-    never_leaves = {"shrunk"} if peer == "stdlib" else set()
+    never_leaves = {"stdlib": {"shrunk"}, "timer": {"submit"}}.get(peer, set())
     not_everywhere = {"cpu"} if Path("/proc").exists() else {"cpu", "switches"}
     assert set(samples) | never_leaves | not_everywhere >= {column.metric for column in question.columns}
     for metric, values in samples.items():
@@ -239,6 +240,47 @@ def test_other_loops(loop: str) -> None:
             answer = runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
             assert answer["status"] == "ok", answer
             assert all(answer["samples"].values())
+
+
+def test_the_floors_that_take_one_at_a_time_give_every_result() -> None:
+    async def main() -> list[object]:
+        floor = BareThread(asyncio.get_running_loop())
+        try:
+            return [await floor.call(lambda at=at: at) for at in range(20)]  # type: ignore[misc]
+        finally:
+            floor.close()
+
+    assert asyncio.run(asyncio.wait_for(main(), TIMEOUT)) == list(range(20))
+    with PingPong(1, 10.0) as pool:
+        assert [pool.one(lambda at=at: at) for at in range(20)] == list(range(20))  # type: ignore[misc]
+
+
+def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path) -> None:
+    other = tmp_path / "earlier"
+    (other / "src").mkdir(parents=True)
+    (other / "src" / "ebbpool").symlink_to(ROOT / "src" / "ebbpool")
+    status, found, _ = bench(
+        tmp_path / "out", "submit_collect", "--quick", "--workers", "2", "--beside", str(other),
+        "--peers", "ebbpool-pure,stdlib",
+    )  # fmt: skip
+    assert status == 0
+    assert found["settings"]["beside"] == "", "it is in no repository, and where it is must not be kept"
+    for peer in ("ebbpool-pure", "ebbpool-pure@earlier"):
+        (cell,) = cells(found, "submit_collect", peer)
+        assert cell["samples"]["us"]["1"]
+    assert found["labels"]["ebbpool-pure@earlier"] == "ebbpool (plain), earlier"
+    assert not cells(found, "submit_collect", "stdlib@earlier")
+    (written,) = (tmp_path / "out").glob("*.json")
+    (verdict,) = store.read(written).answers["submit_collect"].verdicts()
+    assert verdict.peer == "ebbpool (plain)"
+    cell_env = BY_NAME["ebbpool-pure"].of_checkout(other).env
+    assert cell_env == {"EBBPOOL_PURE": "1", "PYTHONPATH": str(other / "src")}
+
+
+def test_a_checkout_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--beside", str(tmp_path)])
+    assert f"no checkout of ebbpool: {tmp_path}" in capsys.readouterr().err
 
 
 def test_the_floor_gives_every_result_and_error() -> None:

@@ -164,7 +164,7 @@ def test_a_floor_is_no_rival_and_the_plain_core_does_not_stand_in_for_the_compil
 def runs(tmp_path: Path) -> dict[str, store.Run]:
     slow = outcomes("stdlib", 8.0, 8.1, 7.9)
     return {
-        "bench": run_of(tmp_path, outcomes("ebbpool", 1.0, 1.01, 0.99), slow),
+        "bench": run_of(tmp_path, outcomes("ebbpool", 1.0, 1.01, 0.99), slow, outcomes("simplequeue", 0.5, 0.5, 0.5)),
         "pinned": run_of(tmp_path, outcomes("ebbpool", 3.0, 3.0, 3.0), slow, name="pinned"),
     }
 
@@ -176,6 +176,8 @@ def runs(tmp_path: Path) -> dict[str, store.Run]:
         ("submit_collect ebbpool us:1", "1.0"),
         ("submit_collect stdlib/ebbpool us workers=4", "8.00"),
         ("submit_collect stdlib/ebbpool us:0", "8"),
+        ("submit_collect ebbpool/stdlib us:3 above=simplequeue workers=4", "0.067"),
+        ("submit_collect ebbpool us above=simplequeue", "0.500"),
         ("@pinned submit_collect ebbpool us:1 'workers=4'", "3.0"),
         ("machine python", ""),
     ],
@@ -198,6 +200,7 @@ def test_a_mark_is_looked_up(runs: dict[str, store.Run], asked: str, expected: s
         ("submit_collect ebbpool us workers=5", "0 variants"),
         ("submit_collect nobody us", "0 variants"),
         ("submit_collect ebbpool ms", "no metric 'ms'"),
+        ("submit_collect ebbpool us above=nothing", "0 variants of 'nothing'"),
         ("no_such ebbpool us", "no question 'no_such'"),
         ("@nowhere submit_collect ebbpool us", "no run 'nowhere'"),
         ("machine colour", "nothing is known of 'colour'"),

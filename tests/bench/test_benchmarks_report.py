@@ -55,6 +55,31 @@ def test_verdict_where_more_is_better(ours: tuple[float, ...], verdict: str, riv
     assert ratio == pytest.approx(sorted(ours)[1] / 10)
 
 
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((5.0, 5.0, 6.0), "holds"), ((5.5, 5.4, 5.0), "within the noise"), ((6.0, 6.1, 5.9), "MISSED")],
+)
+def test_verdict_above_a_floor(ours: tuple[float, ...], verdict: str) -> None:
+    target = Target("a quarter", "ebbpool", "us", 0.25, {"workers": 2}, rival="stdlib", above="loop")
+    question = question_of(Column("us", "µs"), targets=lambda settings: (target,))
+    outcomes = [outcome("ebbpool", number, value) for number, value in enumerate(ours)]
+    outcomes += [outcome("stdlib", number, 12.0) for number in range(3)]
+    (found,) = answers_of(question, outcomes).verdicts()
+    assert (found.verdict, found.measured) == ("not measured", "no figure of loop")
+    (found,) = answers_of(question, [*outcomes, *(outcome("loop", number, 2.75) for number in range(3))]).verdicts()
+    assert found.verdict == verdict
+    (found,) = answers_of(question, [*outcomes, *(outcome("loop", number, 12.0) for number in range(3))]).verdicts()
+    assert (found.verdict, found.measured) == ("not measured", "stdlib is not above loop")
+
+
+def test_verdict_on_another_metric_of_the_same_peer() -> None:
+    target = Target("twice", "ebbpool", "us", 2.0, {"workers": 2}, rival="ebbpool", rival_metric="other")
+    question = question_of(Column("us", "µs"), Column("other", "µs"), targets=lambda settings: (target,))
+    found = runner.Outcome("ebbpool", {"workers": 2}, 1, "ok", samples={"us": [3.0], "other": [2.0]})
+    (verdict,) = answers_of(question, [found]).verdicts()
+    assert verdict.measured.startswith("1.500 of it")
+
+
 def test_ratios_are_to_the_rival_of_the_question() -> None:
     asked = ("loop", "multiprocessing")
     question = replace(
