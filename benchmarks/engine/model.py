@@ -45,6 +45,7 @@ TASK_QUESTIONS = (
     "timers",
     "lanes",
     "fairness",
+    "watching",
 )
 SERVER_QUESTIONS = (
     "server_sizes",

@@ -53,6 +53,7 @@ PEERS_OF = dict.fromkeys(POOL_QUESTIONS, ("stdlib", OURS)) | {
     "timers": ("timer", OURS),
     "lanes": ("stdlib", OURS),
     "fairness": ("stdlib", OURS),
+    "watching": (OURS,),
     "blocked_tasks": ("stdlib-64", "to-thread", "anyio", "gevent", "go", OURS),
     "beyond": ("simulation", "ebbpool"),
 }
@@ -83,6 +84,7 @@ TINY: dict[str, dict[str, Any]] = {
     "timers": {"divisor": 100, "shots": 5, "spacing": 0.001},
     "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
     "fairness": {"tasks": 200, "nap": 0.0001},
+    "watching": {"waiting": 50, "looks": 3, "scrapes": 2, "repeats": 2},
     "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
     "blocked_tasks": {"tasks": 4, "sleep": 0.001},
     "beyond": {"least": 0.02, "most": 100, "here": 2},
@@ -221,6 +223,14 @@ def test_measures_what_its_columns_show(name: str, peer: str) -> None:
         assert metric == "net" or min(values) >= 0
     if "errors" in samples:
         assert not any(samples["errors"])
+
+
+@pytest.mark.parametrize("look", ["lane.stats()", "a scrape", "a scrape with histograms", "a scrape as text"])
+def test_every_look_is_taken(look: str) -> None:
+    pytest.importorskip("prometheus_client")
+    assert (
+        len(load_question("benchmarks.watching").measure(BY_NAME[OURS], TINY["watching"] | {"look": look})["us"]) == 2
+    )
 
 
 @pytest.mark.parametrize("load", ["functions", "built-ins", "map", "run", "submit", "lane"])
