@@ -49,7 +49,7 @@ def test_the_workflows_run_sessions_that_exist_on_all_pythons() -> None:
     for listed in re.findall(r"session: \[(.*)\]", text):
         named.update(listed.split(", "))
     named.update(re.findall(r"session: ([a-z]+)", text))
-    assert {"tests", "wheels", "lint"} <= named
+    assert {"tests", "wheels", "lint", "docs"} <= named
     assert named <= sessions()
     (pythons,) = re.findall(r"python: \[(.*)\]", text)
     # Before 3.14 free-threaded builds are experimental, and few systems have them.
@@ -65,3 +65,18 @@ def test_the_workflows_publish_for_the_repository_that_the_package_names() -> No
     others = [*ROOT.glob(".github/**/*.md"), *ROOT.glob(".github/**/*.yml")]
     named = {found for path in others for found in re.findall(r"https://github\.com/\w+/\w+", path.read_text("utf-8"))}
     assert named == {source}
+
+
+def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
+    """The package index shows it, too, and has no files beside it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("\n") <= 150
+    source = PROJECT["urls"]["Source"]
+    pages, files = f"{source}/blob/main/", f"{source.replace('://github.', '://raw.githubusercontent.')}/main/"
+    for picture, target in re.findall(r"(!?)\[[^\]]*\]\(([^)\s]*)\)", readme):
+        start = files if picture else pages
+        assert target.startswith(start), f"{target} does not start with {start}"
+        path, _, place = target.removeprefix(start).partition("#")
+        page = (ROOT / path).read_text(encoding="utf-8")
+        titles = re.findall(r"^#+ (.*)$", page, flags=re.MULTILINE)
+        assert not place or place in {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
