@@ -157,6 +157,17 @@ def own_signature(
     return stringify_signature(made, unqualified_typehints=True), None
 
 
+def without_types(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Keep napoleon from taking what stands before a colon in the docstring of a property for its type."""
+    if what in ("attribute", "data", "property") and lines and ": " in lines[0]:
+        lines.insert(0, "\u200b")
+
+
+def with_links(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Make links of the pages that a docstring names as files."""
+    lines[:] = [re.sub(r"`{0,2}\bdocs/([\w/-]+)\.md`{0,2}", r":doc:`/\1`", line) for line in lines if line != "\u200b"]
+
+
 def public_bases(app: Sphinx, name: str, thing: Any, options: Any, bases: list[Any]) -> None:
     """Show no base class whose name is private, or that comes from a private module."""
     bases[:] = [
@@ -180,5 +191,7 @@ def setup(app: Sphinx) -> None:
     app.connect("env-check-consistency", miss_nothing)
     app.connect("autodoc-skip-member", without_aliases)
     app.connect("autodoc-process-signature", own_signature)
+    app.connect("autodoc-process-docstring", without_types, priority=400)
+    app.connect("autodoc-process-docstring", with_links, priority=600)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("html-page-context", mend_page, priority=900)

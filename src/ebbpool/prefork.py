@@ -104,7 +104,7 @@ def run(
             None for no histograms.
 
     Returns:
-        The exit status: `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
+        The exit status, `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
         failed while it stopped, `NEVER_STARTED` (3) if none ever got ready.
 
     Raises:
