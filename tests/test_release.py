@@ -80,3 +80,8 @@ def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
         page = (ROOT / path).read_text(encoding="utf-8")
         titles = re.findall(r"^#+ (.*)$", page, flags=re.MULTILINE)
         assert not place or place in {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
+
+
+def test_the_page_for_contributors_says_what_each_session_is_for() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/working.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(sessions())
