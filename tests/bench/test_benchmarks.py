@@ -207,7 +207,7 @@ def test_pools_give_every_result(peer: str) -> None:
 def test_measures_what_its_columns_show(name: str, peer: str) -> None:
     importable(BY_NAME[peer])
     question = load_question(f"benchmarks.{name}")
-    variants = question.variants(BY_NAME[peer], Settings(workers=(2,)))
+    variants = question.variants(BY_NAME[peer], Settings(workers=(2,), peers=(peer,)))
     assert not isinstance(variants, str)
     variant = variants[0] | ({"workers": min(8, variants[0]["workers"])} if "workers" in variants[0] else {})
     try:
