@@ -45,6 +45,7 @@ if not cython.compiled:
         blank,
         breathe,
         called,
+        called_with,
         enter,
         fence,
         free_mutex,
@@ -177,14 +178,16 @@ class FutureCore:
         _held: Whether it is pending and not in the pool's queue.
         _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
         _lane: The lane it was submitted to, or None.
+        _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
+        _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
     """
 
     _code: int
     _value: Any
     _error: BaseException | None
     _fn: Callable[..., Any] | None
-    _args: tuple[Any, ...] | None
-    _kwargs: dict[str, Any] | None
+    _args: Any
+    _kwargs: Any
     _held: bool
     _queued_at: float
     _pool: Pool
@@ -380,14 +383,22 @@ class FutureCore:
         self._code = code
         return audience
 
+    def _packed(self) -> Any:
+        """Return the positional arguments as a tuple, or None where there is no call.
+
+        Compiled code keeps a single argument without its tuple. So the tuple goes back to the thread that made it: one
+        fewer that the collector counts, and without a GIL none that one thread makes and another frees.
+        """
+        return (self._args,) if self._kwargs is True else self._args
+
     def perform(self, aside: bool = True) -> None:
         """Run the call in this thread; count it here if it has not been taken from a queue (`aside`)."""
-        fn, args, kwargs = self._fn, self._args, self._kwargs
+        fn, args, kwargs = self._fn, self._packed(), self._kwargs
         self._args = self._kwargs = None
         self._code = RUNNING
         value = error = None
         try:
-            value = fn(*args) if kwargs is None else fn(*args, **kwargs)  # type: ignore[misc]  # it was pending
+            value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
         except BaseException as caught:
             error = _trimmed(caught)
         with self._pool.mutex:
@@ -593,6 +604,8 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
 _Future: Any = Future
 """The same, as compiled code finds it without a look into the module's names."""
 _EMPTY: tuple[()] = ()
+_bare: Any = FutureCore.__new__
+"""Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
 
 
 def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[..., Any], *args: Any) -> Any:
@@ -698,7 +711,9 @@ class LoopCall(FutureCore):
     def perform(self, aside: bool = True) -> None:
         """Run the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
-            self._args = (self._fn, *(self._args or ()))
+            self._args = (self._fn, *(self._packed() or ()))
+            if self._kwargs is True:
+                self._kwargs = None
             run = self._context.run
             with self._pool.mutex:
                 self._fn = run
@@ -1005,7 +1020,12 @@ class Worker:
             try:
                 if cython.compiled:
                     breathe()
-                    value = called(fn, args) if kwargs is None else fn(*args, **kwargs)
+                    if kwargs is None:
+                        value = called(fn, args)
+                    elif kwargs is True:
+                        value = called_with(fn, args)
+                    else:
+                        value = fn(*args, **kwargs)
                 else:
                     value = fn(*args) if kwargs is None else fn(*args, **kwargs)
             except BaseException as caught:
@@ -1097,6 +1117,7 @@ def _is_marked(future: FutureCore, mark: type) -> bool:
     """Return whether a call is that of an object of the type `mark`, in partials and contexts; runs no foreign code."""
     fn: Any = future._fn
     args: Any = future._args
+    alone = future._kwargs is True
     place = 0
     while True:
         kind = type(fn)
@@ -1105,14 +1126,15 @@ def _is_marked(future: FutureCore, mark: type) -> bool:
         if kind is partial:
             if fn.args:
                 args = fn.args
+                alone = False
                 place = 0
             fn = fn.func
         elif kind is Probe:
             fn = fn.fn
         elif (kind is BuiltinMethodType or kind is MethodType) and type(fn.__self__) is Context:
-            if args is None or place >= len(args):
+            if args is None or place >= (1 if alone else len(args)):
                 return False
-            fn = args[place]
+            fn = args if alone else args[place]
             place += 1
         else:
             return False
@@ -2497,7 +2519,8 @@ class Pool:
         future = found
         if self.dead >= COMPACT:
             self.compact()
-        return (future, future._fn, future._args, future._kwargs, _context_of(future)), more
+        kwargs = None if future._kwargs is True else future._kwargs
+        return (future, future._fn, future._packed(), kwargs, _context_of(future)), more
 
     def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         """Finish a task that was away, or cancel it; count it once its callbacks are done."""
@@ -2560,7 +2583,7 @@ class Pool:
         listed = []
         with self.mutex:
             for future, since in self.away.items():
-                listed.append((since, future._fn, future._args, future._lane))
+                listed.append((since, future._fn, future._packed(), future._lane))
         return listed
 
     def reopen(self) -> bool:
@@ -2684,7 +2707,7 @@ class ExecutorCore:
         pool = self._pool
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
-        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(Future)
         future._pool = pool
         if pool.wrapping:
             if pool.skip > 0 and not pool.contextual:
@@ -2693,12 +2716,18 @@ class ExecutorCore:
             else:
                 fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
         future._fn = fn
-        future._args = args
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
             future._held = False
-        future._kwargs = kwargs if kwargs else None
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
+        elif len(args) == 1 and not kwargs:
+            future._args = args[0]
+            future._kwargs = True
+        else:
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
         future._queued_at = pool.clock
         errand = None
         with pool.mutex:
@@ -2739,7 +2768,7 @@ class ExecutorCore:
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
-        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(Future)
         self._prepare(future, fn, args, kwargs)
         future._lane = lane
         refusal = self._pool.push(future, first)
@@ -2757,7 +2786,7 @@ class ExecutorCore:
         """
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
-        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else FutureCore.__new__(Future)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(Future)
         self._prepare(future, fn, args, kwargs)
         future._held = True
         return future
@@ -2832,8 +2861,12 @@ class ExecutorCore:
             future._held = False
         future._pool = self._pool
         future._fn = fn
-        future._args = args
-        future._kwargs = kwargs if kwargs else None
+        if cython.compiled and len(args) == 1 and not kwargs:
+            future._args = args[0]
+            future._kwargs = True
+        else:
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
         return future
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

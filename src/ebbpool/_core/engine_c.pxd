@@ -98,6 +98,7 @@ cdef extern from *:
     """
     FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
     object called "ebbpool_called"(object fn, object args)
+    object called_with "PyObject_CallOneArg"(object fn, object argument)
 
 cdef extern from "Python.h":
     int enter "PyContext_Enter"(object context) except -1
@@ -122,10 +123,10 @@ cdef list _LOOP
 cdef tuple _EMPTY
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
-cdef object _Standard, _own, _own_code, _Future
+cdef object _Standard, _own, _own_code, _Future, _bare
 cdef list _kept
 
-@cython.locals(place=Py_ssize_t)
+@cython.locals(place=Py_ssize_t, alone=bint)
 cdef bint _is_marked(FutureCore future, object mark) except -1
 @cython.locals(call=LoopCall)
 cdef object _context_of(FutureCore future)
@@ -159,6 +160,7 @@ cdef class FutureCore:
     cdef _sweep(self)
     cdef _forget(self)
     cdef _drop_call(self)
+    cdef object _packed(self)
 
 
 cdef class LoopCall(FutureCore):

@@ -69,3 +69,8 @@ def blank(base: Any, kind: Any, empty: tuple[()]) -> Any:
 def called(fn: Any, args: Any) -> Any:
     """Return `fn(*args)`, in compiled code."""
     raise NotImplementedError
+
+
+def called_with(fn: Any, argument: Any) -> Any:
+    """Return `fn(argument)`, in compiled code."""
+    raise NotImplementedError
