@@ -38,6 +38,7 @@ LOADS = {
     "map": Load("map, an item", 20_000, 0.03),
     "later": Load("submit_later", 300, 0.03),
     "http": Load("one HTTP request", 200, 0.02),
+    "tcp": Load("one accepted TCP connection", 100, 0.03),
 }
 WARM_UP = 100
 KEPT = Path(__file__).parent / "figures.json"

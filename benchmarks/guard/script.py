@@ -11,6 +11,7 @@ import gc
 import http.server
 import os
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ import ebbpool
 from benchmarks.guard.figures import LOADS, MARK, WARM_UP
 from ebbpool._pool import crew
 from ebbpool._work import map_turns
-from ebbpool.socketserver import AdaptivePoolHTTPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 _FAR_SECONDS = 3_600.0
 _REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -179,6 +180,32 @@ def http_request() -> Iterator[Work]:
         serving.join()
 
 
+class _Silent(socketserver.BaseRequestHandler):
+    """Closes the connection at once."""
+
+
+@contextmanager
+def tcp_connection() -> Iterator[Work]:
+    """Hand accepted connections over, whose handlers do nothing. Accepting is left out: it depends on the time."""
+    with ebbpool.AdaptiveExecutor(1) as pool:
+
+        class Server(AdaptivePoolTCPServer):
+            executor = pool
+
+        with Server(("127.0.0.1", 0), _Silent) as server:
+
+            def hand_over(count: int) -> None:
+                pairs = [socket.socketpair() for _ in range(count)]
+                held = _Held(pool)
+                for accepted, _ in pairs:
+                    server.process_request(accepted, "")
+                held.run()
+                for _, client in pairs:
+                    client.close()
+
+            yield hand_over
+
+
 SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
     "submit": submit,
     "round_trip": round_trip,
@@ -187,6 +214,7 @@ SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
     "map": mapped,
     "later": later,
     "http": http_request,
+    "tcp": tcp_connection,
 }
 
 
