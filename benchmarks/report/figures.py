@@ -9,6 +9,7 @@ An expression is one of
 - `QUESTION PEER METRIC[:DIGITS] [KEY=VALUE ...]`: the figure of the one variant that has these values;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
+- `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
 - `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
 - `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
@@ -31,6 +32,7 @@ from benchmarks.report.store import Run
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
 _ABOVE = "above="
+_OVER = "over:"
 _OPENED = re.compile(r"<!--\s*=")
 
 
@@ -84,8 +86,11 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     if column is None:
         raise Unknown(f"no metric {metric!r}: {', '.join(column.metric for column in answers.question.columns)}")
     floors = [each.removeprefix(_ABOVE) for each in where if each.startswith(_ABOVE)]
-    where = [each for each in where if not each.startswith(_ABOVE)]
-    values = [_figure(answers, peer, column, where) for peer in peers.split("/")]
+    others = [each.removeprefix(_OVER) for each in where if each.startswith(_OVER)]
+    where = [each for each in where if not each.startswith((_ABOVE, _OVER))]
+    elsewhere = [each for each in where if each.partition("=")[0] not in _keys(others)] + others
+    first, *rest = peers.split("/")
+    values = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
     for floor in floors:
         values = [value - _figure(answers, floor, column, where) for value in values]
     if len(values) == 1:

@@ -53,6 +53,8 @@ evidence/index
 """
 
 _OTHERS = {
+    "floor": "Beside floors and an earlier commit",
+    "floor-pinned": "Beside them, every process held to one processor",
     "free-threaded": "Without a GIL",
     "pinned": "Every process held to one processor",
 }
