@@ -117,11 +117,11 @@ class Target:
     Attributes:
         where: the variant of `peer` it is asked of.
         rival_where: the variant of `rival`; None means the same one.
+        pinned: asked only of runs held to one processor (True) or free to roam (False); None: of both.
+        gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
         rival_metric: the metric of `rival`; "" means the same one.
         above: the peer that is taken off both figures first, a floor; None: none.
         above_where: the variant of that; None means the same one.
-        pinned: asked only of runs held to one processor (True) or free to roam (False); None: of both.
-        gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
     """
 
     text: str
@@ -131,11 +131,11 @@ class Target:
     where: Variant
     rival: str | None = None
     rival_where: Variant | None = None
+    pinned: bool | None = None
+    gil: bool | None = None
     rival_metric: str = ""
     above: str | None = None
     above_where: Variant | None = None
-    pinned: bool | None = None
-    gil: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

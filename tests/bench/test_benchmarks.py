@@ -146,8 +146,9 @@ def test_every_peer_has_cells_or_a_reason(name: str) -> None:
         if not isinstance(chosen, str):
             assert name not in NEEDS or getattr(peer, NEEDS[name]) is not None
     for target in question.targets(settings):
-        assert target.metric in {column.metric for column in question.columns}
-        for peer_name, where in ((target.peer, target.where), (target.rival, target.rival_where)):
+        assert {target.metric, target.rival_metric or target.metric} <= {column.metric for column in question.columns}
+        sides = ((target.peer, target.where), (target.rival, target.rival_where), (target.above, target.above_where))
+        for peer_name, where in sides:
             if peer_name is not None:
                 assert (target.where if where is None else where) in question.variants(BY_NAME[peer_name], settings)
     assert not isinstance(question.variants(BY_NAME[question.rival[0]], settings), str)
