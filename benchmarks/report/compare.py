@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,35 @@ def ratio_of(own: Sequence[float], other: Sequence[float]) -> Ratio | None:
     error = math.sqrt(sum(shares))
     reach = quantile(freedom) * error
     return Ratio(value, math.exp(middle - reach), math.exp(middle + reach), two_sided(middle / error, freedom))
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far rounds are from each other, over all cells of a question: a few rounds of one cell tell too little.
+
+    Attributes:
+        deviation: the standard deviation of the logarithms within a cell.
+        freedom: from how many differences that is known.
+    """
+
+    deviation: float
+    freedom: int
+
+    @classmethod
+    def of(cls, cells: Iterable[Sequence[float]]) -> Noise | None:
+        """Return what the rounds of some cells tell; None if each has one round."""
+        squares, freedom = 0.0, 0
+        for rounds in cells:
+            if len(rounds) > 1 and min(rounds) > 0:
+                logs = [math.log(value) for value in rounds]
+                squares += statistics.variance(logs) * (len(logs) - 1)
+                freedom += len(logs) - 1
+        return cls(math.sqrt(squares / freedom), freedom) if freedom else None
+
+    def interval(self, ratio: float, own: int, other: int) -> tuple[float, float]:
+        """Return the 95% interval of the ratio of two figures, the medians of so many rounds."""
+        reach = quantile(self.freedom) * self.deviation * math.sqrt(1 / own + 1 / other)
+        return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
 @dataclass(frozen=True, slots=True)

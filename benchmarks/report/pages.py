@@ -33,8 +33,8 @@ How to read it:
   The least and the most of the rounds stand in brackets.
 - A comparison takes the best of ebbpool's ways and the best of its rivals'. *Times better* is above 1 where ebbpool is
   ahead and below 1 where the rival is, whether the figure is a time or a rate. Who is ahead is said only where the 95%
-  interval of that ratio (Welch's t-test on the logarithms of the rounds' medians) leaves 1 out; all else is within the
-  noise.
+  interval of that ratio leaves 1 out; all else is within the noise. The noise is that of the question: how far the
+  rounds of one cell are from each other, over all its cells, in logarithms (a pooled t-test).
 - A *floor* is what a program does without a pool, or by hand without what a pool has to promise: nobody gets below it
   for free.
 - One machine is one machine. Ratios carry over better than figures do.

@@ -13,7 +13,7 @@ from benchmarks.engine.model import Column, Question, Settings, Target, Variant
 from benchmarks.engine.runner import Outcome, Plan
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import BY_NAME, PEERS
-from benchmarks.report.compare import ratio_of
+from benchmarks.report.compare import Noise
 
 _NAMED_AT_MOST = 8
 
@@ -225,13 +225,19 @@ class Answers:
         if self.question.contests is not None:
             return list(self.question.contests(self))
         found = []
+        noise = {column.metric: self._noise(column) for column in self.question.columns}
         for variant in self.variants():
             for column in self.question.columns:
                 if column.ratio:
                     sides = {side: self._best(variant, column, side) for side in ("ours", "rival", "floor")}
-                    contest = contest_of(variant, column, sides["ours"], sides["rival"], sides["floor"])
+                    found_noise = noise[column.metric]
+                    contest = contest_of(variant, column, sides["ours"], sides["rival"], sides["floor"], found_noise)
                     found += [contest] if contest else []
         return found
+
+    def _noise(self, column: Column) -> Noise | None:
+        figures = (self.figure(peer.name, variant, column) for peer, variant in self.plan.cells)
+        return Noise.of(list(figure.by_round.values()) for figure in figures if figure is not None)
 
     def _best(self, variant: Variant, column: Column, side: str) -> Side | None:
         found = []
@@ -258,18 +264,24 @@ def above(figure: Figure, floor: Figure) -> Figure:
 
 
 def contest_of(
-    variant: Variant, column: Column, ours: Side | None, rival: Side | None, floor: Side | None = None
+    variant: Variant,
+    column: Column,
+    ours: Side | None,
+    rival: Side | None,
+    floor: Side | None = None,
+    noise: Noise | None = None,
 ) -> Contest | None:
-    """Return the contest of two sides, or None if one is missing or has nothing to divide by."""
+    """Return the contest of two sides, or None if one is missing or has nothing to divide by.
+
+    Without any noise to go by, who is ahead is by the figures alone.
+    """
     if ours is None or rival is None or not ours.figure.value or not rival.figure.value:
         return None
     better, worse = (ours, rival) if column.more else (rival, ours)
     ratio = better.figure.value / worse.figure.value
     low = high = ratio
-    if not column.worst:
-        found = ratio_of(list(better.figure.by_round.values()), list(worse.figure.by_round.values()))
-        if found is not None:
-            low, high = found.low, found.high
+    if not column.worst and noise is not None:
+        low, high = noise.interval(ratio, len(better.figure.by_round), len(worse.figure.by_round))
     return Contest(variant, column, ours, rival, ratio, low, high, floor)
 
 

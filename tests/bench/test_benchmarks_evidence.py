@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ def test_the_interval_has_the_true_ratio_in_it_as_often_as_it_says() -> None:
         assert found is not None
         inside += found.low <= 1.2 <= found.high
     assert 0.93 <= inside / 1000 <= 0.99
+
+
+def test_the_noise_of_all_cells_holds_the_true_ratio_as_often_as_it_says() -> None:
+    rng = random.Random(8)
+    inside = 0
+    for _ in range(1000):
+        old, new, *others = [[times * rng.lognormvariate(0, 0.05) for _ in range(2)] for times in (1, 1.2, 3, 4, 5, 6)]
+        noise = compare.Noise.of([old, new, *others, [7.0]])
+        assert noise is not None and noise.freedom == 6
+        low, high = noise.interval(math.prod(new) ** 0.5 / math.prod(old) ** 0.5, 2, 2)
+        inside += low <= 1.2 <= high
+    assert 0.93 <= inside / 1000 <= 0.97
+    assert compare.Noise.of([[1.0], [2.0]]) is None
 
 
 @pytest.mark.parametrize(("own", "other"), [([1.0], [2.0, 3.0]), ([0.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0])])
