@@ -41,13 +41,17 @@ def _scraping(what: str, params: Params) -> list[float]:
     collector = ours.PoolCollector(registry=registry, **options)
     with ExitStack() as stack:
         stack.callback(collector.close)
-        for _ in range(10):
-            pool = stack.enter_context(adaptive(4, 10.0))
-            for lane in [pool.lane(f"lane-{number}", limit=2) for number in range(5)]:
-                for _ in range(20):
-                    lane.submit(nothing).result()
+        pools = [stack.enter_context(adaptive(4, 10.0)) for _ in range(10)]
+        # A lane is there for as long as somebody keeps it.
+        lanes = [pool.lane(f"lane-{number}", limit=2) for pool in pools for number in range(5)]
+        # Tasks are sampled from the first look on.
+        collector.collect()
+        for lane in lanes * 20:
+            lane.submit(nothing).result()
         look = (lambda: client.generate_latest(registry)) if what == "a scrape as text" else collector.collect
         taken = timed(lambda: [look() for _ in range(params["scrapes"])], params["repeats"])
+        if sum(len(pool.lanes()) for pool in pools) != len(lanes):
+            raise RuntimeError("some lanes were not there")
     return [seconds / params["scrapes"] * 1e6 for seconds in taken]
 
 

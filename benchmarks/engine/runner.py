@@ -113,9 +113,10 @@ class Plan:
         return cls(question, question.sizes(settings.quick), cells, inapplicable, question.rounds(settings))
 
     def order(self, number: int) -> list[tuple[Peer, Variant]]:
-        """The cells of round `number`; who comes first moves on with the rounds."""
+        """The cells of round `number`; who comes first moves on with the rounds, and neighbours change places."""
         start = number * max(1, len(self.cells) // max(1, self.rounds)) % max(1, len(self.cells))
-        by_variant = sorted(self.cells, key=lambda cell: self.question.order(cell[1]))
+        cells = self.cells[::-1] if number % 2 else self.cells
+        by_variant = sorted(cells, key=lambda cell: self.question.order(cell[1]))
         return by_variant[start:] + by_variant[:start]
 
 

@@ -58,8 +58,9 @@ class Peer:
 
     def of_checkout(self, folder: Path) -> Peer:
         """Return the same of ours as another checkout has it, named after its folder."""
+        folder = folder.resolve()
         name, label = f"{self.name}{_AT}{folder.name}", f"{self.label}, {folder.name}"
-        return replace(self, name=name, label=label, source=str(folder.resolve() / "src"))
+        return replace(self, name=name, label=label, source=str(folder / "src"))
 
     @property
     def env(self) -> dict[str, str]:

@@ -91,11 +91,13 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     elsewhere = [each for each in where if each.partition("=")[0] not in _keys(others)] + others
     first, *rest = peers.split("/")
     values = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
+    if others and (floors or not rest):
+        raise Unknown("over: is for a figure that is divided, and not for what is above a floor")
     for floor in floors:
         values = [value - _figure(answers, floor, column, where) for value in values]
     if len(values) == 1:
         return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
-    if len(values) > 2 or not values[1]:
+    if len(values) > 2 or values[1] <= 0:
         raise Unknown(f"cannot divide {peers!r}")
     return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
 

@@ -94,7 +94,7 @@ def targets(answers: report.Answers) -> tuple[Target, ...]:
     """Returns the target of each load: time within `TIMES_BEST` of the best fixed size that was found."""
     found = []
     for peer, variant in answers.plan.cells:
-        if variant["threads"] == UNTUNED and peer.core is not None:
+        if variant["threads"] == UNTUNED and peer.side == "ours":
             size = best(answers, peer.name, variant["load"])
             if size is not None:
                 text = f"time at most {TIMES_BEST:g} of the best fixed size's ({size.threads})"
@@ -108,7 +108,7 @@ def contests(answers: report.Answers) -> list[report.Contest]:
     found = []
     for load in dict.fromkeys(variant["load"] for _, variant in answers.plan.cells):
         figures = ((peer, answers.figure(peer.name, cell(load, UNTUNED), MS)) for peer in answers.peers.values())
-        ours = [report.Side(peer.label, figure) for peer, figure in figures if figure and peer.core is not None]
+        ours = [report.Side(peer.label, figure) for peer, figure in figures if figure and peer.side == "ours"]
         stock = best(answers, "stdlib", load)
         if ours and stock is not None:
             fixed = answers.figure("stdlib", cell(load, stock.threads), MS)

@@ -27,9 +27,11 @@ interpreted = pytest.mark.skipif(not COMPILED, reason="an interpreter passes its
 @pytest.fixture(autouse=True)
 def collector_off() -> Iterator[None]:
     """Have no garbage collection: `Boom` would be raised in its callbacks (Hypothesis has one), which swallow it."""
+    enabled = gc.isenabled()
     gc.disable()
     yield
-    gc.enable()
+    if enabled:
+        gc.enable()
 
 
 def thrower(thread: threading.Thread) -> functools.partial[int]:

@@ -734,8 +734,23 @@ def test_what_comes_back_to_a_closed_pool_runs() -> None:
         pool.shutdown(timeout=TIMEOUT)
 
 
+class NoWayBack:
+    """An engine's pool whose queue takes nothing back."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def take_back(self, *call: Any) -> bool:
+        raise AssertionError("a worker could take it from the queue")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+
 def test_what_comes_back_after_cancel_futures_is_cancelled() -> None:
     with spilling(1) as (pool, there, gate):
+        spill: Any = pool._crew.spill
+        spill._pool = NoWayBack(spill._pool)
         away, waits = pool.submit(decorated, 1), pool.submit(decorated, 2)
         there.await_sent()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -242,7 +242,7 @@ class FutureCore:
         if self._lane is not None and self._lane.dead >= COMPACT:
             self._lane.compact()
 
-    def unwanted(self) -> bool:
+    def _unwanted(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
         return False
 
@@ -720,7 +720,7 @@ class LoopCall(FutureCore):
             self._context = None
         FutureCore.perform(self, aside)
 
-    def unwanted(self) -> bool:
+    def _unwanted(self) -> bool:
         """Return whether the loop has given the call up."""
         ticket = self._ticket
         return ticket is None or bool(ticket.done())

@@ -324,7 +324,6 @@ cdef class Pool:
     cpdef tuple take_marked(self, object mark, double before, Py_ssize_t most)
     @cython.locals(future=FutureCore)
     cpdef bint overdue(self, object mark, double before) except -1
-    @cython.locals(call=LoopCall)
     cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)
 
 

@@ -227,7 +227,7 @@ class Spill:
     def _hand_over(self, crew: Staffed, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None) -> None:
         call = marked_call(fn, args, kwargs)
         if call is None:
-            self._pool.take_back(future, partial(call_here, fn), args, kwargs)
+            self._return(crew, future, (partial(call_here, fn), args, kwargs))
             return
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
@@ -280,25 +280,35 @@ class Spill:
         """Return whether the other executor is a cluster's, which may lose one call and go on."""
         return bool(getattr(self._place, "_loses_calls", False))
 
+    def _given_up(self, future: Any) -> bool:
+        return self.discards or bool(future._unwanted())
+
+    def _return(self, crew: Staffed, future: Any, here: tuple[Any, Any, Any]) -> bool:
+        """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
+        if self._given_up(future):
+            self._finish(future, None, None, True)
+            return False
+        if not self._pool.take_back(future, *here):
+            self._finish(future, None, BrokenThreadPool(crew.cause))
+            return False
+        if self._given_up(future):
+            # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
+            future.cancel()
+        return True
+
     def _give_back(self, crew: Staffed, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             self._paused_until = monotonic() + self._pause
-        if self.discards or future.unwanted():
-            self._finish(future, None, None, True)
-        elif not self._pool.take_back(future, *call.here()):
-            self._finish(future, None, BrokenThreadPool(crew.cause))
-        elif self.discards:
-            # A shutdown that began meanwhile has not seen it in the queue.
-            future.cancel()
+        back = self._return(crew, future, call.here())
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
         name = called_name(call.fn) or repr(call.fn)
-        if refused and first:
+        if refused and first and back:
             LOGGER.warning("%s came back to pool %r and runs there, from %r: %s", name, crew.name, self.target, reason)
-        elif not refused and name not in self._told:
+        elif not refused and back and name not in self._told:
             self._told.add(name)
             LOGGER.warning("%s stays in pool %r, it cannot be sent to %r: %r", name, crew.name, self.target, reason)
 
