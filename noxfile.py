@@ -270,6 +270,8 @@ def docs(session: nox.Session) -> None:
     install_ebbpool(session, "pure")
     site = Path(session.create_tmp()) / "html"
     shutil.rmtree(site, ignore_errors=True)
+    if (ROOT / "benchmarks").is_dir():
+        session.run("python", "-m", "benchmarks", "figures", "--check", env=environment("pure"))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=environment("pure"))
     session.run("python", "docs/_check.py", str(site), *session.posargs, env=environment("pure"))
     print(f"{session.name}: the site is in {site}")
