@@ -328,7 +328,7 @@ def report(run: Run, drawings: Mapping[str, str]) -> str:
     without = "" if drawings else "<p>There are no pictures: matplotlib is not installed.</p>"
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>ebbpool beside its rivals</title><style>{_STYLE}</style></head><body>
+<link rel="icon" href="data:,"><title>ebbpool beside its rivals</title><style>{_STYLE}</style></head><body><main>
 <h1>ebbpool beside its rivals</h1>
 <p>{html.escape(run.told())}.</p>
 <p class="soft">Each figure is the median over rounds, each a process of its own; in brackets the least and the most of
@@ -339,5 +339,5 @@ interval. Blue is ebbpool, light blue its plain core, grey a rival, orange a flo
 {targets}
 <h2 id="peers">Peers</h2>
 {_html_table(["peer", "version, or why it is missing"], peers)}
-</body></html>
+</main></body></html>
 """
