@@ -791,9 +791,14 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
         gate.hold(pool)
         stays, lost = pool.submit(decorated, 1), pool.submit(decorated, 2)
         eventually(lambda: pool._broken)
-        eventually(lambda: there.calls or (stays.done() and lost.done()))
-        while there.calls:
-            there.lose()
+
+        def both_back() -> bool:
+            # The second one may be sent only after the first has been lost.
+            while there.calls:
+                there.lose()
+            return stays.done() and lost.done()
+
+        eventually(both_back)
         for future in (stays, lost):
             with pytest.raises(BrokenThreadPool):
                 future.result(TIMEOUT)
