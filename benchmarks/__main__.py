@@ -192,7 +192,7 @@ def _measured(asked: argparse.Namespace) -> int:
         loads=tuple(asked.loads),
         beside=asked.beside,
     )
-    facts, pin = store.machine(), store.pinned(settings, asked.pin)
+    facts, pin = store.machine(asked.beside), store.pinned(settings, asked.pin)
     gil = "with" if facts["gil"] else "without"
     print(f"Python {facts['python']}, {gil} a GIL, {facts['cpu_count']} processors")
     print(f"pinned: {pin}; {GC_POLICY}")

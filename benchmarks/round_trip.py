@@ -29,32 +29,13 @@ QUESTION = Question(
     variants=lambda peer, settings: peer.not_for("round_trip") or by_workers(settings),
     sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},
     measure=measure,
-    targets=lambda settings: (
-        tuple(
-            Target(
-                "pinned: at most 0.6 of ThreadPoolExecutor's",
-                "ebbpool",
-                "us",
-                0.6,
-                where,
-                rival="stdlib",
-                pinned=True,
-            )
-            for where in by_workers(settings)
+    targets=lambda settings: tuple(
+        Target(text, "ebbpool", "us", limit, where, rival="stdlib", pinned=True, above=above)
+        for text, limit, above in (
+            ("pinned: at most 0.6 of ThreadPoolExecutor's", 0.6, None),
+            ("pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", 0.25, "locks"),
         )
-        + tuple(
-            Target(
-                "pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks",
-                "ebbpool",
-                "us",
-                0.25,
-                where,
-                rival="stdlib",
-                pinned=True,
-                above="locks",
-            )
-            for where in by_workers(settings)
-        )
+        for where in by_workers(settings)
     ),
     floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
     "some 30 µs for each",

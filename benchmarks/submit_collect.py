@@ -17,7 +17,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 def targets(settings: Settings) -> tuple[Target, ...]:
     found = []
     for where in by_workers(settings):
-        for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 5, True)):
+        for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 6, True)):
             text = f"at least {times}x faster than ThreadPoolExecutor"
             found.append(Target(text, peer, "us", 1 / times, where, rival="stdlib", gil=gil))
         text = "at most 1.6x the floor, SimpleQueue workers"

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.engine.model import load_question
 from benchmarks.peers import Unavailable
+from benchmarks.peers.peer import AT
 from benchmarks.peers.table import BY_NAME
 
 MARK = "benchmark-cell:"
@@ -23,7 +24,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     if spec["pin"] is not None:
         os.sched_setaffinity(0, {spec["pin"]})
     # Of another checkout, its environment says where that is.
-    peer, question = BY_NAME[spec["peer"].partition("@")[0]], load_question(spec["module"])
+    peer, question = BY_NAME[spec["peer"].partition(AT)[0]], load_question(spec["module"])
     try:
         version = peer.load()
         samples = question.measure(peer, spec["params"])

@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks.peers import Unavailable, blocking, package, ways
 from benchmarks.peers.pools import Pool
 
-_AT = "@"
+AT = "@"
+"""Stands between the name of a peer and that of the checkout that it is of."""
 
 
 def _nothing() -> None:
@@ -59,7 +60,7 @@ class Peer:
     def of_checkout(self, folder: Path) -> Peer:
         """Return the same of ours as another checkout has it, named after its folder."""
         folder = folder.resolve()
-        name, label = f"{self.name}{_AT}{folder.name}", f"{self.label}, {folder.name}"
+        name, label = f"{self.name}{AT}{folder.name}", f"{self.label}, {folder.name}"
         return replace(self, name=name, label=label, source=str(folder / "src"))
 
     @property
@@ -77,7 +78,7 @@ class Peer:
     @property
     def side(self) -> str:
         """Return "ours", "floor" (a ceiling is one too), "rival", or "checkout" for ours of another one."""
-        if _AT in self.name:
+        if AT in self.name:
             return "checkout"
         if self.core is not None:
             return "ours"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.engine.model import ROOT, Column
 from benchmarks.report import pages
-from benchmarks.report.report import Answers
+from benchmarks.report.report import Answers, Figure, above
 from benchmarks.report.store import Run
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
@@ -90,11 +90,12 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     where = [each for each in where if not each.startswith((_ABOVE, _OVER))]
     elsewhere = [each for each in where if each.partition("=")[0] not in _keys(others)] + others
     first, *rest = peers.split("/")
-    values = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
+    found = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
     if others and (floors or not rest):
         raise Unknown("over: is for a figure that is divided, and not for what is above a floor")
     for floor in floors:
-        values = [value - _figure(answers, floor, column, where) for value in values]
+        found = [above(figure, _figure(answers, floor, column, where)) for figure in found]
+    values = [figure.value for figure in found]
     if len(values) == 1:
         return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
     if len(values) > 2 or values[1] <= 0:
@@ -102,7 +103,7 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
 
 
-def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> float:
+def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> Figure:
     variants = [
         variant
         for asked, variant in answers.plan.cells
@@ -113,7 +114,7 @@ def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> fl
     figure = answers.figure(peer, variants[0], column)
     if figure is None:
         raise Unknown(f"{peer!r} has no {column.metric!r} there")
-    return figure.value
+    return figure
 
 
 def _keys(where: list[str]) -> list[str]:

@@ -38,8 +38,8 @@ def busy() -> str:
     return f"this machine is busy (load average {load:.1f} on {count} processors): the figures are noisy"
 
 
-def machine() -> dict[str, Any]:
-    """Facts without which the figures mean nothing."""
+def machine(beside: str = "") -> dict[str, Any]:
+    """Facts without which the figures mean nothing; `beside` is the folder of another checkout that is measured."""
     model = ""
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -55,6 +55,7 @@ def machine() -> dict[str, Any]:
         "processors": processors(),
         "load_average": load_average(),
         "commit": commit(),
+        "beside": commit(Path(beside)) if beside else "",
     }
 
 
@@ -128,8 +129,7 @@ def document(facts: dict[str, Any], settings: Settings, answers: Sequence[Answer
         "commit": facts["commit"],
         "machine": facts | {"load_average_after": load_average()},
         # Not where the other checkout is, but what.
-        "settings": asdict(settings)
-        | {"beside": settings.beside and commit(Path(settings.beside)), "pinned": pin, "gc": GC_POLICY},
+        "settings": asdict(settings) | {"beside": facts["beside"], "pinned": pin, "gc": GC_POLICY},
         "core": core(answers),
         "versions": missing | {found.peer: found.version for found in outcomes if found.version},
         "labels": labels,
