@@ -87,8 +87,10 @@ def test_a_call_that_its_submitter_makes_gets_what_was_given(contextual: bool) -
             assert pool.submit(given, *args, **kwargs).result(TIMEOUT) == (args, kwargs)
 
 
-@pytest.mark.parametrize("given", [1, None, (1,)])
+@pytest.mark.parametrize("given", [1, None, (), (1, 2)])
 def test_an_error_names_the_arguments_as_they_were_given(given: object) -> None:
+    """A tuple of two, taken apart, would be enough; an empty one, or nothing in place of None, would lack both."""
+
     def takes_two(first: object, second: object) -> None:
         raise AssertionError
 
