@@ -14,7 +14,8 @@ An expression is one of
 - `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
 
-Words with spaces are quoted as in a shell. What is inside a fence of code is left alone.
+Words with spaces are quoted as in a shell. What is inside a fence of code is left alone. A line of text must not begin
+with a mark, since Markdown would show that line as it is written.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.M
 _ABOVE = "above="
 _OVER = "over:"
 _OPENED = re.compile(r"<!--\s*=")
+_BEGINS = re.compile(r"^[ \t]*(?:(?:[-*+>]|[0-9]+[.)])[ \t]+)*<!--[^\n]*-->[^\n]*\S", re.MULTILINE)
 
 
 class Unknown(ValueError):
@@ -98,8 +100,8 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     values = [figure.value for figure in found]
     if len(values) == 1:
         return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
-    if len(values) > 2 or values[1] <= 0:
-        raise Unknown(f"cannot divide {peers!r}")
+    if len(values) > 2 or values[1] <= 0 or (floors and values[0] <= 0):
+        raise Unknown(f"cannot divide {peers!r}: {' / '.join(f'{value:g}' for value in values)}")
     return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
 
 
@@ -149,7 +151,11 @@ def put_in(text: str, runs: Mapping[str, Run]) -> tuple[str, list[str], list[str
     for opened in _outside_fences(text, _OPENED):
         if opened.start() not in starts:
             unknown.append(f"{text.count(chr(10), 0, opened.start()) + 1}: a mark without its end")
-    return "".join(parts), different, unknown
+    after = "".join(parts)
+    for begins in _outside_fences(after, _BEGINS):
+        if _OPENED.search(begins[0]):
+            unknown.append(f"{after.count(chr(10), 0, begins.start()) + 1}: a line of text that begins with a mark")
+    return after, different, unknown
 
 
 def pages_with_figures() -> list[Path]:

@@ -189,6 +189,7 @@ class Answers:
         rival = self.figure(target.rival, where, self._column(target.rival_metric or target.metric))
         if rival is None or not rival.value:
             return ("not measured", f"no figure of {target.rival}")
+        remark = ""
         if target.above is not None:
             under = target.where if target.above_where is None else target.above_where
             floor = self.figure(target.above, under, column)
@@ -197,12 +198,22 @@ class Answers:
             own, rival = above(own, floor), above(rival, floor)
             if rival.value <= 0:
                 return ("not measured", f"{target.rival} is not above {target.above}")
+            below = sum(value <= 0 for value in own.by_round.values())
+            remark = f"{below} of {len(own.by_round)} rounds not above {target.above}" if below else ""
+            if own.value <= 0:
+                # A share of nothing, or of less, would say that the target is more than reached.
+                return ("within the noise", f"no share: {remark}")
         share = own.value / rival.value
-        shares = [own.by_round[n] / rival.by_round[n] for n in own.by_round if rival.by_round.get(n, 0.0) > 0]
+        shares = [
+            value / rival.by_round[n]
+            for n, value in own.by_round.items()
+            if rival.by_round.get(n, 0.0) > 0 and (value > 0 or target.above is None)
+        ]
         low, high = min(shares, default=share), max(shares, default=share)
         text = (
             f"{share:.3f} of it ({low:.3f} to {high:.3f} by round), {1 / share:.2f}x" if share > 0 else f"{share:.3f}"
         )
+        text += f"; {remark}" if remark else ""
         if holds(share):
             return ("holds", text)
         return ("within the noise" if holds(high if column.more else low) else "MISSED", text)

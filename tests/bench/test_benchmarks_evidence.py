@@ -229,14 +229,34 @@ def test_a_mark_is_looked_up(runs: dict[str, store.Run], asked: str, expected: s
     ],
 )
 def test_a_mark_that_means_nothing_is_named(runs: dict[str, store.Run], asked: str, complaint: str) -> None:
-    text = f"one\n<!-- = {asked} -->7<!-- / -->\n"
+    text = f"one\nit is <!-- = {asked} -->7<!-- / -->\n"
     same, different, (unknown,) = figures.put_in(text, runs)
     assert (same, different) == (text, [])
     assert unknown.startswith("2: ") and complaint in unknown
 
 
+@pytest.mark.parametrize("before", ["", "  ", "- ", "3. ", "> * "])
+def test_a_line_that_begins_with_a_mark_is_named(runs: dict[str, store.Run], before: str) -> None:
+    text = f"one\n{before}<!-- = submit_collect ebbpool us -->1.000<!-- / --> µs\n"
+    assert figures.put_in(text, runs) == (text, [], ["2: a line of text that begins with a mark"])
+    fenced = f"```markdown\n{text}```\n"
+    assert figures.put_in(fenced, runs) == (fenced, [], [])
+
+
+def test_a_table_of_contests_may_stand_between_two_lines(runs: dict[str, store.Run]) -> None:
+    text, _, unknown = figures.put_in("one\n\n<!-- = contests submit_collect --><!-- / -->\n", runs)
+    assert not unknown
+    assert figures.put_in(text, runs) == (text, [], [])
+
+
+def test_a_figure_below_its_floor_is_not_divided(runs: dict[str, store.Run]) -> None:
+    asked = "submit_collect simplequeue/stdlib us above=ebbpool"
+    _, _, (unknown,) = figures.put_in(f"It is <!-- = {asked} -->1<!-- / -->.\n", runs)
+    assert unknown == "1: cannot divide 'simplequeue/stdlib': -0.5 / 7"
+
+
 def test_a_mark_without_its_end_is_named_and_one_in_a_fence_is_left_alone(runs: dict[str, store.Run]) -> None:
-    _, _, unknown = figures.put_in("<!-- = submit_collect ebbpool us -->1.07\n", runs)
+    _, _, unknown = figures.put_in("It is <!-- = submit_collect ebbpool us -->1.07\n", runs)
     assert unknown == ["1: a mark without its end"]
     fenced = "```markdown\n<!-- = submit_collect nobody us -->1.07<!-- / -->\n```\n"
     assert figures.put_in(fenced, runs) == (fenced, [], [])
@@ -248,7 +268,8 @@ def tree(tmp_path: Path, runs: dict[str, store.Run], monkeypatch: pytest.MonkeyP
     (tmp_path / "docs" / "evidence").mkdir(parents=True)
     for name in runs:
         (tmp_path / f"{name}.json").rename(tmp_path / "docs" / "evidence" / f"{name}.json")
-    (tmp_path / "README.md").write_text("<!-- = submit_collect ebbpool us:1 -->9.9<!-- / --> µs\n", encoding="utf-8")
+    text = "It takes <!-- = submit_collect ebbpool us:1 -->9.9<!-- / --> µs\n"
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
     monkeypatch.setattr(figures, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "EVIDENCE", tmp_path / "docs" / "evidence")
     monkeypatch.setattr(pages, "PERFORMANCE", tmp_path / "docs" / "performance.md")
@@ -261,7 +282,11 @@ def test_the_check_fails_until_the_figures_are_written(tree: Path, capsys: pytes
     assert "README.md:1: '9.9' is '1.0' in the run" in told and "docs/performance.md:1: not what" in told
     assert main(["figures", "--write"]) == 0
     assert main(["figures", "--check"]) == 0
-    assert (tree / "README.md").read_text(encoding="utf-8").startswith("<!-- = submit_collect ebbpool us:1 -->1.0<")
+    assert (
+        (tree / "README.md")
+        .read_text(encoding="utf-8")
+        .startswith("It takes <!-- = submit_collect ebbpool us:1 -->1.0<")
+    )
     assert "Submit trivial tasks" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
 
 

@@ -72,6 +72,34 @@ def test_verdict_above_a_floor(ours: tuple[float, ...], verdict: str) -> None:
     assert (found.verdict, found.measured) == ("not measured", "stdlib is not above loop")
 
 
+@pytest.mark.parametrize(
+    ("ours", "verdict", "measured"),
+    [
+        ((2.0, 1.0, 6.0), "within the noise", "no share: 2 of 3 rounds not above loop"),
+        ((3.0, 3.0, 3.0), "within the noise", "no share: 3 of 3 rounds not above loop"),
+        (
+            (5.0, 2.0, 4.0),
+            "holds",
+            "0.111 of it (0.111 to 0.222 by round), 9.00x; 1 of 3 rounds not above loop",
+        ),
+        (
+            (9.0, 2.0, 8.0),
+            "MISSED",
+            "0.556 of it (0.556 to 0.667 by round), 1.80x; 1 of 3 rounds not above loop",
+        ),
+    ],
+)
+def test_a_round_below_the_floor_has_no_share(ours: tuple[float, ...], verdict: str, measured: str) -> None:
+    target = Target("a quarter", "ebbpool", "us", 0.25, {"workers": 2}, rival="stdlib", above="loop")
+    question = question_of(Column("us", "µs"), targets=lambda settings: (target,))
+    outcomes = [outcome("ebbpool", number, value) for number, value in enumerate(ours)]
+    outcomes += [
+        outcome(name, number, value) for name, value in (("stdlib", 12.0), ("loop", 3.0)) for number in range(3)
+    ]
+    (found,) = answers_of(question, outcomes).verdicts()
+    assert (found.verdict, found.measured) == (verdict, measured)
+
+
 def test_verdict_on_another_metric_of_the_same_peer() -> None:
     target = Target("twice", "ebbpool", "us", 2.0, {"workers": 2}, rival="ebbpool", rival_metric="other")
     question = question_of(Column("us", "µs"), Column("other", "µs"), targets=lambda settings: (target,))
