@@ -39,6 +39,6 @@ QUESTION = Question(
     sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 3},
     measure=measure,
     targets=targets,
-    floor="bare SimpleQueue workers, which get a partial of both, and keep no order, errors or futures",
+    floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
     limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
 )

@@ -33,6 +33,12 @@ def java_version(text: str) -> int:
     return int(found[1]) if found else 0
 
 
+def version(name: str, flag: str) -> str:
+    """Return the version that a program tells of itself."""
+    found = re.search(r"[0-9]+(\.[0-9]+)+", _told(program(name), flag))
+    return found[0] if found else "unknown"
+
+
 def go() -> None:
     """Raise `Unavailable` unless there is Go."""
     program("go")
@@ -41,9 +47,9 @@ def go() -> None:
 def java() -> None:
     """Raise `Unavailable` unless there is a Java with virtual threads."""
     for name in ("javac", "java"):
-        version = java_version(_told(program(name), "-version"))
-        if version < VIRTUAL_THREADS_SINCE:
-            raise Unavailable(f"{name} {version} is installed; virtual threads need {VIRTUAL_THREADS_SINCE}")
+        major = java_version(_told(program(name), "-version"))
+        if major < VIRTUAL_THREADS_SINCE:
+            raise Unavailable(f"{name} {major} is installed; virtual threads need {VIRTUAL_THREADS_SINCE}")
 
 
 def command(language: str) -> list[str]:

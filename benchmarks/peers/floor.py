@@ -12,7 +12,7 @@ Task = Callable[[], object]
 
 
 class BareThread:
-    """One thread on a SimpleQueue, a wake-up of the loop for each call: no errors, no cancellation, no context."""
+    """One thread on a SimpleQueue, a wake-up of the loop for each call: no cancellation, no context."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -29,7 +29,10 @@ class BareThread:
         get, wake = self._calls.get, self._loop.call_soon_threadsafe
         while (item := get()) is not None:
             future, fn = item
-            wake(future.set_result, fn())
+            try:
+                wake(future.set_result, fn())
+            except BaseException as error:
+                wake(future.set_exception, error)
 
     def close(self) -> None:
         self._calls.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ class Peer:
         modules: what has to be importable.
         core: of ours, whether it is meant to run the compiled core (True) or the plain one (False).
         needs: raises Unavailable if something else than a module is missing.
+        version: tells the version of what is no Python.
         measured: whose version is reported, where it is not ebbpool's, the first module's or the interpreter's own.
         open: builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one); None
             where it has no pool to open.
@@ -38,7 +40,8 @@ class Peer:
         semaphore: makes a semaphore (or a floor of one) with so many permits.
         listens: by question, the module of its server program and the arguments that follow `python -m`.
         against: by question, why it is not asked though it has a pool.
-        source: of ours, the `src` of another checkout, where that is measured; its extensions are built in place.
+        source: of ours, the `src` of another checkout, where that is measured; its extensions are built in place. It
+            goes before what is on PYTHONPATH already.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Peer:
     modules: tuple[str, ...] = ()
     core: bool | None = None
     needs: Callable[[], object] = _nothing
+    version: Callable[[], str] | None = None
     measured: str = ""
     open: Callable[[int, float], Pool] | None = None
     loops: tuple[str, ...] = ()
@@ -67,7 +71,10 @@ class Peer:
     def env(self) -> dict[str, str]:
         """The variables its process gets."""
         pure = {"EBBPOOL_PURE": "1"} if self.core is False else {}
-        return pure | ({"PYTHONPATH": self.source} if self.source else {})
+        if not self.source:
+            return pure
+        before = os.environ.get("PYTHONPATH")
+        return pure | {"PYTHONPATH": f"{self.source}{os.pathsep}{before}" if before else self.source}
 
     @property
     def distribution(self) -> str:
@@ -105,6 +112,8 @@ class Peer:
         for module in self.modules:
             package(module)
         self.needs()
+        if self.version is not None:
+            return self.version()
         if self.core is not None and package("ebbpool").COMPILED is not self.core:
             raise Unavailable(f"ebbpool runs its {'plain' if self.core else 'compiled'} core here")
         if self.distribution == "ebbpool":

@@ -108,39 +108,77 @@ class PlainLoop(Pool):
 
 
 class BareQueue(Pool):
-    """Fixed workers on one SimpleQueue, results on another: no futures, no errors, no order."""
+    """Fixed workers on one SimpleQueue, results on another: no futures, no order, and of all errors only the first."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
-        self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._errors: list[BaseException] = []
         self.submit = self._calls.put
-        self._workers = [threading.Thread(target=self._work) for _ in range(workers)]
-        for worker in self._workers:
-            worker.start()
+        self._count = workers
+        self._workers: list[threading.Thread] = []
+        self._with_items = True
+        self._take_items(False)
 
-    def _work(self) -> None:
+    def _take_items(self, with_items: bool) -> None:
+        """Start other workers if these take calls of the other kind: to look at each call would cost the floor."""
+        if with_items is not self._with_items:
+            self.close()
+            self._with_items = with_items
+            work = self._call_with_items if with_items else self._call
+            self._workers = [threading.Thread(target=work) for _ in range(self._count)]
+            for worker in self._workers:
+                worker.start()
+
+    def _call(self) -> None:
         get, put = self._calls.get, self._results.put
         while (fn := get()) is not None:
-            put(fn())
+            try:
+                put(fn())
+            except BaseException as error:
+                self._failed(error)
+
+    def _call_with_items(self) -> None:
+        get, put = self._calls.get, self._results.put
+        while (call := get()) is not None:
+            try:
+                fn, item = call
+                put(fn(item))
+            except BaseException as error:
+                self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self._results.put(None)
+
+    def _collected(self, count: int) -> list[Any]:
+        get = self._results.get
+        found = [get() for _ in range(count)]
+        if self._errors:
+            raise self._errors[0]
+        return found
 
     def burst(self, fn: Task, count: int) -> list[Any]:
-        put, get = self._calls.put, self._results.get
+        self._take_items(False)
+        put = self._calls.put
         for _ in range(count):
             put(fn)
-        return [get() for _ in range(count)]
+        return self._collected(count)
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        put, get = self._calls.put, self._results.get
+        self._take_items(True)
+        put = self._calls.put
         for item in items:
-            put(functools.partial(fn, item))
-        return [get() for _ in items]
+            put((fn, item))
+        return self._collected(len(items))
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        self._take_items(False)
         chunks = [items[start : start + 1000] for start in range(0, len(items), 1000)]
         for chunk in chunks:
             self._calls.put(functools.partial(_mapped, fn, chunk))
-        return [self._results.get() for _ in chunks]
+        return self._collected(len(chunks))
 
     def close(self) -> None:
         for _ in self._workers:
@@ -159,19 +197,25 @@ class PingPong(Pool):
         self._back.acquire()
         self._call: Task | None = None
         self._result: object = None
+        self._error: BaseException | None = None
         self._worker = threading.Thread(target=self._work)
         self._worker.start()
 
     def _work(self) -> None:
         come, go = self._there.acquire, self._back.release
         while come() and (call := self._call) is not None:
-            self._result = call()
+            try:
+                self._result = call()
+            except BaseException as error:
+                self._error = error
             go()
 
     def one(self, fn: Task) -> object:
         self._call = fn
         self._there.release()
         self._back.acquire()
+        if self._error is not None:
+            raise self._error
         return self._result
 
     def close(self) -> None:

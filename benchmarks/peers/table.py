@@ -54,6 +54,7 @@ _FLASK = ("ebbpool.aio", "flask", "a2wsgi", "uvicorn", "h11")
 _SOCKETSERVER = ("ebbpool.socketserver",)
 _PREFORK = ("ebbpool.prefork", "ebbpool.socketserver")
 _TCP = ("server_sizes", "waiting")
+_GO, _JAVA = functools.partial(native.version, "go", "version"), functools.partial(native.version, "java", "-version")
 
 
 def _both(name: str, compiled: str, plain: str, *modules: str, **others: Any) -> tuple[Peer, Peer]:
@@ -144,8 +145,8 @@ _POOLS = (
         ("uvloop",),
         blocked=blocking.on_loop("uvloop", blocking.to_thread),
     ),
-    Peer("go", "Go, goroutines", needs=native.go, blocked=native.go_burst),
-    Peer("java", "Java, virtual threads", needs=native.java, blocked=native.java_burst),
+    Peer("go", "Go, goroutines", needs=native.go, version=_GO, blocked=native.go_burst),
+    Peer("java", "Java, virtual threads", needs=native.java, version=_JAVA, blocked=native.java_burst),
     Peer("simulation", "the simulation"),
     Peer(
         "multiprocessing",
@@ -349,9 +350,19 @@ _SERVERS = (
         ("gevent.server",),
         listens=_runs("echo gevent", "echo"),
     ),
-    Peer("echo-go", "Go, a goroutine a connection", needs=native.go, listens=_runs("native go echo", "echo")),
     Peer(
-        "echo-java", "Java, a virtual thread a connection", needs=native.java, listens=_runs("native java echo", "echo")
+        "echo-go",
+        "Go, a goroutine a connection",
+        needs=native.go,
+        version=_GO,
+        listens=_runs("native go echo", "echo"),
+    ),
+    Peer(
+        "echo-java",
+        "Java, a virtual thread a connection",
+        needs=native.java,
+        version=_JAVA,
+        listens=_runs("native java echo", "echo"),
     ),
     Peer(
         "slow-adaptive",
@@ -414,6 +425,7 @@ _SERVERS = (
         "web-nginx",
         "nginx (ceiling)",
         needs=functools.partial(program, "nginx"),
+        version=functools.partial(native.version, "nginx", "-v"),
         listens=_runs("web nginx", "web_server"),
     ),
 )

@@ -7,6 +7,7 @@ import html
 import json
 import math
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from benchmarks.engine.model import (
 from benchmarks.peers import Unavailable
 from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import ExecutorPool, PingPong, stdlib
+from benchmarks.peers.pools import BareQueue, ExecutorPool, PingPong, Pool, stdlib
 from benchmarks.peers.table import BY_NAME, PEERS
 from benchmarks.report import report, store
 
@@ -266,10 +267,54 @@ def test_the_floors_that_take_one_at_a_time_give_every_result() -> None:
         assert [pool.one(lambda at=at: at) for at in range(20)] == list(range(20))  # type: ignore[misc]
 
 
-def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pool", [BareQueue, PingPong])
+def test_a_floor_raises_what_a_function_raises(pool: Callable[[int, float], Pool]) -> None:
+    def fail(*given: int) -> None:
+        raise Boom
+
+    with pool(2, 10.0) as each, pytest.raises(Boom):
+        each.one(fail)
+    if pool is BareQueue:
+        with pool(2, 10.0) as each, pytest.raises(Boom):
+            each.burst(fail, 20)
+        with pool(2, 10.0) as each, pytest.raises(Boom):
+            each.each(fail, range(20))
+        with pool(2, 10.0) as each, pytest.raises(Boom):
+            each.map(fail, range(2000))
+
+
+def test_the_floor_of_bare_workers_takes_items_and_calls() -> None:
+    with BareQueue(3, 10.0) as pool:
+        assert pool.burst(lambda: 7, 20) == [7] * 20
+        for _ in range(2):
+            assert sorted(pool.each(lambda item: item + 1, range(200))) == list(range(1, 201))
+        assert pool.threads() == 3
+
+
+def test_the_floor_of_one_call_at_a_time_raises_what_a_function_raises() -> None:
+    def fail() -> None:
+        raise Boom
+
+    async def main() -> object:
+        floor = BareThread(asyncio.get_running_loop())
+        try:
+            with pytest.raises(Boom):
+                await floor.call(fail)
+            return await floor.call(lambda: 1)
+        finally:
+            floor.close()
+
+    assert asyncio.run(asyncio.wait_for(main(), TIMEOUT)) == 1
+
+
+def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "earlier"
-    (other / "src").mkdir(parents=True)
-    (other / "src" / "ebbpool").symlink_to(ROOT / "src" / "ebbpool")
+    shutil.copytree(
+        ROOT / "src" / "ebbpool", other / "src" / "ebbpool", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    (other / "src" / "ebbpool" / "_version.py").write_text('__version__ = "0.0.earlier"\n')
+    helpers = tmp_path / "helpers"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(helpers), str(ROOT / "src")]))
     status, found, _ = bench(
         tmp_path / "out", "submit_collect", "--quick", "--workers", "2", "--beside", str(other),
         "--peers", "ebbpool-pure,stdlib",
@@ -279,13 +324,20 @@ def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path) -> None:
     for peer in ("ebbpool-pure", "ebbpool-pure@earlier"):
         (cell,) = cells(found, "submit_collect", peer)
         assert cell["samples"]["us"]["1"]
+    assert found["versions"]["ebbpool-pure@earlier"] == "0.0.earlier"
+    assert found["versions"]["ebbpool-pure"] != "0.0.earlier"
     assert found["labels"]["ebbpool-pure@earlier"] == "ebbpool (plain), earlier"
     assert not cells(found, "submit_collect", "stdlib@earlier")
     (written,) = (tmp_path / "out").glob("*.json")
     (verdict,) = store.read(written).answers["submit_collect"].verdicts()
     assert verdict.peer == "ebbpool (plain)"
     cell_env = BY_NAME["ebbpool-pure"].of_checkout(other).env
-    assert cell_env == {"EBBPOOL_PURE": "1", "PYTHONPATH": str(other / "src")}
+    assert cell_env == {
+        "EBBPOOL_PURE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (other / "src", helpers, ROOT / "src"))),
+    }
+    monkeypatch.delenv("PYTHONPATH")
+    assert BY_NAME["ebbpool"].of_checkout(other).env == {"PYTHONPATH": str(other / "src")}
 
 
 def test_a_checkout_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
