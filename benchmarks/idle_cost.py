@@ -89,6 +89,7 @@ QUESTION = Question(
         Column("left", "threads left", 0, ratio=False, worst=True),
         Column("switches", "context switches", 0, ratio=False, worst=True, empty="not available"),
     ),
+    picture=Column("left", "threads that are left", 0, worst=True),
     variants=pool_variants("idle_cost", _WHERE),
     sizes=lambda quick: {
         "tasks": 64,

@@ -138,6 +138,7 @@ QUESTION = Question(
         Column("p99", "p99, ms", 1),
         Column("slowest", "slowest, ms", 0, worst=True),
     ),
+    picture=Column("replaced", "ms from a kill until the next child serves, at worst", 0, worst=True),
     variants=variants,
     sizes=lambda quick: {
         "period": 1.0,

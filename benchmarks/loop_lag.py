@@ -127,6 +127,7 @@ QUESTION = Question(
         Column("took", "ms for all", 1, ratio=False),
         Column("idle", "idle p99, ms", 2, ratio=False),
     ),
+    picture=Column("p99", "lag p99, ms", 2),
     variants=variants,
     sizes=lambda quick: {"calls": 1_000 if quick else 10_000, "period": 0.001, "repeats": 1 if quick else 2},
     measure=on_loop(_load),

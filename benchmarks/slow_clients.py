@@ -130,6 +130,7 @@ QUESTION = Question(
         Column("dropped", "slow ones dropped", 0, ratio=False),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
+    picture=Column("p99_attacked", "p99 of the ordinary clients beside slow ones, ms", 1),
     variants=server_variants(_NAME, *_VARIANTS),
     sizes=lambda quick: {
         "slow": 200 if quick else 1000,

@@ -158,6 +158,7 @@ class Question:
         contests: given the `report.Answers`, who is beside whom, where that is not the best under each variant.
         lead: given the `report.Answers`, what to say first, where that is not who is ahead.
         axis: the key of a variant that a picture has from left to right; "" for bars.
+        picture: the column that a picture shows, where that is not the first one.
         floor: what no pool can do without, in words.
         limits: what the figures of ours are bound by.
         quick_cells: how many variants of a peer are asked with `--quick`, the first and the last first; 0: all.
@@ -181,6 +182,7 @@ class Question:
     contests: Callable[[Any], Sequence[Any]] | None = None
     lead: Callable[[Any], str] | None = None
     axis: str = ""
+    picture: Column | None = None
     floor: str = ""
     limits: str = ""
     quick_cells: int = 1
@@ -188,6 +190,11 @@ class Question:
     @property
     def name(self) -> str:
         return self.module.rpartition(".")[2]
+
+    @property
+    def drawn(self) -> Column:
+        """The column that a picture shows."""
+        return self.picture or self.columns[0]
 
     def chosen(self, peer: Peer, settings: Settings) -> list[Variant] | str:
         """Return the cells of a peer, fewer of them with `--quick`, or why there are none."""

@@ -104,7 +104,8 @@ def contest_rows(answers: Answers) -> list[list[str]]:
     rows = []
     for contest in answers.contests():
         column = contest.column
-        spread = "" if contest.low == contest.high else f" ({contest.low:.2f} to {contest.high:.2f})"
+        # In one line: with spaces that do not break.
+        spread = "" if contest.low == contest.high else f" ({contest.low:.2f}\u00a0to\u00a0{contest.high:.2f})"
         floor = "-"
         if contest.floor is not None:
             floor = f"{contest.floor.figure.value:,.{column.digits}f}, {_bare(contest.floor.label)}"
@@ -160,7 +161,7 @@ def _section(answers: Answers, picture: str, level: int = 3) -> list[str]:
     if answers.contests():
         lines += [contest_table(answers), ""]
     if picture:
-        lines += [f"![{answers.question.columns[0].label} of each peer, as in the table below]({picture})", ""]
+        lines += [f"![{answers.question.drawn.label} of each peer, as in the table below]({picture})", ""]
     full = table(answers)
     lines += ["<details><summary>All figures</summary>", "", _markdown(full.headers, full.rows), "", "</details>", ""]
     lines += [f"- **{name}**: {text}" for name, text in _facts(answers)]
@@ -191,16 +192,21 @@ def performance(runs: Mapping[str, Run]) -> str:
         if name != MAIN:
             lines += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}. [Samples](evidence/{name}.json).", ""]
             for answers in run.answers.values():
-                lines += [f"### {answers.question.title} ({_OTHERS.get(name, name).lower()})", "", lead(answers), ""]
+                lines += [f"### {answers.question.title} ({_small(_OTHERS.get(name, name))})", "", lead(answers), ""]
                 lines += [contest_table(answers), ""] if answers.contests() else []
     lines += ["## Peers", "", "What ran, and why what is missing did not:", ""]
-    lines += [f"- {peer}: {_version(text)}" for peer, text in sorted(main.versions.items())]
+    lines += [f"- {peer}: {_version(main, text)}" for peer, text in sorted(main.versions.items())]
     lines += ["", _TOCTREE]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _version(text: str) -> str:
-    return text.splitlines()[0]
+def _small(title: str) -> str:
+    return title[0].lower() + title[1:]
+
+
+def _version(run: Run, text: str) -> str:
+    # A checkout without tags has this one.
+    return f"commit {run.commit}" if text == "0.0" and run.commit else text.splitlines()[0]
 
 
 def committed() -> dict[str, Run]:
@@ -296,7 +302,7 @@ def _html_section(name: str, answers: Answers, drawing: str) -> str:
     full: Table = table(answers)
     headers, rows = _contests(answers)
     facts = "".join(f"<dt>{title}</dt><dd>{html.escape(text)}</dd>" for title, text in _facts(answers))
-    label = html.escape(f"{answers.question.title}: {answers.question.columns[0].label}", quote=True)
+    label = html.escape(f"{answers.question.title}: {answers.question.drawn.label}", quote=True)
     picture = drawing.replace(pictures.INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     return "\n".join([
         f'<h2 id="{name}">{html.escape(answers.question.title)}</h2>',
@@ -323,7 +329,7 @@ def report(run: Run, drawings: Mapping[str, str]) -> str:
     verdicts = target_table(
         [verdict for answers in run.answers.values() for verdict in answers.verdicts()], run.settings.quick
     )
-    peers = [[peer, _version(text)] for peer, text in sorted(run.versions.items())]
+    peers = [[peer, _version(run, text)] for peer, text in sorted(run.versions.items())]
     targets = f'<h2 id="targets">Targets</h2>{_html_table(verdicts.headers, verdicts.rows)}' if verdicts.rows else ""
     without = "" if drawings else "<p>There are no pictures: matplotlib is not installed.</p>"
     return f"""<!DOCTYPE html>

@@ -87,7 +87,7 @@ def _panels(answers: Answers, column: Column) -> dict[str, list[tuple[Peer, Figu
 
 
 def _bars(answers: Answers) -> str:
-    column = answers.question.columns[0]
+    column = answers.question.drawn
     panels = _panels(answers, column)
     if not panels:
         return ""
@@ -126,7 +126,7 @@ def _bars(answers: Answers) -> str:
 
 def _curves(answers: Answers) -> str:
     """A line for each peer over `axis`, a panel for each combination of the other keys."""
-    column, axis = answers.question.columns[0], answers.question.axis
+    column, axis = answers.question.drawn, answers.question.axis
     groups: dict[str, list[Variant]] = {}
     for variant in answers.variants():
         rest = key({name: value for name, value in variant.items() if name != axis})

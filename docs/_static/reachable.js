@@ -1,8 +1,8 @@
-// What can be scrolled must be reachable by keyboard: wide tables and long lines of code get the focus where they do not fit.
+// What can be scrolled must be reachable by keyboard: wide tables, pictures and long lines of code get the focus where they do not fit.
 // And the parts of the page have names, for those who hear it.
 (() => {
   "use strict";
-  const WIDE = ".highlight pre, .table-wrapper, pre.literal-block";
+  const WIDE = ".highlight pre, .table-wrapper, pre.literal-block, article p:has(> img)";
 
   function update() {
     for (const box of document.querySelectorAll(WIDE)) {
@@ -18,6 +18,7 @@
     document.querySelector(`aside.${name}`)?.setAttribute("aria-label", label);
   }
   update();
+  window.addEventListener("load", update); // pictures have their size by then
   window.addEventListener("resize", update);
   document.addEventListener("change", update); // a tab that is chosen shows other boxes
 })();
