@@ -96,7 +96,10 @@ def lead(answers: Answers) -> str:
     named = [_behind(contest) for contest in behind[:_NAMED_AT_MOST]]
     if len(behind) > _NAMED_AT_MOST:
         named.append(f"and {len(behind) - _NAMED_AT_MOST} more, in the table")
-    return text + (f" {'; '.join(named)}." if named else "")
+    text += f" {'; '.join(named)}." if named else ""
+    if answers.plan.rounds == 1:
+        text += " It was asked in one round, which tells nothing of the noise: who is ahead is by the figures alone."
+    return text
 
 
 def contest_rows(answers: Answers) -> list[list[str]]:
@@ -149,8 +152,6 @@ def _facts(answers: Answers) -> Iterator[tuple[str, str]]:
         yield "Floor", answers.question.floor
     if answers.question.limits:
         yield "What limits it", answers.question.limits
-    if answers.plan.rounds == 1:
-        yield "Noise", "asked in one round, so that nothing is known of the noise: who is ahead is by the figures alone"
     broken = {f"{found.peer} {key(found.variant)}: {found.reason.splitlines()[-1]}" for found in answers.broken}
     if broken:
         yield "Failed", "; ".join(sorted(broken))
