@@ -95,6 +95,7 @@ def _bars(answers: Answers) -> str:
     canvas = _figure(8, 0.7 + sum(heights) * 0.22 + len(heights) * 0.16)
     axes = canvas.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
     values = [figure.value for shown in panels.values() for _, figure in shown]
+    ends = [max(figure.value, figure.high) for shown in panels.values() for _, figure in shown]
     wide = min(values) > 0 and max(values) / min(values) > 30
     for panel, (where, shown) in zip(axes[:, 0], panels.items(), strict=True):
         for place, (peer, figure) in enumerate(shown):
@@ -116,7 +117,7 @@ def _bars(answers: Answers) -> str:
         panel.margins(x=0.12)
         if wide:
             panel.set_xscale("log")
-            panel.set_xlim(min(values) / 1.5, max(values) * 2.2)
+            panel.set_xlim(min(values) / 1.5, max(ends) * 2.2)
             panel.grid(axis="x")
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     better = "more is better" if column.more else "less is better"
