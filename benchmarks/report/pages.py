@@ -116,13 +116,18 @@ def contest_rows(answers: Answers) -> list[list[str]]:
             key(contest.variant),
             column.label,
             f"{contest.ours.figure.value:,.{column.digits}f}, {_bare(contest.ours.label)}",
-            f"{contest.rival.figure.value:,.{column.digits}f}, {contest.rival.label}",
+            f"{contest.rival.figure.value:,.{column.digits}f}, {_breakable(contest.rival.label)}",
             f"{contest.ratio:.2f}{spread}",
-            f"**{'ebbpool' if contest.winner == contest.ours.label else contest.winner}**" if contest.winner
+            f"**{'ebbpool' if contest.winner == contest.ours.label else _breakable(contest.winner)}**" if contest.winner
             else "within the noise",
             floor,
         ])  # fmt: skip
     return rows
+
+
+def _breakable(label: str) -> str:
+    """Let a long name go on in the next line before its arguments."""
+    return re.sub(r"(?<=\w)\(", "\u200b(", label)
 
 
 def _bare(label: str) -> str:
