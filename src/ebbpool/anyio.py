@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from anyio._core import _eventloop
 
+from ebbpool._anyio.shared import LIBRARY
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
     from types import ModuleType, TracebackType
     from typing import Self
 
@@ -101,11 +102,20 @@ class Installation:
         return f"<ebbpool.anyio.Installation of {executor}, keep_default_limiter={self.keep_default_limiter}>"
 
 
+_sniffed: Any
+"""The attributes in which a library tells sniffio that it runs in the calling thread, if sniffio is installed."""
+try:
+    from sniffio import thread_local as _sniffed
+except ImportError:
+    _sniffed = None
+
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
-_halves: dict[Any, Callable[..., Awaitable[Any]]] = {}
-"""The function that runs calls, for each of anyio's backend classes that has been checked."""
+_halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
+"""The function that runs calls, for each of anyio's backend classes that has been checked, and for its name."""
+_current_task: Callable[[], object] = object
+"""The function of asyncio's, as soon as its backend has been checked."""
 
 
 async def run_sync(
@@ -144,12 +154,40 @@ async def run_sync(
     if executor is None:
         installed = _installed
         executor = _shared_executor() if installed is None else installed.executor
-    else:
+    elif type(executor) is not AdaptiveExecutor:
         _check_executor(executor)
-    backend = _eventloop.get_async_backend()
-    half = _halves.get(backend) or _check(backend)
+    half = _halves.get(_library()) or _find_half()
     value: T = await half(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
     return value
+
+
+def _library() -> str | None:
+    """Return the name of the running library as sniffio tells it, or None where it has to be looked for."""
+    if _sniffed is not None:
+        name: str | None = _sniffed.name
+        if name is None and LIBRARY is not None:
+            name = LIBRARY.get()
+        if name is not None:
+            return name
+    try:
+        return None if _current_task() is None else "asyncio"
+    except RuntimeError:
+        return None
+
+
+def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the function that runs calls for the backend that runs, and keep it under the backend's name.
+
+    Raises:
+        UnsupportedVersion: This anyio or trio is not supported.
+        NoEventLoopError: No library runs in this thread. It is anyio's.
+    """
+    backend = _eventloop.get_async_backend()
+    half = _halves.get(backend) or _check(backend)
+    name = _library()
+    if name is not None and _eventloop.loaded_backends.get(name) is backend:
+        _halves[name] = half
+    return half
 
 
 def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False) -> Installation:
@@ -211,17 +249,18 @@ def uninstall() -> None:
 def _redirect(installation: Installation, backend: Any) -> None:
     half = _halves[backend]
 
-    async def run_sync_in_worker_thread(
+    # It returns the coroutine itself: another one around it would have to be entered twice for each call.
+    def run_sync_in_worker_thread(
         cls: Any,
         func: Callable[..., Any],
         args: tuple[Any, ...],
         abandon_on_cancel: bool = False,
         limiter: CapacityLimiter | None = None,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         own = limiter is not None
         if not own and installation.keep_default_limiter:
             limiter = cls.current_default_thread_limiter()
-        return await half(installation.executor, func, args, abandon_on_cancel, limiter, own)
+        return half(installation.executor, func, args, abandon_on_cancel, limiter, own)
 
     run_sync_in_worker_thread.__qualname__ = f"{backend.__name__}.{METHOD}"
     installation.replace(backend, METHOD, classmethod(run_sync_in_worker_thread))
@@ -260,7 +299,7 @@ def _check_executor(executor: Any) -> None:
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
 
 
-def _check(backend: Any) -> Callable[..., Awaitable[Any]]:
+def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the function that runs calls for `backend`, after a check that this anyio is supported.
 
     Raises:
@@ -287,13 +326,17 @@ def _check(backend: Any) -> Callable[..., Awaitable[Any]]:
         return _halves[backend]
 
 
-def _load(name: str) -> Callable[..., Awaitable[Any]]:
+def _load(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     if name == "trio":
         from ebbpool._anyio import on_trio
 
         return on_trio.run_sync
+    import asyncio
+
     from ebbpool._anyio import on_asyncio
 
+    global _current_task
+    _current_task = asyncio.current_task
     return on_asyncio.run_sync
 
 

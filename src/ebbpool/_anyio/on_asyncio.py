@@ -162,13 +162,17 @@ def _start(
     if state is None:
         state = LoopState(loop)  # type: ignore[arg-type]  # a loop runs here
         setattr(loop, STATE, state)
-    ticket = CallFuture(loop=loop)
-    ticket.call = ticket.relay = None
+    ticket = CallFuture()
+    ticket.relay = None
     ticket.shielded = shielded
-    run = copy_context().run
-    work = (_perform, state.token, scope, func, args)
     ticket.call = executor.offload(
-        state.mailbox, ticket, None, run, work, None, executor._unlimited if lifts_ceiling else None
+        state.mailbox,
+        ticket,
+        copy_context(),
+        _perform,
+        (state.token, scope, func, args),
+        None,
+        executor._unlimited if lifts_ceiling else None,
     )
     return ticket
 
@@ -179,15 +183,17 @@ def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], ar
         LIBRARY.set(None)
     if running_loop() is not None:
         return call_in_line(func, args)
+    # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
+    own = threadlocals.__dict__
     if BACKEND_IS_APART:
-        threadlocals.current_async_backend = AsyncIOBackend
-    threadlocals.current_token = token
-    threadlocals.current_cancel_scope = scope
+        own["current_async_backend"] = AsyncIOBackend
+    own["current_token"] = token
+    own["current_cancel_scope"] = scope
     try:
         return func(*args)
     except StopIteration as error:
         raise RuntimeError("coroutine raised StopIteration") from error
     finally:
-        del threadlocals.current_cancel_scope, threadlocals.current_token
+        del own["current_cancel_scope"], own["current_token"]
         if BACKEND_IS_APART:
-            del threadlocals.current_async_backend
+            del own["current_async_backend"]

@@ -94,12 +94,17 @@ class TrioCall:
     def set_result(self, value: Any) -> None:
         """Wake the task."""
         self.value = value
-        self._wake()
+        if self.limiter is not None:
+            self._give_back()
+        task = self.task[0]
+        self.task[0] = None
+        if task is not None:
+            reschedule(task, Value(self))
 
     def set_exception(self, error: BaseException) -> None:
         """Wake the task."""
         self.error = error
-        self._wake()
+        self.set_result(None)
 
     def cancel(self) -> None:
         """Wake the task: the pool has cancelled the call."""
@@ -107,13 +112,6 @@ class TrioCall:
 
     def abandoned(self, error: BaseException) -> None:
         """Drop the error of an abandoned call, as trio does."""
-
-    def _wake(self) -> None:
-        self._give_back()
-        task = self.task[0]
-        self.task[0] = None
-        if task is not None:
-            reschedule(task, Value(self))
 
     def _give_back(self) -> None:
         limiter, self.limiter = self.limiter, None
@@ -153,7 +151,6 @@ async def run_sync(
     except LookupError:
         state = RunState()
         _state.set(state)
-    run = copy_context().run
     ticket = TrioCall(state, current_task(), abandon_on_cancel, limiter)
     active = state.active
     try:
@@ -162,9 +159,14 @@ async def run_sync(
         active.count += 1
         try:
             try:
-                work = (_perform, ticket, func, args)
                 ticket.call = executor.offload(
-                    state.mailbox, ticket, None, run, work, None, executor._unlimited if lifts_ceiling else None
+                    state.mailbox,
+                    ticket,
+                    copy_context(),
+                    _perform,
+                    (ticket, func, args),
+                    None,
+                    executor._unlimited if lifts_ceiling else None,
                 )
             except BaseException:
                 ticket._give_back()
@@ -199,23 +201,25 @@ def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) 
     if in_trio_run():
         return _synchronous(func, call_in_line(func, args))
     state = ticket.state
-    data = PARENT_TASK_DATA
-    data.token = state.trio_token
-    data.abandon_on_cancel = ticket.abandon
-    data.cancel_register = ticket.cancel_with
-    data.task_register = ticket.task
+    # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
+    data, own = PARENT_TASK_DATA.__dict__, threadlocals.__dict__
+    data["token"] = state.trio_token
+    data["abandon_on_cancel"] = ticket.abandon
+    data["cancel_register"] = ticket.cancel_with
+    data["task_register"] = ticket.task
     if BACKEND_IS_APART:
-        threadlocals.current_async_backend = TrioBackend
-    threadlocals.current_token = state.token
+        own["current_async_backend"] = TrioBackend
+    own["current_token"] = state.token
     try:
-        return _synchronous(func, func(*args))
+        value = func(*args)
+        return _synchronous(func, value) if isinstance(value, CoroutineType) else value
     except StopIteration as error:
         raise RuntimeError("coroutine raised StopIteration") from error
     finally:
-        del threadlocals.current_token
+        del own["current_token"]
         if BACKEND_IS_APART:
-            del threadlocals.current_async_backend
-        del data.token, data.abandon_on_cancel, data.cancel_register, data.task_register
+            del own["current_async_backend"]
+        del data["token"], data["abandon_on_cancel"], data["cancel_register"], data["task_register"]
 
 
 def _synchronous(func: Callable[..., Any], value: Any) -> Any:
