@@ -15,6 +15,7 @@ import trio
 from anyio._backends._trio import TrioBackend
 from anyio._core._eventloop import threadlocals
 from outcome import Value
+from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local, _ActiveThreadCount
 from trio.lowlevel import (
     Abort,
@@ -23,7 +24,6 @@ from trio.lowlevel import (
     current_task,
     current_trio_token,
     enable_ki_protection,
-    in_trio_run,
     reschedule,
     wait_task_rescheduled,
 )
@@ -198,7 +198,8 @@ def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) 
     """Run the call, in a worker; or in trio's own thread, from which it cannot wait for trio."""
     if LIBRARY is not None and LIBRARY.get() is not None:
         LIBRARY.set(None)
-    if in_trio_run():
+    # What `in_trio_run` asks for, without the error that it would make, and drop, in each worker.
+    if "runner" in GLOBAL_RUN_CONTEXT.__dict__:
         return _synchronous(func, call_in_line(func, args))
     state = ticket.state
     # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
