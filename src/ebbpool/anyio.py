@@ -260,7 +260,10 @@ def _redirect(installation: Installation, backend: Any) -> None:
         own = limiter is not None
         if not own and installation.keep_default_limiter:
             limiter = cls.current_default_thread_limiter()
-        return half(installation.executor, func, args, abandon_on_cancel, limiter, own)
+        executor = installation._executor
+        if executor is None:
+            executor = _shared_executor()
+        return half(executor, func, args, abandon_on_cancel, limiter, own)
 
     run_sync_in_worker_thread.__qualname__ = f"{backend.__name__}.{METHOD}"
     installation.replace(backend, METHOD, classmethod(run_sync_in_worker_thread))
