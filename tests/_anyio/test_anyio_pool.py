@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import importlib.metadata
 import threading
 import weakref
 from functools import partial
@@ -17,8 +18,19 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Backend, Way, leave_behind, on_asyncio, run_on
-from support.common import Background, Boom, Gate, Thing, collected, eventually, gone, no_collector, wait_for_idle
+from support.anyio import ASYNCIO, TRIO, Backend, Way, leave_behind, missing, on_asyncio, run_on
+from support.common import (
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    collected,
+    eventually,
+    gone,
+    no_collector,
+    output_of,
+    wait_for_idle,
+)
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -347,6 +359,43 @@ def test_outside_of_a_loop() -> None:
         coroutine = ebbpool.anyio.run_sync(abs, -1, executor=pool)
         with pytest.raises(RuntimeError):
             coroutine.send(None)
+
+
+@missing("trio")
+def test_trio_that_runs_inside_of_a_task_of_asyncio() -> None:
+    import trio
+
+    async def main() -> list[int]:
+        call = partial(ebbpool.anyio.run_sync, abs, -1, executor=pool)
+        return [await call(), trio.run(call), await call()]
+
+    with AdaptiveExecutor() as pool:
+        assert asyncio.run(main()) == [1, 1, 1]
+
+
+@pytest.mark.skipif(
+    any(line.startswith("sniffio") for line in importlib.metadata.requires("anyio") or ()),
+    reason="this anyio needs sniffio",
+)
+def test_asyncio_without_sniffio() -> None:
+    script = """
+        import sys
+        sys.modules["sniffio"] = None
+        import asyncio
+        import ebbpool.anyio
+
+        async def main():
+            with ebbpool.AdaptiveExecutor(1) as pool:
+                for number in (-1, -2):
+                    print(await ebbpool.anyio.run_sync(abs, number, executor=pool))
+
+        asyncio.run(main())
+        try:
+            ebbpool.anyio.run_sync(abs, -3).send(None)
+        except RuntimeError as error:
+            print(type(error).__name__)
+    """
+    assert output_of(script) == ["1", "2", "NoEventLoopError"]
 
 
 @pytest.mark.anyio
