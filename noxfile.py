@@ -35,6 +35,8 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
 )
+EXTENSIONS = ("engine", "semaphore", "timers")
+"""The modules of `_core` that are compiled; setup.py has the same."""
 FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
 ORIGIN = ".git_archival.txt"
 """What ``git archive`` fills in with the commit and the last tag, for setuptools-scm to make the version of."""
@@ -437,7 +439,8 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
     """Fail unless each archive holds what it must and nothing that it must not."""
     needed = {
         "sdist": (
-            *(f"ebbpool/_core/{name}" for name in ("engine.py", "engine_c.pxd", "semaphore.py", "semaphore_c.pxd")),
+            *(f"ebbpool/_core/{name}{end}" for name in EXTENSIONS for end in (".py", "_c.pxd")),
+            "ebbpool/_core/memory_c.pxd",
             "ebbpool/py.typed",
             "src/_ebbpool_pytest.py",
             "tests/conftest.py",
@@ -457,9 +460,9 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
                 session.error(f"{archive.name} lacks {name}")
     if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
         session.error(f"{artefacts['pure'].name} is not tagged py3-none-any")
-    for extension in ("engine_c", "semaphore_c"):
-        if not any(f"ebbpool/_core/{extension}." in name for name in contents(artefacts["ext"])):
-            session.warn(f"{artefacts['ext'].name} lacks {extension}: is there a compiler?")
+    for extension in EXTENSIONS:
+        if not any(f"ebbpool/_core/{extension}_c." in name for name in contents(artefacts["ext"])):
+            session.warn(f"{artefacts['ext'].name} lacks {extension}_c: is there a compiler?")
 
 
 def make_sdist(session: nox.Session, work: Path) -> tuple[Path, Path]:

@@ -32,7 +32,8 @@ def extensions() -> list[Extension]:
             raise
         return []
     wanted = [
-        Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"]) for name in ("engine", "semaphore")
+        Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"])
+        for name in ("engine", "semaphore", "timers")
     ]
     try:
         compiled = cythonize(wanted, build_dir="build/cython")

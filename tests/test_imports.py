@@ -24,7 +24,7 @@ def name_of(path: Path) -> str:
 
 SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = list(SOURCES)
-COMPILED = {"_core.engine_c": "_core.engine", "_core.semaphore_c": "_core.semaphore"}
+COMPILED = {"_core.engine_c": "_core.engine", "_core.semaphore_c": "_core.semaphore", "_core.timers_c": "_core.timers"}
 """Extension modules, which have no source of their own, and what they are made from."""
 UNNAMED = {"_missing_stdlib_info", "_resource_cffi"}
 """Modules of the standard library that `sys.stdlib_module_names` leaves out."""

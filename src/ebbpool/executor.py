@@ -26,7 +26,6 @@ from ebbpool._pool.decisions import Decision
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
-from ebbpool._pool.timers import forget_delayed
 from ebbpool._work import delayed, maps, streams
 from ebbpool._work.schedule import OnError, ScheduledTask
 from ebbpool._work.streams import DEFAULT_BUFFERSIZE, Stream
@@ -191,7 +190,11 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     ) -> Any:
         return instruments.submit(self, queue, fn, args, kwargs)
 
-    _forget_delayed = forget_delayed
+    def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return delayed.submit_later(self, delay, fn, args, kwargs)
+
+    def _forget_delayed(self, future: Any) -> None:
+        self._crew.timers.strike(future)
 
     def _connect(self) -> None:
         # Imported here, so that asyncio is imported only where it is used.
@@ -242,6 +245,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             """See `ExecutorCore.submit_first`; this declares its type."""
             ...
 
+        def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit_later`; this declares its type."""
+            ...
+
         def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
             """See `ExecutorCore.run`; this declares its type."""
             ...
@@ -266,25 +273,6 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
         """
         return streams.stream(self, genfn, args, kwargs, buffersize)
-
-    def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
-
-        The future can be cancelled until the call starts, also while it is queued. Until it is due, the call takes no
-        thread and no place in the queue; when it is due and the queue is full, it waits its turn behind blocked
-        submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing,
-        and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive
-        until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter cancel calls
-        that are not due.
-
-        Raises:
-            TypeError: `fn` is not callable, or `delay` is no number.
-            ValueError: `delay` is negative, infinite or not a number.
-            RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
-            BrokenThreadPool: A worker's initializer failed.
-        """
-        future: Future[T] = delayed.submit_later(self, delay, fn, args, kwargs)
-        return future
 
     def schedule(
         self,

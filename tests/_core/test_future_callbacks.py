@@ -270,3 +270,16 @@ def test_a_callback_that_claims_to_equal_everything_is_still_called() -> None:
         assert future.result(20) is True
     assert called == [future]
     assert asked == []
+
+
+def test_delayed_calls_tell_only_their_own_listeners() -> None:
+    """Until somebody listens they share one empty list."""
+    with AdaptiveExecutor(1) as pool:
+        told: list[Any] = []
+        silent, first, second = (pool.submit_later(3600.0, int) for _ in range(3))
+        first.add_done_callback(told.append)
+        second.add_done_callback(told.append)
+        second.add_done_callback(told.append)
+        assert silent.cancel() and told == []
+        assert second.cancel() and told == [second, second]
+        assert first.cancel() and told == [second, second, first]

@@ -10,6 +10,7 @@ from support.common import output_of, run_script
 
 SUBCLASSES = """
 import asyncio
+from functools import partial
 from ebbpool import AdaptiveExecutor, Future
 from ebbpool.lane import Lane
 from ebbpool.sync import BoundedSemaphore, Semaphore
@@ -118,22 +119,24 @@ def test_the_pool_of_an_executor_may_be_taken_away(prelude: str) -> None:
     script = """
     with AdaptiveExecutor(1) as executor:
         pool, executor._pool = executor._pool, None
-        for call in (executor.submit, executor.submit_first):
+        for call in (executor.submit, executor.submit_first, partial(executor.submit_later, 1.0)):
             try:
                 call(abs, -1)
             except (AttributeError, RuntimeError):
                 print("refused")
         executor._pool = pool
     """
-    assert output_of(script, prelude + SUBCLASSES) == ["refused", "refused"]
+    assert output_of(script, prelude + SUBCLASSES) == ["refused"] * 3
 
 
 EVERYTHING = """
-from ebbpool._core.accel import core
+from ebbpool._core.accel import core, timers
 from ebbpool.sync import Semaphore
 
 classes = [getattr(core, name) for name in (
-    "ExecutorCore", "Future", "FutureCore", "LaneCore", "LoopCall", "Mailbox", "Pool", "Worker")]
+    "DelayedCall", "DelayedFuture", "ExecutorCore", "Future", "FutureCore", "LaneCore", "LoopCall", "Mailbox", "Pool",
+    "Worker")]
+classes += [timers.Alarms, timers.KeeperCore, timers.Timers]
 classes.append(Semaphore.__mro__[1])
 # Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.
 unsafe = {"hold", "let_go"}

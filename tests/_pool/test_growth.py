@@ -12,7 +12,7 @@ from support.common import Gate, wait_for_idle
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool.crew import CEILING_TICK
 from ebbpool._pool.sizing import MEMORY, TICK, Sample, Sizing, WorkerBounds
-from ebbpool._pool.timekeeper import Tick
+from ebbpool._pool.timekeeper import Tick, Timekeeper
 
 
 class Recorded(Sizing):
@@ -31,7 +31,7 @@ class Recorded(Sizing):
         return 0
 
 
-class Nobody:
+class Nobody(Timekeeper):
     """A timekeeper that never comes: the test looks itself."""
 
     def start(self) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.common import A_MOMENT, TIMEOUT, Background, all_end, eventually
 from support.manual_time import ManualTimekeeper
 
-from ebbpool._pool.alarms import FOLD, VOID, Alarms
+from ebbpool._core.accel import Alarms
+from ebbpool._core.timers import FOLD, VOID
 from ebbpool._pool.sizing import TICK
 from ebbpool._pool.timekeeper import FIRE, Tick, Timekeeper
 

@@ -28,6 +28,7 @@ from support.common import (
 from support.manual_time import break_down, pass_time, timed_pool
 
 from ebbpool import AdaptiveExecutor, ScheduledTask
+from ebbpool._core.accel import Timers
 
 
 def test_cancelled_before_its_first_run() -> None:
@@ -310,16 +311,17 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
 
 
 def test_cancelled_while_its_next_run_is_armed() -> None:
+    class Cancelling(Timers):
+        def add(self, executor: Any, future: Any, due: float) -> None:
+            if armed:
+                assert task.cancel()
+            super().add(executor, future, due)
+
     with timed_pool() as (pool, keeper):
-        timers = pool._crew.timers
-        add = timers.add
+        armed = False
+        timers = pool._crew.timers = Cancelling(keeper)
         task = pool.schedule(3600, int, first=1)
-
-        def cancelling(executor: Any, future: Any, due: float) -> None:
-            assert task.cancel()
-            add(executor, future, due)
-
-        timers.add = cancelling
+        armed = True
         pass_time(pool, keeper, 1.0)
         assert task.runs == 1
         assert not timers.waiting

@@ -33,7 +33,7 @@ from support.common import (
 from support.manual_time import break_down, timed_pool
 
 from ebbpool import AdaptiveExecutor, Future
-from ebbpool._pool.alarms import VOID
+from ebbpool._core.timers import VOID
 
 
 def nothing_left(pool: AdaptiveExecutor) -> bool:

@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._core.accel import Timers
 from ebbpool._pool.timekeeper import Timekeeper
-from ebbpool._pool.timers import Timers
 from support.common import TIMEOUT, Boom, wait_for_idle
 
 

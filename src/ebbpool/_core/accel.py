@@ -9,13 +9,17 @@ from ebbpool._interpreter import PURE
 
 if TYPE_CHECKING:
     from ebbpool._core import engine as core
+    from ebbpool._core import timers
 elif PURE:
     from ebbpool._core import engine as core
+    from ebbpool._core import timers
 else:
     try:
         from ebbpool._core import engine_c as core
+        from ebbpool._core import timers_c as timers
     except ImportError:
         from ebbpool._core import engine as core
+        from ebbpool._core import timers
 
 COMPILED = core.COMPILED
 """Whether the compiled core runs."""
@@ -28,12 +32,15 @@ if TYPE_CHECKING:
 else:
     Future = core.Future
 
+Alarms = timers.Alarms
 ExecutorCore = core.ExecutorCore
+KeeperCore = timers.KeeperCore
 LaneCore = core.LaneCore
 LoopCall = core.LoopCall
 Mailbox = core.Mailbox
 Pool = core.Pool
 Probe = core.Probe
+Timers = timers.Timers
 Worker = core.Worker
 connect = core.connect
 current_worker = core.current_worker

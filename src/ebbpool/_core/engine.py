@@ -25,6 +25,7 @@ from concurrent.futures._base import LOGGER
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
+from math import inf
 from time import sleep
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -294,14 +295,21 @@ class FutureCore:
         It runs in the thread that finishes or cancels the future, or at once in the calling thread if the future is
         done already. What it raises is logged to the ``concurrent.futures`` logger.
         """
+        # A list made under the mutex might run the garbage collector there, and with it any code.
+        alone = [fn]
         with self._pool.mutex:
             waits = self._code < CANCELLED
             if waits:
-                if self._audience is None:
-                    self._audience = []
-                self._audience.append(fn)
+                self._join(alone)
         if not waits:
-            self._tell([fn])
+            self._tell(alone)
+
+    def _join(self, alone: list[Any]) -> None:
+        """Under the mutex: add one to the audience. An empty audience may be shared, see `_NOBODY`; it is replaced."""
+        if self._audience:
+            self._audience.append(alone[0])
+        else:
+            self._audience = alone
 
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the future as running; return False if it was cancelled. For executors only.
@@ -478,12 +486,11 @@ class FutureCore:
             return
         waiter = allocate_lock()
         waiter.acquire()
+        alone = [waiter]
         with self._pool.mutex:
             if self._code >= CANCELLED:
                 return
-            if self._audience is None:
-                self._audience = []
-            self._audience.append(waiter)
+            self._join(alone)
         told = False
         try:
             if timeout is None:
@@ -528,7 +535,7 @@ class FutureCore:
                 # The worker's loop finishes a future without audience by itself. Given one, it calls `_conclude`,
                 # which takes the condition first.
                 if self._audience is None and self._code < CANCELLED:
-                    self._audience = []
+                    self._audience = _NOBODY
             condition = self._cond
         return condition
 
@@ -601,8 +608,34 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
         return future
 
 
+class DelayedCall(FutureCore):
+    """A call whose time has not come yet.
+
+    Until it is done it keeps its executor alive, and then tells it: so the last reference to an executor is dropped in
+    a worker, or by the thread that cancels, and not in the timekeeper's thread.
+    """
+
+    _executor: Any
+
+    __slots__ = ("_executor",)
+
+    def _tell(self, audience: list[Any]) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor._forget_delayed(self)
+        FutureCore._tell(self, audience)
+
+    def _forget(self) -> None:
+        self._executor = self._fn = self._args = self._kwargs = None
+
+
+class DelayedFuture(DelayedCall, Future):  # type: ignore[override]  # as for `Future`
+    """The future of a delayed call."""
+
+
 _Future: Any = Future
 """The same, as compiled code finds it without a look into the module's names."""
+_DelayedFuture: Any = DelayedFuture
 _EMPTY: tuple[()] = ()
 _bare: Any = FutureCore.__new__
 """Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
@@ -2776,7 +2809,29 @@ class ExecutorCore:
             self._refused(future, refusal, first)
         return future
 
-    @cython.locals(future=FutureCore)
+    def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queue `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
+
+        The future can be cancelled until the call starts, also while it is queued. Until it is due, the call takes no
+        thread and no place in the queue; when it is due and the queue is full, it waits its turn behind blocked
+        submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing,
+        and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive
+        until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter cancel calls
+        that are not due.
+
+        Raises:
+            TypeError: `fn` is not callable, or `delay` is no number.
+            ValueError: `delay` is negative, infinite or not a number.
+            RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
+            BrokenThreadPool: A worker's initializer failed.
+        """
+        if type(delay) is not float or not 0.0 <= delay < inf or instrumented():
+            return self._delay(delay, fn, args, kwargs)
+        future = self.hold_back(fn, args, kwargs)
+        self._crew.timers.add_after(self, future, delay)  # type: ignore[attr-defined]  # the executor has it
+        return future
+
+    @cython.locals(future=DelayedCall)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Return a pending future for a call that is on no queue yet; see `release`.
 
@@ -2786,9 +2841,11 @@ class ExecutorCore:
         """
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
-        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(Future)
+        future: DelayedCall = blank(DelayedCall, _DelayedFuture, _EMPTY) if cython.compiled else _bare(DelayedFuture)
         self._prepare(future, fn, args, kwargs)
         future._held = True
+        future._executor = self
+        future._audience = _NOBODY
         return future
 
     @cython.locals(future=FutureCore)
@@ -2837,7 +2894,7 @@ class ExecutorCore:
             call._fn, call._kwargs = context.run, None
         call._mailbox = mailbox
         call._ticket = ticket
-        call._audience = _LOOP
+        call._audience = _NOBODY
         call._lane = lane
         first = lane is not None and lane.first
         refusal = self._pool.push(call, first)
@@ -2926,6 +2983,10 @@ class ExecutorCore:
         """Call `queue` with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
         raise NotImplementedError
 
+    def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do what `submit_later` does, whatever `delay` is, and for an instrumented pool."""
+        raise NotImplementedError
+
     def _connect(self) -> None:
         """Have `connect` called."""
         raise NotImplementedError
@@ -2935,8 +2996,8 @@ class ExecutorCore:
         raise NotImplementedError
 
 
-_LOOP: list[Any] = []
-"""The audience of every `LoopCall`: not None, so that its outcome is posted to the mailbox."""
+_NOBODY: list[Any] = []
+"""The audience of a `LoopCall`, and of a `DelayedCall` at first: not None, so that `_tell` is called; always empty."""
 
 _get_loop: Any = None
 _make_mailbox: Any = None

@@ -1,25 +1,17 @@
 # C types for engine.py, which Cython compiles as ebbpool._core.engine_c.
 cimport cython
 from cpython.time cimport monotonic
+from ebbpool._core.memory_c cimport fence
 
 cdef class Pool
 cdef class FutureCore
 
 cdef extern from *:
     """
-    #if !defined(Py_GIL_DISABLED)
-    #define ebbpool_fence() ((void)0)
-    #elif defined(_MSC_VER)
-    #include <windows.h>
-    #define ebbpool_fence() MemoryBarrier()
-    #else
-    #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-    #endif
-
     /* Frees a mutex and returns whether it was taken; only where there is one thread. Cython's mutex has either type. */
     #if PY_VERSION_HEX > 0x030d0000
     #include <string.h>
-    static int ebbpool_free_mutex(PyMutex *mutex)
+    static CYTHON_INLINE int ebbpool_free_mutex(PyMutex *mutex)
     {
         static const PyMutex untouched = {0};
         int taken = memcmp(mutex, &untouched, sizeof untouched) != 0;
@@ -27,7 +19,7 @@ cdef extern from *:
         return taken;
     }
     #else
-    static int ebbpool_free_mutex(PyThread_type_lock *mutex)
+    static CYTHON_INLINE int ebbpool_free_mutex(PyThread_type_lock *mutex)
     {
         int taken = !PyThread_acquire_lock(*mutex, NOWAIT_LOCK);
         PyThread_release_lock(*mutex);
@@ -44,7 +36,6 @@ cdef extern from *:
     #define ebbpool_awaited() ((++ebbpool_turns & 15) == 0)
     #endif
     """
-    void fence "ebbpool_fence"() noexcept nogil
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
     # Whether this thread should pass the eval breaker; one time in 16 where the interpreter does not tell.
     bint awaited "ebbpool_awaited"() noexcept nogil
@@ -57,11 +48,11 @@ cdef extern from *:
     static PyObject *volatile *ebbpool_code;
     static PyObject *ebbpool_known_code;
 
-    static unsigned int ebbpool_version(PyObject *type) {
+    static CYTHON_INLINE unsigned int ebbpool_version(PyObject *type) {
         return *(volatile unsigned int *)&((PyTypeObject *)type)->tp_version_tag;
     }
 
-    static void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
+    static CYTHON_INLINE void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
         if (tag == 0) {
             /* The type has had too many versions and gets no more. */
             ebbpool_tag = NULL;
@@ -119,11 +110,11 @@ cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
 cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, TURNS, ROOM
-cdef list _LOOP
+cdef list _NOBODY
 cdef tuple _EMPTY
 cdef Pool _ORPHANS
 cdef object _get_loop, _make_mailbox, _LoopFuture
-cdef object _Standard, _own, _own_code, _Future, _bare
+cdef object _Standard, _own, _own_code, _Future, _DelayedFuture, _bare
 cdef list _kept
 
 @cython.locals(place=Py_ssize_t, alone=bint)
@@ -161,6 +152,11 @@ cdef class FutureCore:
     cdef _forget(self)
     cdef _drop_call(self)
     cdef object _packed(self)
+    cdef _join(self, list alone)
+
+
+cdef class DelayedCall(FutureCore):
+    cdef object _executor
 
 
 cdef class LoopCall(FutureCore):

@@ -15,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool._core.accel import Pool, Probe, Worker, current_worker
+from ebbpool._core.accel import Pool, Probe, Timers, Worker, current_worker
 from ebbpool._interpreter import processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.census import Census
@@ -26,7 +26,6 @@ from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
-from ebbpool._pool.timers import Timers
 
 LOGGER = logging.getLogger("concurrent.futures")
 

@@ -109,7 +109,7 @@ def _at_exit() -> None:
     global _exiting
     for call in _outlasting:
         call()
-    _exiting = True
+    _exiting = timekeeper.exiting = True
     for call in _before_exit:
         call()
     crews = live()

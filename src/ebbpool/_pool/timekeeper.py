@@ -11,11 +11,10 @@ from contextvars import Context
 from functools import partial
 from math import inf
 from time import monotonic, process_time
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from ebbpool._core.accel import keep_time
+from ebbpool._core.accel import KeeperCore, keep_time
 from ebbpool._interpreter import daemon_threads
-from ebbpool._pool.alarms import Alarms, Book
 from ebbpool._pool.sizing import TICK
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -66,7 +65,7 @@ def _never() -> bool:
     return False
 
 
-class Timekeeper:
+class Timekeeper(KeeperCore):
     """The timekeeper's thread, what it watches, and what is due when.
 
     The thread starts on first need. It ends when nothing is queued, watched or pending and it is not `needed`, and a
@@ -82,7 +81,7 @@ class Timekeeper:
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.clock = clock
+        super().__init__(clock)
         self.needed: Callable[[], bool] = _never
         self.kind: type[threading.Thread] = threading.Thread
         self._watched: dict[Watched, float] = {}
@@ -90,19 +89,15 @@ class Timekeeper:
 
     def renew(self) -> None:
         """Reset to no thread and nothing to do, as a forked child has to."""
+        self.forget()
         self._watched.clear()
         self._arrivals: deque[Watched] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._alarms = Alarms()
-        self._wake = inf
-        self._bell = allocate_lock()
-        self._bell.acquire()
         self._starting = threading.RLock()
         self._launching = False
         # Has an entry if `start` was called since the thread last considered its end.
         self._callers: deque[None] = deque(maxlen=1)
         self._asking: deque[LockType] = deque()
-        self._thread: threading.Thread | None = None
         self._latest: threading.Thread | None = None
         self._stopping = False
 
@@ -149,25 +144,6 @@ class Timekeeper:
         self._calls.append(call)
         self._ring()
 
-    def call_at(self, due: float, book: Book, thing: Any) -> None:
-        """Have `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
-
-        While the thread runs this takes no lock. It rings the bell only if the thread would sleep too long.
-
-        Raises:
-            RuntimeError: No thread can be started; the entry is there all the same.
-        """
-        if self._alarms.add(due, book, thing) or due < self._wake:
-            self._ring()
-        # What `_come_back` does, without the call.
-        if self._thread is None:
-            self.start()
-
-    def void(self) -> None:
-        """Count one entry as void: its book no longer wants it. Takes no lock: a finaliser may call it."""
-        if self._alarms.void():
-            self._ring()
-
     def consider(self) -> None:
         """Have the thread check whether it is needed. Takes no lock: a finaliser may call it."""
         self._ring()
@@ -205,13 +181,6 @@ class Timekeeper:
         # its queues for the last time. So either it sees what was queued, or this sees that there is no thread.
         if self._thread is None:
             self.start()
-
-    def _ring(self) -> None:
-        # If the bell has been rung already, that is enough: the thread will read its queues after this line.
-        try:
-            self._bell.release()
-        except RuntimeError:
-            pass
 
     def _run(self) -> None:
         # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would

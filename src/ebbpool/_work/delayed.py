@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
-from math import inf
 from typing import Any, get_args
 
 from ebbpool._checks import finite_seconds, one_of
 from ebbpool._core.accel import instrumented
-from ebbpool._pool import instruments, lifecycle
-from ebbpool._pool.timers import HasTimers, TimerOwner, Timers
+from ebbpool._pool import instruments
+from ebbpool._pool.timers import HasTimers, TimerOwner
 from ebbpool._work.schedule import OnError, ScheduledTask
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -21,12 +20,10 @@ def submit_later(
     executor: HasTimers, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Do what `AdaptiveExecutor.submit_later` does."""
-    if type(delay) is not float or not 0.0 <= delay < inf:
-        delay = finite_seconds("delay", delay)
-    timers = _timers_of(executor)
+    delay = finite_seconds("delay", delay)
     call = instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
     future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
-    timers.add(executor, future, timers.keeper.clock() + delay)
+    executor._crew.timers.add_after(executor, future, delay)
     return future
 
 
@@ -45,7 +42,7 @@ def schedule(
         raise ValueError(f"interval must be greater than 0 seconds, not {interval!r}")
     delay = interval if first is None else finite_seconds("first", first)
     one_of("on_error", on_error, get_args(OnError))
-    timers = _timers_of(executor)
+    timers = executor._crew.timers
     context = copy_context() if executor._pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
@@ -67,11 +64,3 @@ def close(crew: TimerOwner) -> None:
     calls, schedules = crew.timers.close()
     if calls or schedules:
         LOGGER.info("shutdown of %s: %d delayed calls cancelled, %d schedules ended", crew.prefix, calls, schedules)
-
-
-def _timers_of(executor: HasTimers) -> Timers:
-    if lifecycle.exiting():
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-    timers = executor._crew.timers
-    timers.keeper.start()
-    return timers

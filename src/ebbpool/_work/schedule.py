@@ -10,7 +10,8 @@ from contextvars import Context
 from math import floor
 from typing import Any, Literal
 
-from ebbpool._pool.timers import HasTimers, Timers
+from ebbpool._core.accel import Timers
+from ebbpool._pool.timers import HasTimers
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -80,7 +81,7 @@ class ScheduledTask:
         if not self.active:
             return None
         beat, future = self._armed
-        return self._time_of(beat if future is None or self._timers.wants(future) else beat + 1)
+        return self._time_of(beat if future is None or future in self._timers.waiting else beat + 1)
 
     def cancel(self) -> bool:
         """End the schedule: no run begins after this has returned; one that is under way finishes.

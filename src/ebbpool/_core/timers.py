@@ -1,0 +1,300 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""What every delayed call passes: its pool's timers, and a heap that any thread adds to without a lock.
+
+This file runs as it stands and is also compiled, typed from ``timers_c.pxd``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from _thread import LockType, allocate_lock
+from collections import deque
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code timers_c.pxd declares this.
+    from ebbpool._core.uncompiled import fence
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+
+CANCELLED = 2
+"""The first of the codes of futures that are done; see the engine."""
+FOLD = 128
+"""How many new entries, and how many swept ones, one visit deals with: looks at pools must not wait for more."""
+VOID = 64
+"""The heap is swept if at least so many entries are void, and they are half of it."""
+
+
+class Book(Protocol):
+    """The owner of entries."""
+
+    def wants(self, thing: Any) -> bool:
+        """Return whether `thing` still waits for its time; asked in the timekeeper's thread."""
+        ...
+
+    def fire(self, thing: Any) -> None:
+        """Deal with `thing`, whose time has come, in the timekeeper's thread. Must not block or run user code."""
+        ...
+
+
+Entry = tuple[float, int, Book, Any]
+"""When it is due, a number that decides ties in order of arrival, its owner, and the thing that waits."""
+
+
+class Alarms:
+    """The entries. `add` and `void` may be called by any thread, the other methods only by one thread.
+
+    Added entries wait in a deque until that thread puts them into the heap. An entry is void when its book no longer
+    wants it. Void entries stay where they are until they are half of the heap; then the others are moved to a fresh
+    heap, in slices. Both are valid heaps all the while, because a heap without its last item is still a heap.
+    """
+
+    _arrived: deque[Entry]
+    _arrive: Callable[[Entry], None]
+    _heap: list[Entry]
+    _old: list[Entry]
+    _voids: deque[None]
+    _numbers: itertools.count[int]
+
+    def __init__(self) -> None:
+        self._arrived = deque()
+        self._arrive = self._arrived.append
+        self._heap = []
+        self._old = []
+        self._voids = deque()
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def _count(self) -> int:
+        return len(self._arrived) + len(self._heap) + len(self._old)
+
+    def add(self, due: float, book: Book, thing: Any) -> bool:
+        """Add an entry, in any thread, without a lock; return whether it is time for `merge`."""
+        number = next(self._numbers)
+        self._arrive((due, number, book, thing))
+        return number % 1024 == 0
+
+    def void(self) -> bool:
+        """Count an entry as void, in any thread; return whether it is time for `merge`."""
+        self._voids.append(None)
+        return self._crowded()
+
+    def _crowded(self) -> bool:
+        return len(self._voids) >= VOID and 2 * len(self._voids) >= self._count()
+
+    def merge(self) -> bool:
+        """Take in added entries and throw out void ones, a slice of each; return whether there is more to do."""
+        arrived = self._arrived
+        for _ in range(min(len(arrived), FOLD)):
+            entry = arrived.popleft()
+            if entry[2].wants(entry[3]):
+                heappush(self._heap, entry)
+        if not self._old and (self._crowded() or 0 < self._count() <= len(self._voids)):
+            # If all entries are void, they are swept however few they are.
+            self._voids.clear()
+            self._old, self._heap = self._heap, self._old
+        old = self._old
+        for _ in range(min(len(old), FOLD)):
+            entry = old.pop()
+            if entry[2].wants(entry[3]):
+                heappush(self._heap, entry)
+        return bool(arrived or old)
+
+    def arrived(self) -> bool:
+        """Return whether entries were added that have not been taken in yet."""
+        if cython.compiled:
+            # `_wake` was written before; see `KeeperCore.call_at`.
+            fence()
+        return bool(self._arrived)
+
+    def next_due(self) -> float:
+        """Return when the first entry is due, infinity if there is none; entries not taken in yet do not count."""
+        first = self._first()
+        return first[0][0] if first else inf
+
+    def pop_due(self, now: float) -> Entry | None:
+        """Remove and return the first entry that is due at `now`; None if none is."""
+        first = self._first()
+        return heappop(first) if first and first[0][0] <= now else None
+
+    def _first(self) -> list[Entry]:
+        heap, old = self._heap, self._old
+        return old if old and (not heap or old[0] < heap[0]) else heap
+
+
+class KeeperCore:
+    """The part of the timekeeper that every delayed call passes.
+
+    Attributes:
+        clock: Seconds, from any origin; never goes back.
+        exiting: Whether the interpreter exits, so that no delayed call is taken any more.
+    """
+
+    clock: Callable[[], float]
+    exiting: bool
+    _alarms: Alarms
+    _wake: float
+    _bell: LockType
+    _thread: threading.Thread | None
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.exiting = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset to no thread and no entries."""
+        self._alarms = Alarms()
+        self._wake = inf
+        self._bell = allocate_lock()
+        self._bell.acquire()
+        self._thread = None
+
+    def start(self) -> None:
+        """Start the thread if it does not run."""
+        raise NotImplementedError
+
+    def call_at(self, due: float, book: Book, thing: Any) -> None:
+        """Have `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
+
+        While the thread runs this takes no lock. It rings the bell only if the thread would sleep too long.
+
+        Raises:
+            RuntimeError: No thread can be started; the entry is there all the same.
+        """
+        self._enter(due, book, thing)
+
+    def _enter(self, due: float, book: Book, thing: Any) -> None:
+        crowded = self._alarms.add(due, book, thing)
+        if cython.compiled:
+            fence()
+        if crowded or due < self._wake:
+            self._ring()
+        # The entry is there before this line, and a thread that ends clears `_thread` before it looks at its queues for
+        # the last time. So either it sees the entry, or this sees that there is no thread.
+        if self._thread is None:
+            self.start()
+
+    def void(self) -> None:
+        """Count one entry as void: its book no longer wants it. Takes no lock: a finaliser may call it."""
+        if self._alarms.void():
+            self._ring()
+
+    def _ring(self) -> None:
+        # If the bell has been rung already, that is enough: the thread will read its queues after this line.
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass
+
+
+class Timers:
+    """The delayed calls and schedules of one pool. Every method may be called by any thread.
+
+    Attributes:
+        keeper: The timekeeper, whose thread queues what is due.
+        waiting: The futures that wait for their time, and their executor, which is kept alive for the call.
+        schedules: The schedules that have not ended.
+    """
+
+    keeper: KeeperCore
+    waiting: dict[Any, Any]
+    schedules: dict[Any, None]
+
+    def __init__(self, keeper: KeeperCore) -> None:
+        self.keeper = keeper
+        self.waiting = {}
+        self.schedules = {}
+
+    def add(self, executor: Any, future: Any, due: float) -> None:
+        """Have the held `future` queued once the keeper's clock says `due`; it is cancelled if the pool is shut down.
+
+        Raises:
+            RuntimeError: The interpreter exits, or no thread can be started; the future stays as it is.
+        """
+        if self.keeper.exiting:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        self.waiting[future] = executor
+        try:
+            self.keeper._enter(due, self, future)
+        except RuntimeError:
+            if self.waiting.pop(future, None) is not None:
+                self.keeper.void()
+            raise
+        # A pool is closed before `close` empties `waiting`: either `close` finds this future there, or this line sees
+        # that the pool is closed.
+        if executor._pool.closed:
+            future.cancel()
+        # A schedule's future may be cancelled before it is in `waiting`, where it was not found then.
+        if future._code >= CANCELLED:
+            executor._forget_delayed(future)
+
+    def add_after(self, executor: Any, future: Any, delay: float) -> None:
+        """Do what `add` does, `delay` seconds from now."""
+        self.add(executor, future, self.keeper.clock() + delay)
+
+    def wants(self, thing: Any) -> bool:
+        """See `Book.wants`. A future that is done is struck off at once, so it need not be looked for in `waiting`."""
+        return bool(thing._code < CANCELLED)
+
+    def fire(self, thing: Any) -> None:
+        """See `Book.fire`."""
+        executor = self.waiting.get(thing)
+        # In a closed pool, `close` cancels the future, in the thread that shuts down, where callbacks may run. So the
+        # future stays in `waiting` until it is queued: the pool may be closed at this very moment.
+        if executor is None or executor._pool.closed:
+            return
+        try:
+            queued = executor.release(thing)
+        except BaseException as error:
+            thing.reject(error)
+            raise
+        if queued:
+            self.waiting.pop(thing, None)
+
+    def close(self, error: BaseException | None = None) -> tuple[int, int]:
+        """Cancel the calls whose time has not come, or fail them with `error`, and end the schedules.
+
+        The pool has to be closed already. Callbacks of the futures run in the calling thread.
+
+        Returns:
+            How many calls, and how many schedules, were ended.
+        """
+        calls = 0
+        schedules = sum(task.stop(error) for task in list(self.schedules))
+        for future in list(self.waiting):
+            if self.waiting.pop(future, None) is None:
+                continue
+            self.keeper.void()
+            if error is None:
+                calls += future.cancel()
+            else:
+                future.reject(error)
+                calls += 1
+        return calls, schedules
+
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: fail what waits, without running callbacks, and forget the schedules."""
+        waiting, self.waiting, self.schedules = self.waiting, {}, {}
+        for future in waiting:
+            future.disown(error)
+
+    def strike(self, future: Any) -> None:
+        """Strike off a delayed call that is done, in any thread."""
+        if self.waiting.pop(future, None) is not None:
+            self.keeper.void()

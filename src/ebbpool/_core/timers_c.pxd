@@ -1,0 +1,45 @@
+# C types for timers.py, which Cython compiles as ebbpool._core.timers_c.
+cimport cython
+from ebbpool._core.engine_c cimport ExecutorCore, FutureCore
+from ebbpool._core.memory_c cimport fence
+
+cdef int CANCELLED
+cdef Py_ssize_t FOLD, VOID
+
+
+cdef class Timers
+
+cdef class Alarms:
+    cdef object _arrived
+    cdef object _arrive
+    cdef list _heap
+    cdef list _old
+    cdef object _voids
+    cdef object _numbers
+
+    cpdef bint add(self, double due, object book, object thing) except -1
+    cdef bint _crowded(self) except -1
+    cdef Py_ssize_t _count(self) except -1
+    cpdef bint merge(self) except -1
+    cpdef bint arrived(self) except -1
+    cdef list _first(self)
+
+
+cdef class KeeperCore:
+    cdef readonly object clock
+    cdef public bint exiting
+    cdef public Alarms _alarms
+    cdef public double _wake
+    cdef public object _bell
+    cdef public object _thread
+
+    cdef _enter(self, double due, object book, object thing)
+
+
+cdef class Timers:
+    cdef readonly KeeperCore keeper
+    cdef readonly dict waiting
+    cdef public object schedules
+
+    cpdef add(self, ExecutorCore executor, FutureCore future, double due)
+    cpdef bint wants(self, FutureCore thing) except -1
