@@ -50,7 +50,9 @@ if not cython.compiled:
         enter,
         fence,
         free_mutex,
+        hold_collector,
         leave,
+        let_collector,
         remember,
         version,
     )
@@ -1281,26 +1283,34 @@ class LaneCore:
         fresh: deque[FutureCore] = deque()
         trash: list[FutureCore] = []
         with self.pool.mutex:
-            if self.dead < COMPACT or self.dead * 2 < len(self.backlog):
-                return
-            while self.backlog:
-                future = self.backlog.popleft()
-                if future._code == PENDING:
-                    fresh.append(future)
-                else:
-                    trash.append(future)
-            self.backlog = fresh
-            self.dead = 0
+            collects = hold_collector()
+            try:
+                if self.dead < COMPACT or self.dead * 2 < len(self.backlog):
+                    return
+                while self.backlog:
+                    future = self.backlog.popleft()
+                    if future._code == PENDING:
+                        fresh.append(future)
+                    else:
+                        trash.append(future)
+                self.backlog = fresh
+                self.dead = 0
+            finally:
+                let_collector(collects)
 
     @cython.locals(future=FutureCore)
     def waiting(self) -> list[FutureCore]:
         """Return the lane's waiting futures, those in its backlog first."""
         waiting: list[FutureCore] = []
         with self.pool.mutex:
-            waiting.extend(self.backlog)
-            for future in self.pool.queue:
-                if future._lane is self:
-                    waiting.append(future)
+            collects = hold_collector()
+            try:
+                waiting.extend(self.backlog)
+                for future in self.pool.queue:
+                    if future._lane is self:
+                        waiting.append(future)
+            finally:
+                let_collector(collects)
         return _pending(waiting)
 
     @cython.locals(future=FutureCore, worker=Worker)
@@ -1309,31 +1319,35 @@ class LaneCore:
         oldest = 0.0
         running = 0
         with self.pool.mutex:
-            now = monotonic()
-            for worker in self.pool.workers:
-                if worker.current is not None and worker.current._lane is self:
-                    running += 1
-            for future in self.pool.away:
-                if future._lane is self:
-                    running += 1
-            # Those in the queue are older than those in the backlog, and both keep their order.
-            if self.admitted > running:
-                for future in islice(self.pool.queue, SEARCHED):
-                    oldest = now - future._queued_at
-                    if future._lane is self and future._code == PENDING:
-                        break
-                else:
-                    if len(self.pool.queue) <= SEARCHED:
-                        oldest = 0.0
-            else:
-                for future in self.backlog:
-                    if future._code == PENDING:
+            collects = hold_collector()
+            try:
+                now = monotonic()
+                for worker in self.pool.workers:
+                    if worker.current is not None and worker.current._lane is self:
+                        running += 1
+                for future in self.pool.away:
+                    if future._lane is self:
+                        running += 1
+                # Those in the queue are older than those in the backlog, and both keep their order.
+                if self.admitted > running:
+                    for future in islice(self.pool.queue, SEARCHED):
                         oldest = now - future._queued_at
-                        break
-            queued = self.admitted - running + len(self.backlog) - self.dead
-            taken = self.taken
-            failed = self.failed
-            cancelled = self.cancelled
+                        if future._lane is self and future._code == PENDING:
+                            break
+                    else:
+                        if len(self.pool.queue) <= SEARCHED:
+                            oldest = 0.0
+                else:
+                    for future in self.backlog:
+                        if future._code == PENDING:
+                            oldest = now - future._queued_at
+                            break
+                queued = self.admitted - running + len(self.backlog) - self.dead
+                taken = self.taken
+                failed = self.failed
+                cancelled = self.cancelled
+            finally:
+                let_collector(collects)
         return {
             "limit": self.limit,
             "running": running,
@@ -2061,21 +2075,25 @@ class Pool:
         ahead = 0
         # Lists and deques are made before the mutex is taken: making one may run the garbage collector.
         with self.mutex:
-            if self.dead < COMPACT or self.dead * 2 < len(self.queue):
-                return
-            old = self.queue
-            while old:
-                future = old.popleft()
-                if future._code == PENDING:
-                    fresh.append(future)
-                    if self.ahead > 0:
-                        ahead += 1
-                else:
-                    trash.append(future)
-                self.ahead -= 1
-            self._replace_queue(fresh)
-            self.dead = 0
-            self.ahead = ahead
+            collects = hold_collector()
+            try:
+                if self.dead < COMPACT or self.dead * 2 < len(self.queue):
+                    return
+                old = self.queue
+                while old:
+                    future = old.popleft()
+                    if future._code == PENDING:
+                        fresh.append(future)
+                        if self.ahead > 0:
+                            ahead += 1
+                    else:
+                        trash.append(future)
+                    self.ahead -= 1
+                self._replace_queue(fresh)
+                self.dead = 0
+                self.ahead = ahead
+            finally:
+                let_collector(collects)
 
     @cython.locals(worker=Worker)
     def block(self, worker: Worker) -> None:
@@ -2190,17 +2208,21 @@ class Pool:
         waiting: list[FutureCore] = []
         lanes: list[LaneCore] = []
         with self.mutex:
-            seen = list(self.queue)
-            seen.extend(self.away)
-            for worker in self.workers:
-                if worker.current is not None:
-                    seen.append(worker.current)
-            # This finds every lane in which futures wait: such a lane has others queued, running or away.
-            for future in seen:
-                if future._lane is not None and future._lane not in lanes:
-                    lanes.append(future._lane)
-            for lane in lanes:
-                waiting.extend(lane.backlog)
+            collects = hold_collector()
+            try:
+                seen = list(self.queue)
+                seen.extend(self.away)
+                for worker in self.workers:
+                    if worker.current is not None:
+                        seen.append(worker.current)
+                # This finds every lane in which futures wait: such a lane has others queued, running or away.
+                for future in seen:
+                    if future._lane is not None and future._lane not in lanes:
+                        lanes.append(future._lane)
+                for lane in lanes:
+                    waiting.extend(lane.backlog)
+            finally:
+                let_collector(collects)
         waiting.extend(seen)
         return _pending(waiting)
 
@@ -2376,29 +2398,33 @@ class Pool:
         oldest = longest = 0.0
         running = 0
         with self.mutex:
-            self._trim(trash)
-            now = monotonic()
-            waiting = self._waiting()
-            if waiting > 0:
-                oldest = now - self._oldest()._queued_at
-            for worker in self.workers:
-                if worker.current is not None:
-                    running += 1
-                    longest = max(longest, now - worker.since)
-            if self.away:
-                longest = max(longest, now - min(self.away.values()))
-            away = len(self.away)
-            spilled = self.spilled
-            returned = self.returned
-            # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
-            workers = len(self.workers)
-            taken = self.taken
-            failed = self.failed
-            cancelled = self.cancelled
-            blocked = self.blocked
-            rejected = self.rejected
-            started = self.started
-            retired = self.retired
+            collects = hold_collector()
+            try:
+                self._trim(trash)
+                now = monotonic()
+                waiting = self._waiting()
+                if waiting > 0:
+                    oldest = now - self._oldest()._queued_at
+                for worker in self.workers:
+                    if worker.current is not None:
+                        running += 1
+                        longest = max(longest, now - worker.since)
+                if self.away:
+                    longest = max(longest, now - min(self.away.values()))
+                away = len(self.away)
+                spilled = self.spilled
+                returned = self.returned
+                # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
+                workers = len(self.workers)
+                taken = self.taken
+                failed = self.failed
+                cancelled = self.cancelled
+                blocked = self.blocked
+                rejected = self.rejected
+                started = self.started
+                retired = self.retired
+            finally:
+                let_collector(collects)
         return {
             "workers": workers,
             "idle": workers - running,
@@ -2433,9 +2459,13 @@ class Pool:
         """Return (thread, since when) of every running task."""
         listed = []
         with self.mutex:
-            for worker in self.workers:
-                if worker.current is not None:
-                    listed.append((worker.thread, worker.since))
+            collects = hold_collector()
+            try:
+                for worker in self.workers:
+                    if worker.current is not None:
+                        listed.append((worker.thread, worker.since))
+            finally:
+                let_collector(collects)
         return listed
 
     @cython.locals(worker=Worker, current=FutureCore)
@@ -2443,10 +2473,14 @@ class Pool:
         """Return (thread, since when, what is called, lane, whether it waits for this pool) of every running task."""
         listed = []
         with self.mutex:
-            for worker in self.workers:
-                current = worker.current
-                if current is not None:
-                    listed.append((worker.thread, worker.since, current._fn, current._lane, worker.waits > 0))
+            collects = hold_collector()
+            try:
+                for worker in self.workers:
+                    current = worker.current
+                    if current is not None:
+                        listed.append((worker.thread, worker.since, current._fn, current._lane, worker.waits > 0))
+            finally:
+                let_collector(collects)
         return listed
 
     @cython.locals(head=FutureCore)
@@ -2454,21 +2488,29 @@ class Pool:
         """Return (since when, what is to be called, how many wait) of the oldest task in the queue, or None."""
         trash: list[FutureCore] = []
         with self.mutex:
-            self._trim(trash)
-            if self._waiting() == 0:
-                return None
-            head = self._oldest()
-            return head._queued_at, head._fn if head._code == PENDING else None, self._waiting()
+            collects = hold_collector()
+            try:
+                self._trim(trash)
+                if self._waiting() == 0:
+                    return None
+                head = self._oldest()
+                return head._queued_at, head._fn if head._code == PENDING else None, self._waiting()
+            finally:
+                let_collector(collects)
 
     def overdue(self, mark: type, before: float) -> bool:
         """Return whether a task was queued before `before` that may be marked, and has not been looked at."""
         with self.mutex:
-            place = self._unscanned()
-            if place < len(self.queue):
-                future = self.queue[place]
-                if future._queued_at < before:
-                    return True
-            return self._marked_ahead(mark, before) >= 0
+            collects = hold_collector()
+            try:
+                place = self._unscanned()
+                if place < len(self.queue):
+                    future = self.queue[place]
+                    if future._queued_at < before:
+                        return True
+                return self._marked_ahead(mark, before) >= 0
+            finally:
+                let_collector(collects)
 
     def _unscanned(self) -> int:
         """Under the mutex: return the place in the queue of the first ordinary future that is to be looked at."""
@@ -2505,48 +2547,52 @@ class Pool:
         tomb = FutureCore()
         tomb._code = NOTIFIED
         with self.mutex:
-            queue = self.queue
-            start = self._unscanned()
-            left = min(len(queue) - start, most)
-            place = 0
-            more = len(queue) - start > most
-            # Reading the middle of a deque costs time for each item before it; turning it costs a fraction of that.
-            queue.rotate(-start)
+            collects = hold_collector()
             try:
-                for future in islice(queue, left):
-                    if future._queued_at >= before:
-                        more = False
-                        break
-                    if future._code == PENDING and _is_marked(future, mark):
-                        found = future
-                        break
-                    place += 1
+                queue = self.queue
+                start = self._unscanned()
+                left = min(len(queue) - start, most)
+                place = 0
+                more = len(queue) - start > most
+                # Reading the middle of a deque costs time for each item before it; turning it costs a fraction of that.
+                queue.rotate(-start)
+                try:
+                    for future in islice(queue, left):
+                        if future._queued_at >= before:
+                            more = False
+                            break
+                        if future._code == PENDING and _is_marked(future, mark):
+                            found = future
+                            break
+                        place += 1
+                    if found is not None:
+                        queue[place] = tomb
+                        place += 1
+                        more = True
+                finally:
+                    queue.rotate(start)
+                self.scanned += place
+                if found is None:
+                    place = self._marked_ahead(mark, before)
+                    if place >= 0:
+                        found = queue[place]
+                        queue[place] = tomb
+                        more = True
                 if found is not None:
-                    queue[place] = tomb
-                    place += 1
-                    more = True
+                    future = found
+                    future._code = RUNNING
+                    tomb._queued_at = future._queued_at
+                    self.dead += 1
+                    self.buried += 1
+                    self.taken += 1
+                    # It has not left the queue, whose slot is dead.
+                    self.departed += 1
+                    self.spilled += 1
+                    self.away[future] = monotonic()
+                    if self.seekers:
+                        self._make_room()
             finally:
-                queue.rotate(start)
-            self.scanned += place
-            if found is None:
-                place = self._marked_ahead(mark, before)
-                if place >= 0:
-                    found = queue[place]
-                    queue[place] = tomb
-                    more = True
-            if found is not None:
-                future = found
-                future._code = RUNNING
-                tomb._queued_at = future._queued_at
-                self.dead += 1
-                self.buried += 1
-                self.taken += 1
-                # It has not left the queue, whose slot is dead.
-                self.departed += 1
-                self.spilled += 1
-                self.away[future] = monotonic()
-                if self.seekers:
-                    self._make_room()
+                let_collector(collects)
         if found is None:
             return None, more
         future = found
@@ -2615,8 +2661,12 @@ class Pool:
         """Return (since when, what is called, its arguments, lane) of every task that is away."""
         listed = []
         with self.mutex:
-            for future, since in self.away.items():
-                listed.append((since, future._fn, future._packed(), future._lane))
+            collects = hold_collector()
+            try:
+                for future, since in self.away.items():
+                    listed.append((since, future._fn, future._packed(), future._lane))
+            finally:
+                let_collector(collects)
         return listed
 
     def reopen(self) -> bool:

@@ -28,6 +28,15 @@ cdef extern from *:
     #endif
     #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
 
+    /* From 3.12 on the collector runs at the eval breaker alone, where compiled code does not pass under a mutex. */
+    #if PY_VERSION_HEX < 0x030C0000
+    #define ebbpool_hold_collector() PyGC_Disable()
+    #define ebbpool_let_collector(collects) ((void)((collects) && PyGC_Enable()))
+    #else
+    #define ebbpool_hold_collector() 0
+    #define ebbpool_let_collector(collects) ((void)(collects))
+    #endif
+
     /* The lowest byte holds the events that wait to be handled by the interpreter. */
     #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
     #define ebbpool_awaited() ((*(volatile uintptr_t *)&PyThreadState_GetUnchecked()->eval_breaker & 0xFF) != 0)
@@ -36,6 +45,10 @@ cdef extern from *:
     #define ebbpool_awaited() ((++ebbpool_turns & 15) == 0)
     #endif
     """
+    # Under a mutex, around code that makes objects known to the collector: it runs any code, which may need the mutex.
+    # No other thread runs in between, for it has no GIL.
+    bint hold_collector "ebbpool_hold_collector"() noexcept
+    void let_collector "ebbpool_let_collector"(bint collects) noexcept
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
     # Whether this thread should pass the eval breaker; one time in 16 where the interpreter does not tell.
     bint awaited "ebbpool_awaited"() noexcept nogil

@@ -27,6 +27,15 @@ def fence() -> None:
     """Order memory accesses of compiled code; an interpreter does that by itself."""
 
 
+def hold_collector() -> bool:
+    """Switch the garbage collector off where compiled code may run it by making an object; return whether it was on."""
+    return False
+
+
+def let_collector(collects: bool) -> None:
+    """Switch the garbage collector on again if it was on."""
+
+
 def breathe() -> None:
     """Pass the interpreter's eval breaker; interpreted code does that by itself."""
 

@@ -1,0 +1,74 @@
+"""The garbage collector may come by at any call. It runs any code there, which may need the pool's mutex."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from support.common import output_of
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here"
+)
+
+# Small tuples, lists and dicts are kept to be used again, and taking one of those does not call the collector.
+CALLS = """
+import gc
+from concurrent.futures import wait
+from threading import Event
+from ebbpool import AdaptiveExecutor
+
+def hoard():
+    small = [tuple([None] * size) for size in range(1, 21) for _ in range(2100)]
+    return small + [[] for _ in range(200)] + [{} for _ in range(200)]
+
+def visited(call):
+    kept = hoard()
+    usual = gc.get_threshold()
+    gc.callbacks.append(lambda phase, facts: pool.stats())
+    gc.set_threshold(1)
+    try:
+        call()
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.clear()
+
+gate = Event()
+with AdaptiveExecutor(1) as pool:
+    pool.submit(gate.wait)
+    lane = pool.lane("narrow", limit=1)
+    in_lane = [lane.submit(int) for _ in range(300)]
+    queued = [pool.submit(int) for _ in range(300)]
+    delayed = [pool.submit_later(3600.0, int) for _ in range(300)]
+
+    def expire(future):
+        try:
+            future.result(0.001)
+        except TimeoutError:
+            pass
+
+    try:
+        for call in (
+            lambda: pool.submit(int, 1, 2), lambda: pool.submit_first(int), lambda: pool.submit_later(3600.0, int),
+            lambda: lane.submit(int), lambda: pool.map(int, range(10)), lambda: expire(queued[0]),
+            lambda: wait(queued, 0),
+            lambda: [future.add_done_callback(id) for future in queued], lambda: queued[1]._condition,
+            lambda: repr(pool),
+            lambda: [future.add_done_callback(id) for future in delayed], lambda: pool.running(stacks=True),
+            pool.stats, lane.stats, pool.decisions, lambda: pool.wait_idle(0.0), pool._pool.waiting, lane.core.waiting,
+            pool._pool.spans, pool._pool.in_hand, pool._pool.longest_waiting, pool._pool.abroad,
+            lambda: pool._pool.take_back(pool._pool.take_marked(type, float("inf"), 10)[0][0], int, (), None),
+            lambda: [future.cancel() for future in queued[2:]], lambda: [future.cancel() for future in in_lane],
+            lambda: [future.cancel() for future in delayed], lambda: lane.shutdown(wait=False, cancel_futures=True),
+            lambda: pool.resize(max_workers=2), lambda: pool.shutdown(wait=False, cancel_futures=True),
+        ):
+            visited(call)
+    finally:
+        gate.set()
+print("through")
+"""
+
+
+def test_no_call_is_stuck_where_the_collector_comes_by() -> None:
+    """In an interpreter of its own, because one that is stuck cannot be saved."""
+    assert output_of(CALLS) == ["through"]
