@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import threading
@@ -26,19 +25,49 @@ class _Handler:
     """One call that is queued or runs.
 
     Attributes:
+        owner: Whose call it is.
         address: The client that it serves.
+        fn: What is called.
+        args: Its arguments.
         submitter: The ident of the thread that hands it to the executor; 0 once that is done.
         thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
     """
 
-    __slots__ = ("address", "since", "submitter", "thread")
+    __slots__ = ("address", "args", "fn", "owner", "since", "submitter", "thread")
 
-    def __init__(self, address: object) -> None:
+    def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.owner = owner
         self.address = address
+        self.fn = fn
+        self.args = args
         self.submitter = get_ident()
         self.thread = 0
         self.since = 0.0
+
+    def end(self, _: Future[None]) -> None:
+        """Note that the future of this call is done."""
+        if not self.thread:
+            self.owner.lose(self)
+
+
+def run_handler(handler: _Handler) -> None:
+    """Make the call of a handler, in a worker.
+
+    It is a function, and passes the two arguments of a server one by one: each connection would pay for making a bound
+    method, and for a call with unpacked arguments, which goes through C code.
+    """
+    handler.since = monotonic()
+    handler.thread = get_ident()
+    args = handler.args
+    try:
+        if len(args) == 2:
+            request, client_address = args
+            handler.fn(request, client_address)
+        else:
+            handler.fn(*args)
+    finally:
+        handler.owner.discard(handler)
 
 
 class Handlers:
@@ -65,8 +94,7 @@ class Handlers:
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
-        self._lock = threading.RLock()
-        self._ended = threading.Condition(self._lock)
+        self._ended = threading.Condition(threading.RLock())
         self._joining: list[int] = []
         self._refused = False
         self._refusals = Complaint(logging.ERROR, "the executor takes no handlers, connections are refused: %s")
@@ -83,48 +111,40 @@ class Handlers:
             False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
             reasons than a full queue are logged, once until the executor takes a call again, and once a second at most.
         """
-        handler = _Handler(address)
+        handler = _Handler(self, address, fn, args)
         self._live[handler] = None
         try:
-            future = self.executor.submit(self._run, handler, fn, args)
+            future = self.executor.submit(run_handler, handler)
         except RuntimeError as error:
-            self._discard(handler)
+            self.discard(handler)
             if not isinstance(error, QueueFull) and not self._refused:
                 self._refused = True
                 self._refusals.make(error)
             return False
         except BaseException:
-            self._discard(handler)
+            self.discard(handler)
             raise
         handler.submitter = 0
         if self._refused:
             self._refused = False
         if not handler.thread:
-            future.add_done_callback(functools.partial(self._done, handler, args))
+            future.add_done_callback(handler.end)
         return True
 
-    def _run(self, handler: _Handler, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-        handler.since = monotonic()
-        handler.thread = get_ident()
-        try:
-            fn(*args)
-        finally:
-            self._discard(handler)
-
-    def _discard(self, handler: _Handler) -> None:
-        # Entering the lock is C code, entering the condition would be Python code.
-        with self._lock:
-            self._live.pop(handler, None)
-            if self._joining:
+    def discard(self, handler: _Handler) -> None:
+        """Forget a handler that is done; tell those who wait for that."""
+        # The lock is not needed here: `join` adds itself first and then looks at what is live.
+        self._live.pop(handler, None)
+        if self._joining:
+            with self._ended:
                 self._ended.notify_all()
 
-    def _done(self, handler: _Handler, args: tuple[Any, ...], _: Future[None]) -> None:
-        if handler.thread:
-            return
-        self._discard(handler)
+    def lose(self, handler: _Handler) -> None:
+        """Forget a handler that will never run, and say so."""
+        self.discard(handler)
         lost = self._lost()
         if lost is not None:
-            lost(*args)
+            lost(*handler.args)
 
     def __len__(self) -> int:
         """Return how many handlers are queued or run."""
@@ -202,7 +222,7 @@ class Handlers:
 
 
 def _stack(frame: FrameType | None) -> list[str]:
-    return above(frame, (Handlers._run.__code__,)).format() or ["  (no Python frame)\n"]
+    return above(frame, (run_handler.__code__,)).format() or ["  (no Python frame)\n"]
 
 
 def _check_policy(executor: Executor) -> None:
