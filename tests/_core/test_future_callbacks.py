@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Thing, gone, no_collector
+from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector
 
 from ebbpool import AdaptiveExecutor
 
@@ -283,3 +283,85 @@ def test_delayed_calls_tell_only_their_own_listeners() -> None:
         assert silent.cancel() and told == []
         assert second.cancel() and told == [second, second]
         assert first.cancel() and told == [second, second, first]
+
+
+class TestNotRun:
+    """`tell_if_not_run`: hearing of a future only if its call is never made."""
+
+    def test_one_that_ends_before_its_call_has_begun_is_told_of(self, core: ModuleType, end: Any) -> None:
+        future, calls = core.Future(), []
+        future.tell_if_not_run(lambda done: calls.append((done, done.done())))
+        assert calls == []
+        end(future)
+        assert calls == [(future, True)]
+
+    def test_one_that_began_is_not_told_of(self, core: ModuleType) -> None:
+        future, calls = core.Future(), []
+        future.tell_if_not_run(calls.append)
+        future.set_running_or_notify_cancel()
+        future.set_result(1)
+        assert calls == []
+
+    def test_one_that_is_done_is_told_of_at_once(self, core: ModuleType, end: Any) -> None:
+        future, calls = core.Future(), []
+        end(future)
+        future.tell_if_not_run(calls.append)
+        assert calls == [future]
+
+    def test_one_with_a_condition_is_told_of_as_well(self, core: ModuleType, end: Any) -> None:
+        future, calls = core.Future(), []
+        with future._condition:
+            future.tell_if_not_run(calls.append)
+        end(future)
+        assert calls == [future]
+
+    def test_it_is_told_after_the_callbacks_and_its_errors_are_logged(
+        self, core: ModuleType, end: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        future, calls = core.Future(), []
+
+        def fail(_: object) -> None:
+            calls.append("not run")
+            raise Boom
+
+        future.tell_if_not_run(fail)
+        future.add_done_callback(lambda _: calls.append("done"))
+        with caplog.at_level(logging.ERROR, "concurrent.futures"):
+            end(future)
+        assert calls == ["done", "not run"] and len(caplog.records) == 1
+
+    def test_one_that_races_with_the_end_is_told_of_exactly_once(self, core: ModuleType, end: Any) -> None:
+        for _ in range(200):
+            future, ready, calls = core.Future(), threading.Barrier(2), []
+
+            def tell(future: Any = future, ready: threading.Barrier = ready, calls: list[object] = calls) -> None:
+                ready.wait(TIMEOUT)
+                future.tell_if_not_run(calls.append)
+
+            telling = Background(tell)
+            ready.wait(TIMEOUT)
+            end(future)
+            telling.join()
+            assert calls == [future]
+
+    @pytest.mark.parametrize("cancels", [True, False])
+    def test_tasks_of_a_pool(self, cancels: bool) -> None:
+        calls: list[object] = []
+        with AdaptiveExecutor(1) as pool, Gate() as gate:
+            futures = [pool.submit(gate)]
+            gate.await_begun()
+            futures += [pool.submit(int) for _ in range(2)]
+            for future in futures:
+                future.tell_if_not_run(calls.append)  # type: ignore[attr-defined]  # the engine's own
+            pool.shutdown(wait=False, cancel_futures=cancels)
+            gate.open()
+        assert calls == (futures[1:] if cancels else [])
+
+    def test_what_was_told_is_dropped(self, core: ModuleType, end: Any) -> None:
+        with no_collector():
+            future, thing = core.Future(), Thing()
+            reference = weakref.ref(thing)
+            future.tell_if_not_run(thing.method)
+            del thing
+            end(future)
+            gone(reference)

@@ -151,6 +151,7 @@ cdef class FutureCore:
     cdef list _audience
     cdef object _cond
     cdef object _observers
+    cdef object _not_run
     cdef LaneCore _lane
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1

@@ -128,7 +128,10 @@ class Handlers:
         if self._refused:
             self._refused = False
         if not handler.thread:
-            future.add_done_callback(handler.end)
+            try:
+                future.tell_if_not_run(handler.end)  # type: ignore[attr-defined]  # a future of ebbpool's
+            except AttributeError:
+                future.add_done_callback(handler.end)
         return True
 
     def discard(self, handler: _Handler) -> None:
