@@ -15,7 +15,7 @@ import pytest
 from support.common import A_MOMENT, eventually, output_of
 from support.server import LOOPBACK, Echo, Server, ask, closing_server, connect, looping, made, read_all, reset, serving
 
-from ebbpool._servers.accepting import Shortage
+from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Pace, Shortage
 from ebbpool.socketserver import AdaptivePoolMixIn
 
 LOGGER = "ebbpool.socketserver"
@@ -97,6 +97,47 @@ def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
     with serving(Mixed(LOOPBACK, Echo)) as server:
         assert ask(server, b"hello") == b"hello"
     assert "accepted" in calls
+
+
+class Looks:
+    """Looks of a loop, by a clock of their own: how many there are until a nap is due."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pace = Pace(lambda: self.now)
+
+    def until_nap(self, found: int = 1, each: float = NAP / 2) -> int:
+        for number in range(1, 2 * MOST_LOOKS):
+            self.now += each
+            if self.pace.is_nap_due(found):
+                return number
+        return 0
+
+
+def test_the_loop_naps_after_each_crowd() -> None:
+    looks = Looks()
+    assert [looks.until_nap(CROWD) for _ in range(3)] == [1, 1, 1]
+
+
+def test_the_loop_naps_more_and_more_rarely_while_one_client_connects_again_and_again() -> None:
+    looks = Looks()
+    naps = [looks.until_nap() for _ in range(9)]
+    assert naps[:3] == [FEWEST_LOOKS, 2 * FEWEST_LOOKS, 4 * FEWEST_LOOKS]
+    assert naps[-2:] == [MOST_LOOKS, MOST_LOOKS]
+
+
+def test_a_crowd_that_falls_apart_is_soon_waited_for_again() -> None:
+    looks = Looks()
+    while looks.until_nap() < MOST_LOOKS:
+        pass
+    assert looks.until_nap(CROWD) == 1
+    assert looks.until_nap(CROWD - 1) == FEWEST_LOOKS
+
+
+def test_the_loop_never_naps_while_connections_come_slowly_or_others_take_them() -> None:
+    looks = Looks()
+    assert looks.until_nap(each=2 * NAP) == 0
+    assert looks.until_nap(found=0) == 0
 
 
 def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:

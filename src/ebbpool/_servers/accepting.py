@@ -18,9 +18,51 @@ CROWD = 4
 """After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
 """Seconds for which it does so."""
+FEWEST_LOOKS = 16
+"""After so many looks without a crowd, if they came quickly, there is a nap; after more if the last one was in vain."""
+MOST_LOOKS: Final = 1024
+"""The most there are between two such naps."""
 FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
+
+
+class Pace:
+    """After which looks the loop naps.
+
+    It naps after a crowd. On a busy machine a server and its clients can also fall into step: each client is served
+    before the next one gets a processor, so that each look finds one connection, however many clients there are. One
+    nap lets the others come, and from then on each look finds a crowd. But a single client that connects again and
+    again looks the same. So there is a nap once in many looks, and more and more rarely while no crowd follows it.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._looks = 0
+        self._since = clock()
+        self._wanted = FEWEST_LOOKS
+
+    def is_nap_due(self, count: int) -> bool:
+        """Return whether to nap after a look that has found `count` connections."""
+        if count >= CROWD:
+            self._wanted = FEWEST_LOOKS
+            due = True
+        elif count:
+            self._looks += 1
+            if self._looks < self._wanted:
+                return False
+            due = self._clock() - self._since < self._looks * NAP
+            if due:
+                self._wanted = min(2 * self._wanted, MOST_LOOKS)
+        else:
+            # Another process that shares the listener was quicker.
+            return False
+        self._looks = 0
+        self._since = self._clock()
+        return due
 
 
 class Shortage:

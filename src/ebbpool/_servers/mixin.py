@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._pool import lifecycle
-from ebbpool._servers.accepting import ACCEPTS, CROWD, EXHAUSTED, NAP, Shortage
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, NAP, Pace, Shortage
 from ebbpool._servers.complaints import LOGGER
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.serve_loop import Loop
@@ -142,6 +142,10 @@ class AdaptivePoolMixIn(_Base):
     @functools.cached_property
     def _shortage(self) -> Shortage:
         return Shortage()
+
+    @functools.cached_property
+    def _pace(self) -> Pace:
+        return Pace()
 
     @property
     def _loop(self) -> Loop:
@@ -292,7 +296,7 @@ class AdaptivePoolMixIn(_Base):
             self._hand_over(accepted)
         if not pause:
             self._shortage.over()
-        if count >= CROWD and GIL_ENABLED:
+        if GIL_ENABLED and self._pace.is_nap_due(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
         return pause
