@@ -357,6 +357,12 @@ class TestNotRun:
             gate.open()
         assert calls == (futures[1:] if cancels else [])
 
+    def test_the_audience_that_a_fork_left_behind_is_not_told(self, core: ModuleType) -> None:
+        future, calls = core.Future(), []
+        future.tell_if_not_run(calls.append)
+        future.disown(Boom())
+        assert future.done() and calls == []
+
     def test_what_was_told_is_dropped(self, core: ModuleType, end: Any) -> None:
         with no_collector():
             future, thing = core.Future(), Thing()

@@ -24,6 +24,8 @@ MENTIONED = 10
 class _Handler:
     """One call that is queued or runs.
 
+    It has no `__slots__`, because CPython takes a longer way to make an object that has them.
+
     Attributes:
         owner: Whose call it is.
         address: The client that it serves.
@@ -34,8 +36,6 @@ class _Handler:
         since: Monotonic seconds at which it began.
     """
 
-    __slots__ = ("address", "args", "fn", "owner", "since", "submitter", "thread")
-
     def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.owner = owner
         self.address = address
@@ -45,7 +45,7 @@ class _Handler:
         self.thread = 0
         self.since = 0.0
 
-    def end(self, _: Future[None]) -> None:
+    def __call__(self, _: Future[None]) -> None:
         """Note that the future of this call is done."""
         if not self.thread:
             self.owner.lose(self)
@@ -129,9 +129,9 @@ class Handlers:
             self._refused = False
         if not handler.thread:
             try:
-                future.tell_if_not_run(handler.end)  # type: ignore[attr-defined]  # a future of ebbpool's
+                future.tell_if_not_run(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
             except AttributeError:
-                future.add_done_callback(handler.end)
+                future.add_done_callback(handler)
         return True
 
     def discard(self, handler: _Handler) -> None:
