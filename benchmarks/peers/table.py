@@ -307,6 +307,12 @@ _OTHERS = (
 
 _SERVERS = (
     Peer("tcp-sequential", "TCPServer, no threads (floor)", listens=_runs("tcp sequential", "server_sizes")),
+    Peer(
+        "tcp-bare-thread",
+        "a bare thread behind ebbpool's accept loop (floor)",
+        _SOCKETSERVER,
+        listens=_runs("tcp bare-thread", "server_sizes"),
+    ),
     *_both(
         "tcp-ebbpool",
         "ebbpool AdaptivePoolTCPServer (compiled)",

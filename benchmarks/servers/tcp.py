@@ -141,6 +141,27 @@ def sequential(workers: int, handle: Handle) -> Any:
     return TCPServer(("127.0.0.1", 0), _handler(handle))
 
 
+def bare_thread(workers: int, handle: Handle) -> Any:
+    """The accept loop of `adaptive`, and one bare thread behind a queue: no pool, no futures, nothing to wait for."""
+    base = package("ebbpool.socketserver").AdaptivePoolTCPServer
+    waiting: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    class Server(base):  # type: ignore[misc]
+        request_queue_size = BACKLOG
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            waiting.put((request, client_address))
+
+    def work() -> None:
+        while True:
+            request, client_address = waiting.get()
+            server.process_request_thread(request, client_address)
+
+    server = Server(("127.0.0.1", 0), _handler(handle))
+    threading.Thread(target=work, daemon=True).start()
+    return server
+
+
 def threading_mix_in(workers: int, handle: Handle) -> Any:
     return ThreadingServer(("127.0.0.1", 0), _handler(handle))
 
@@ -168,6 +189,7 @@ def greenlets(workers: int, handle: Handle) -> Any:
 
 WAYS: dict[str, Callable[[int, Handle], Any]] = {
     "adaptive": adaptive,
+    "bare-thread": bare_thread,
     "executor": executor,
     "gevent": greenlets,
     "rule-2008": rule_2008,

@@ -33,7 +33,7 @@ OURS = "" if ebbpool.COMPILED else "-pure"
 PROC = Path("/proc").exists()
 ASKED = [
     ("server_sizes", peer, {"bytes": size})
-    for peer in ("tcp-threading", f"tcp-ebbpool{OURS}")
+    for peer in ("tcp-threading", "tcp-bare-thread", f"tcp-ebbpool{OURS}")
     for size in (0, 2_096_128)
 ] + [
     ("waiting", peer, {"handler": handler})
