@@ -108,7 +108,15 @@ NAP = 50e-6
 ROOM = 24
 """How many nested calls the plain core needs at most to take back a start that failed."""
 
-_here = threading.local()
+
+class _Here(threading.local):
+    """What the calling thread is. The defaults spare each look in other threads the making of an `AttributeError`."""
+
+    worker: Any = None
+    keeps_time: bool = False
+
+
+_here = _Here()
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -482,7 +490,7 @@ class FutureCore:
             except BaseException as error:
                 # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
                 LOGGER.exception("exception calling callback for %r", self)
-                if getattr(_here, "worker", None) is None:
+                if _here.worker is None:
                     interrupt = error
         if interrupt is not None:
             raise interrupt
@@ -516,7 +524,10 @@ class FutureCore:
             self._join(alone)
         told = False
         try:
-            if timeout is None:
+            worker = _here.worker
+            if worker is None:
+                told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+            elif timeout is None:
                 told = wait_counted(self._pool, self.done, waiter.acquire)
             else:
                 told = wait_counted(self._pool, None, waiter.acquire, True, timeout if timeout > 0 else 0)
@@ -670,7 +681,7 @@ def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[...
     A thread that stands in for a worker first runs tasks of the pool until `over()` is true, if that is given: there
     may be no other thread to run the tasks that it waits for.
     """
-    worker = getattr(_here, "worker", None)
+    worker = _here.worker
     if worker is None or worker.pool is not pool:
         return wait(*args)
     pool.block(worker)
@@ -696,7 +707,7 @@ class Observers(list[Any]):
         self._pool = future._pool
 
     def append(self, waiter: Any) -> None:
-        worker = getattr(_here, "worker", None)
+        worker = _here.worker
         if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
             waiter.event = _CountedEvent(waiter.event, self._pool)
         reason = self._pool.forbids()
@@ -1129,7 +1140,7 @@ class Probe:
     @cython.locals(worker=Worker, current=FutureCore)
     def _tell(self, begun: float, ended: float) -> None:
         queued = self.made
-        worker: Any = getattr(_here, "worker", None)
+        worker: Any = _here.worker
         if worker is not None and worker.current is not None:
             current = worker.current
             # A worker may run the call in the middle of another task. A delayed task is queued after it was submitted;
@@ -2276,7 +2287,7 @@ class Pool:
 
     def forbids(self) -> str | None:
         """Return why the calling thread must not wait for this pool, or None."""
-        if getattr(_here, "keeps_time", False):
+        if _here.keeps_time:
             return "this is the timekeeper's thread, and every pool relies on that"
         if not cython.compiled and self.mutex._is_owned():
             return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
@@ -2319,7 +2330,7 @@ class Pool:
             worker.since = self.clock
             if self.seekers:
                 self._make_room()
-        before = getattr(_here, "worker", None)
+        before = _here.worker
         _here.worker = worker
         try:
             # In an empty context, as in a worker, and not in that of the thread that happens to wait.
@@ -2709,7 +2720,7 @@ class Pool:
         child, and stays. State that a thread may have been changing when the process forked is not trusted.
         """
         caught = self.reopen()
-        here = getattr(_here, "worker", None)
+        here = _here.worker
         lost = self.waiting()
         lost.extend(self.away)
         lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
@@ -3103,4 +3114,4 @@ def keep_time(keeps: bool = True) -> None:
 
 def current_worker() -> Any:
     """Return the calling thread's `Worker`, or None."""
-    return getattr(_here, "worker", None)
+    return _here.worker
