@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 
 import pytest
-from support.common import output_of
+from support.common import needs_fork, output_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here"
 )
 
 # Small tuples, lists and dicts are kept to be used again, and taking one of those does not call the collector.
-CALLS = """
+HOARD = """
 import gc
+import os
 from concurrent.futures import wait
 from threading import Event
 from ebbpool import AdaptiveExecutor
@@ -21,7 +22,8 @@ from ebbpool import AdaptiveExecutor
 def hoard():
     small = [tuple([None] * size) for size in range(1, 21) for _ in range(2100)]
     return small + [[] for _ in range(200)] + [{} for _ in range(200)]
-
+"""
+CALLS = """
 def visited(call):
     kept = hoard()
     usual = gc.get_threshold()
@@ -71,4 +73,30 @@ print("through")
 
 def test_no_call_is_stuck_where_the_collector_comes_by() -> None:
     """In an interpreter of its own, because one that is stuck cannot be saved."""
-    assert output_of(CALLS) == ["through"]
+    assert output_of(CALLS, HOARD) == ["through"]
+
+
+@needs_fork
+def test_a_forked_child_is_not_stuck_either() -> None:
+    script = """
+    pool, gate = AdaptiveExecutor(2), Event()
+    lane = pool.lane("narrow", limit=1)
+    for executor in (pool, lane):
+        for _ in range(20):
+            executor.submit(gate.wait)
+    delayed = [pool.submit_later(3600.0, int) for _ in range(50)]
+    kept = hoard()
+    gc.callbacks.append(lambda phase, facts: pool.stats())
+    usual = gc.get_threshold()
+    gc.set_threshold(1)
+    child = os.fork()
+    gc.set_threshold(*usual)
+    gc.callbacks.clear()
+    if child == 0:
+        print("through", flush=True)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    gate.set()
+    pool.shutdown(cancel_futures=True)
+    """
+    assert output_of(script, HOARD) == ["through", "0"]

@@ -105,6 +105,21 @@ def test_a_future_is_complete_without_it(prelude: str) -> None:
 
 
 @each_core
+def test_the_future_of_a_delayed_call_is_complete_without_it(prelude: str) -> None:
+    script = """
+    with AdaptiveExecutor(1) as pool:
+        kind = type(pool.submit_later(3600.0, int))
+    for future in kind(), forgetful(kind):
+        seen = []
+        future.add_done_callback(seen.append)
+        future.set_result(42)
+        print(kind.__name__, future.result(), seen == [future], type(future).__mro__[-2].__name__)
+    """
+    lines = ["DelayedFuture 42 True Future"] * 2
+    assert output_of(script, prelude + SUBCLASSES) == lines
+
+
+@each_core
 def test_what_asks_for_nothing_has_an_answer(prelude: str) -> None:
     script = """
     one = forgetful(AdaptiveExecutor)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.common import FORK, LONG, TIMEOUT, Background, Gate, all_end, eventually, needs_fork, output_of
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    Thing,
+    all_end,
+    eventually,
+    gone,
+    needs_fork,
+    output_of,
+)
 from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
@@ -244,9 +257,17 @@ def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
         def refuse() -> None:
             raise RuntimeError("can't start new thread")
 
-        keeper.start = refuse  # type: ignore[method-assign]
+        def late() -> None:
+            keeper.start = refuse  # type: ignore[method-assign]
+
+        # The thread ends between the look at it and the call.
+        keeper.start = late  # type: ignore[method-assign]
+        thing = Thing()
+        reference = weakref.ref(thing)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            pool.submit_later(1.0, int)
+            pool.submit_later(1.0, thing.method)
+        del thing
+        gone(reference)
         keeper.start = lambda: None  # type: ignore[method-assign]
         assert pool.stats().delayed == 0
         assert pool.submit_later(1.0, int).cancel()

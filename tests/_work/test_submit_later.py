@@ -495,3 +495,46 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         pool.shutdown()
         assert future.cancelled() and nothing_left(pool)
         assert told_in == [threading.current_thread()]
+
+
+class Noting(AdaptiveExecutor):
+    """Notes when it hears of a delayed call that is done, and may be interrupted there."""
+
+    def __init__(self, notes: list[str], interrupt: type[BaseException] | None = None) -> None:
+        super().__init__(1)
+        self.notes = notes
+        self.interrupt = interrupt
+
+    def _forget_delayed(self, future: Any) -> None:
+        self.notes.append("heard")
+        super()._forget_delayed(future)
+        if self.interrupt is not None:
+            raise self.interrupt
+
+
+def test_only_the_end_of_a_call_tells_its_executor() -> None:
+    """Not who adds a callback while another thread is still ending it: without a GIL both would drop the executor."""
+    notes: list[str] = []
+
+    class Waiter:
+        def add_cancelled(self, future: Any) -> None:
+            future.add_done_callback(lambda _: notes.append("told"))
+            notes.append("added")
+
+    with Noting(notes) as pool:
+        future = pool.submit_later(LONG, int)
+        with future._condition:
+            future._waiters.append(Waiter())
+        assert future.cancel()
+    assert notes == ["told", "added", "heard"]
+
+
+def test_all_are_told_of_a_cancelled_call_whatever_interrupts() -> None:
+    notes: list[str] = []
+    with Noting(notes, KeyboardInterrupt) as pool:
+        future = pool.submit_later(LONG, int)
+        future.add_done_callback(lambda _: notes.append("told"))
+        with pytest.raises(KeyboardInterrupt):
+            future.cancel()
+        assert notes == ["heard", "told"]
+        assert pool.stats().delayed == 0

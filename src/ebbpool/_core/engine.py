@@ -315,7 +315,8 @@ class FutureCore:
             if waits:
                 self._join(alone)
         if not waits:
-            self._tell(alone)
+            # A subclass's own `_tell` is for the thread that ends the future, which may not have come to it yet.
+            FutureCore._tell(self, alone)
 
     def _join(self, alone: list[Any]) -> None:
         """Under the mutex: add one to the audience. An empty audience may be shared, see `_NOBODY`; it is replaced."""
@@ -334,7 +335,7 @@ class FutureCore:
             if self._code == PENDING:
                 self._not_run = fn
         if over:
-            self._tell([fn])
+            FutureCore._tell(self, [fn])
 
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the future as running; return False if it was cancelled. For executors only.
@@ -653,10 +654,15 @@ class DelayedCall(FutureCore):
 
     __slots__ = ("_executor",)
 
+    def __init__(self) -> None:
+        FutureCore.__init__(self)
+        self._executor = None
+
     def _tell(self, audience: list[Any]) -> None:
         executor, self._executor = self._executor, None
         if executor is not None:
-            executor._forget_delayed(self)
+            # A part of the audience, so that the others are told whatever interrupts this.
+            audience = [executor._forget_delayed, *audience]
         FutureCore._tell(self, audience)
 
     def _forget(self) -> None:
@@ -664,7 +670,14 @@ class DelayedCall(FutureCore):
 
 
 class DelayedFuture(DelayedCall, Future):  # type: ignore[override]  # as for `Future`
-    """The future of a delayed call."""
+    """The future of a delayed call. It differs from others only in what its executor hears of it."""
+
+    @cython.locals(future=DelayedCall)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one that is complete without `__init__`, as `Future` does."""
+        future = DelayedCall.__new__(cls)
+        DelayedCall.__init__(future)
+        return future
 
 
 _Future: Any = Future
@@ -2739,28 +2752,32 @@ class Pool:
             if future._lane is not None:
                 lanes.add(future._lane)
         with self.mutex:
-            self._replace_queue(deque())
-            self.parked = []
-            self.workers = stayed
-            self.seekers = deque()
-            self.promised = []
-            self.idlers = []
-            self.away = {}
-            self.scanned = 0
-            self.headcount = len(self.workers)
-            self.retired = self.started - self.headcount
-            self.searching = self.covered = self.at_ceiling = self.turned_away = False
-            self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
-            self.lent = 0
-            self.max_workers = self.ceiling
-            if mine is not None and mine._lane is not None:
-                lanes.add(mine._lane)
-            for lane in lanes:
-                lane.renew()
-            if mine is not None and mine._lane is not None:
-                mine._lane.enter()
-            self._special()
-            self._measure()
+            collects = hold_collector()
+            try:
+                self._replace_queue(deque())
+                self.parked = []
+                self.workers = stayed
+                self.seekers = deque()
+                self.promised = []
+                self.idlers = []
+                self.away = {}
+                self.scanned = 0
+                self.headcount = len(self.workers)
+                self.retired = self.started - self.headcount
+                self.searching = self.covered = self.at_ceiling = self.turned_away = False
+                self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
+                self.lent = 0
+                self.max_workers = self.ceiling
+                if mine is not None and mine._lane is not None:
+                    lanes.add(mine._lane)
+                for lane in lanes:
+                    lane.renew()
+                if mine is not None and mine._lane is not None:
+                    mine._lane.enter()
+                self._special()
+                self._measure()
+            finally:
+                let_collector(collects)
         for future in lost:
             if future is not mine:
                 future.disown(error)

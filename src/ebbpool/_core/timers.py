@@ -22,7 +22,8 @@ else:
     except ImportError:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
-    # For compiled code timers_c.pxd declares this.
+    # For compiled code timers_c.pxd declares these.
+    from ebbpool._core.engine import CANCELLED
     from ebbpool._core.uncompiled import fence
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-CANCELLED = 2
-"""The first of the codes of futures that are done; see the engine."""
 FOLD = 128
 """How many new entries, and how many swept ones, one visit deals with: looks at pools must not wait for more."""
 VOID = 64
@@ -221,20 +220,30 @@ class Timers:
         self.waiting = {}
         self.schedules = {}
 
+    def prepare(self) -> None:
+        """Start the timekeeper's thread if it does not run.
+
+        Raises:
+            RuntimeError: The interpreter exits, or no thread can be started.
+        """
+        if self.keeper.exiting:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        if self.keeper._thread is None:
+            self.keeper.start()
+
     def add(self, executor: Any, future: Any, due: float) -> None:
         """Have the held `future` queued once the keeper's clock says `due`; it is cancelled if the pool is shut down.
 
         Raises:
-            RuntimeError: The interpreter exits, or no thread can be started; the future stays as it is.
+            RuntimeError: The interpreter exits, or no thread can be started.
         """
-        if self.keeper.exiting:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        self.prepare()
         self.waiting[future] = executor
         try:
             self.keeper._enter(due, self, future)
         except RuntimeError:
-            if self.waiting.pop(future, None) is not None:
-                self.keeper.void()
+            # The thread has just ended. The entry stays where it is, and must not keep the call and the executor.
+            future.cancel()
             raise
         # A pool is closed before `close` empties `waiting`: either `close` finds this future there, or this line sees
         # that the pool is closed.

@@ -1,13 +1,9 @@
 # C types for timers.py, which Cython compiles as ebbpool._core.timers_c.
-cimport cython
-from ebbpool._core.engine_c cimport ExecutorCore, FutureCore
+from ebbpool._core.engine_c cimport CANCELLED, ExecutorCore, FutureCore
 from ebbpool._core.memory_c cimport fence
 
-cdef int CANCELLED
 cdef Py_ssize_t FOLD, VOID
 
-
-cdef class Timers
 
 cdef class Alarms:
     cdef object _arrived
@@ -41,5 +37,6 @@ cdef class Timers:
     cdef readonly dict waiting
     cdef public object schedules
 
+    cpdef prepare(self)
     cpdef add(self, ExecutorCore executor, FutureCore future, double due)
     cpdef bint wants(self, FutureCore thing) except -1

@@ -221,7 +221,8 @@ class Timekeeper(KeeperCore):
         # Cleared before the queues are read: a caller that queues something now, or that has called `start`, is either
         # seen below, or sees that there is no thread, and starts another.
         self._thread = None
-        if self._calls or self._arrivals or self._callers or self._alarms.arrived():
+        # `arrived` is asked first, for it orders the write of `_thread` before what is read here.
+        if self._alarms.arrived() or self._calls or self._arrivals or self._callers:
             with self._starting:
                 if self._thread is None:
                     self._thread = me

@@ -21,6 +21,8 @@ def submit_later(
 ) -> Any:
     """Do what `AdaptiveExecutor.submit_later` does."""
     delay = finite_seconds("delay", delay)
+    # Before a tool is shown the call: it would wait for the end of one that is then refused.
+    executor._crew.timers.prepare()
     call = instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
     future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
     executor._crew.timers.add_after(executor, future, delay)
@@ -43,6 +45,7 @@ def schedule(
     delay = interval if first is None else finite_seconds("first", first)
     one_of("on_error", on_error, get_args(OnError))
     timers = executor._crew.timers
+    timers.prepare()
     context = copy_context() if executor._pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
