@@ -53,7 +53,7 @@ IMPORTS: dict[str, set[str]] = {
     "_dask": {"_checks", "_interpreter", "_pool"},
     "dask": {"_checks", "_core", "_dask", "_interpreter", "_work", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
-    "_servers": {"_checks", "_interpreter", "_pool", "executor", "lane"},
+    "_servers": {"_checks", "_core", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_pool", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},

@@ -115,7 +115,10 @@ _shared: AdaptiveExecutor | None = None
 _halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
 """The function that runs calls, for each of anyio's backend classes that has been checked, and for its name."""
 _current_task: Callable[[], object] = object
-"""The function of asyncio's, as soon as its backend has been checked."""
+"""The function of asyncio's, as soon as its backend has been checked.
+
+Until then `_halves` has nothing for asyncio, whatever this returns, and `_find_half` asks anyio.
+"""
 
 
 async def run_sync(

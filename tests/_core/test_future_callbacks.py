@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector
+from support.common import TIMEOUT, Background, Boom, Gate, Thing, fail, gone, no_collector
 
 from ebbpool import AdaptiveExecutor
 
@@ -286,32 +286,50 @@ def test_delayed_calls_tell_only_their_own_listeners() -> None:
 
 
 class TestNotRun:
-    """`tell_if_not_run`: hearing of a future only if its call is never made."""
+    """`tell_unless_returned`: hearing of a future only if its call is not made, or raises."""
 
     def test_one_that_ends_before_its_call_has_begun_is_told_of(self, core: ModuleType, end: Any) -> None:
         future, calls = core.Future(), []
-        future.tell_if_not_run(lambda done: calls.append((done, done.done())))
+        future.tell_unless_returned(lambda done: calls.append((done, done.done())))
         assert calls == []
         end(future)
         assert calls == [(future, True)]
 
     def test_one_that_began_is_not_told_of(self, core: ModuleType) -> None:
         future, calls = core.Future(), []
-        future.tell_if_not_run(calls.append)
+        future.tell_unless_returned(calls.append)
         future.set_running_or_notify_cancel()
         future.set_result(1)
         assert calls == []
 
+    def test_one_that_raised_is_told_of(self, core: ModuleType) -> None:
+        future, calls = core.Future(), []
+        future.tell_unless_returned(calls.append)
+        future.set_running_or_notify_cancel()
+        future.set_exception(Boom())
+        assert calls == [future]
+
+    def test_a_task_that_raises_is_told_of_whenever_that_was_asked_for(self) -> None:
+        calls: list[object] = []
+        with AdaptiveExecutor(1) as pool, Gate() as gate:
+            running = pool.submit(lambda: (gate(), fail()))
+            gate.await_begun()
+            queued = [pool.submit(fail), pool.submit(int)]
+            for future in (running, *queued):
+                future.tell_unless_returned(calls.append)  # type: ignore[attr-defined]  # the engine's own
+            gate.open()
+        assert calls == [running, queued[0]]
+
     def test_one_that_is_done_is_told_of_at_once(self, core: ModuleType, end: Any) -> None:
         future, calls = core.Future(), []
         end(future)
-        future.tell_if_not_run(calls.append)
+        future.tell_unless_returned(calls.append)
         assert calls == [future]
 
     def test_one_with_a_condition_is_told_of_as_well(self, core: ModuleType, end: Any) -> None:
         future, calls = core.Future(), []
         with future._condition:
-            future.tell_if_not_run(calls.append)
+            future.tell_unless_returned(calls.append)
         end(future)
         assert calls == [future]
 
@@ -324,7 +342,7 @@ class TestNotRun:
             calls.append("not run")
             raise Boom
 
-        future.tell_if_not_run(fail)
+        future.tell_unless_returned(fail)
         future.add_done_callback(lambda _: calls.append("done"))
         with caplog.at_level(logging.ERROR, "concurrent.futures"):
             end(future)
@@ -336,7 +354,7 @@ class TestNotRun:
 
             def tell(future: Any = future, ready: threading.Barrier = ready, calls: list[object] = calls) -> None:
                 ready.wait(TIMEOUT)
-                future.tell_if_not_run(calls.append)
+                future.tell_unless_returned(calls.append)
 
             telling = Background(tell)
             ready.wait(TIMEOUT)
@@ -352,22 +370,26 @@ class TestNotRun:
             gate.await_begun()
             futures += [pool.submit(int) for _ in range(2)]
             for future in futures:
-                future.tell_if_not_run(calls.append)  # type: ignore[attr-defined]  # the engine's own
+                future.tell_unless_returned(calls.append)  # type: ignore[attr-defined]  # the engine's own
             pool.shutdown(wait=False, cancel_futures=cancels)
             gate.open()
         assert calls == (futures[1:] if cancels else [])
 
-    def test_the_audience_that_a_fork_left_behind_is_not_told(self, core: ModuleType) -> None:
-        future, calls = core.Future(), []
-        future.tell_if_not_run(calls.append)
-        future.disown(Boom())
-        assert future.done() and calls == []
+    def test_a_fork_leaves_behind_what_would_be_told(self, core: ModuleType) -> None:
+        with no_collector():
+            future, thing = core.Future(), Thing()
+            reference = weakref.ref(thing)
+            future.tell_unless_returned(thing.method)
+            del thing
+            future.disown(Boom())
+            assert future.done()
+            gone(reference)
 
     def test_what_was_told_is_dropped(self, core: ModuleType, end: Any) -> None:
         with no_collector():
             future, thing = core.Future(), Thing()
             reference = weakref.ref(thing)
-            future.tell_if_not_run(thing.method)
+            future.tell_unless_returned(thing.method)
             del thing
             end(future)
             gone(reference)

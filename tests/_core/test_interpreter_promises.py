@@ -187,6 +187,23 @@ def test_a_key_of_a_dict_is_popped_by_one_thread_alone() -> None:
     assert not shared
 
 
+def test_one_that_waits_or_one_that_leaves_sees_the_other() -> None:
+    """A server appends itself and lists its handlers; a handler leaves and looks who waits: not both miss the other."""
+    for _ in range(300):
+        waits: list[int] = []
+        live = {"handler": None}
+
+        def turn(number: int, waits: list[int] = waits, live: dict[str, None] = live) -> bool:
+            if number == 0:
+                waits.append(number)
+                return "handler" in list(live)
+            live.pop("handler")
+            return bool(waits)
+
+        found, seen = together(turn, 2)
+        assert seen or not found
+
+
 def test_a_set_may_be_listed_while_others_change_it() -> None:
     """The threads of a pool are a set that workers leave and join while another thread lists it."""
     shared = set(range(-50, 0))

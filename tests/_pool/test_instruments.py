@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Boom, Gate, eventually, fail
+from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor, QueueFull, aio
 from ebbpool._core.accel import instrumented
@@ -356,3 +357,28 @@ def test_a_subclass_with_a_submit_of_its_own_has_the_last_word(put: Any) -> None
 def test_the_standard_submit_on_our_pool_says_what_to_call() -> None:
     with AdaptiveExecutor(1) as pool, pytest.raises(RuntimeError, match="call its own submit"):
         STANDARD(pool, int)
+
+
+@pytest.mark.parametrize("call", ["submit_later", "schedule"])
+def test_a_tool_is_not_shown_a_delayed_call_that_is_refused(call: str) -> None:
+    """It would wait for its end."""
+    shown: list[Any] = []
+
+    def noting(submit: Any) -> Any:
+        def noting_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            shown.append(fn)
+            return submit(self, fn, *args, **kwargs)
+
+        return noting_submit
+
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with timed_pool() as (pool, keeper), replaced(noting):
+        keeper.start = refuse  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            getattr(pool, call)(LONG, int)
+        keeper.exiting = True
+        with pytest.raises(RuntimeError, match="interpreter shutdown"):
+            getattr(pool, call)(LONG, int)
+    assert shown == []

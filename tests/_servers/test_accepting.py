@@ -15,7 +15,7 @@ import pytest
 from support.common import A_MOMENT, eventually, output_of
 from support.server import LOOPBACK, Echo, Server, ask, closing_server, connect, looping, made, read_all, reset, serving
 
-from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Pace, Shortage
+from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Naps, Shortage
 from ebbpool.socketserver import AdaptivePoolMixIn
 
 LOGGER = "ebbpool.socketserver"
@@ -104,12 +104,12 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.pace = Pace(lambda: self.now)
+        self.naps = Naps(lambda: self.now)
 
     def until_nap(self, found: int = 1, each: float = NAP / 2) -> int:
         for number in range(1, 2 * MOST_LOOKS):
             self.now += each
-            if self.pace.is_nap_due(found):
+            if self.naps.due_after(found):
                 return number
         return 0
 

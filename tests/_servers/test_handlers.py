@@ -377,3 +377,80 @@ def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monk
         monkeypatch.undo()
         gate.open()
         handlers.close(10)
+
+
+class Shedding(AdaptiveExecutor):
+    """Puts another call in the place of each that it is given: one that fails, or makes none."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__(1, when_full="reject")
+        self.fails = fails
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        def shed() -> None:
+            if self.fails:
+                raise TimeoutError("too late")
+
+        return super().submit(shed)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_handler_that_its_executor_puts_aside_is_told_of(fails: bool) -> None:
+    lost: list[Any] = []
+    with Shedding(fails) as executor:
+        handlers = Handlers(executor, owned=False, lost=lambda: lambda *args: lost.append(args))
+        assert handlers.submit(CLIENT, print, 1, 2)
+        assert handlers.join(TIMEOUT)
+    assert lost == [(1, 2)]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_handler_that_a_tool_puts_aside_is_told_of(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    standard: Any = ThreadPoolExecutor.submit
+
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return standard(self, (lambda: 1 / 0) if fails else (lambda: None))
+
+    lost: list[Any] = []
+    with AdaptiveExecutor(1, when_full="reject") as executor:
+        handlers = Handlers(executor, owned=False, lost=lambda: lambda *args: lost.append(args))
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+        assert handlers.submit(CLIENT, print, 1, 2)
+        assert handlers.join(TIMEOUT)
+    assert lost == [(1, 2)]
+
+
+def test_a_handler_that_is_interrupted_before_it_begins_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Any] = []
+
+    def interrupted() -> float:
+        raise MemoryError
+
+    with AdaptiveExecutor(1, when_full="reject") as executor, Gate() as gate:
+        executor.submit(gate)
+        gate.await_begun()
+        handlers = Handlers(executor, owned=False, lost=lambda: lambda *args: lost.append(args))
+        assert handlers.submit(CLIENT, print, 1, 2)
+        monkeypatch.setattr(module, "monotonic", interrupted)
+        gate.open()
+        assert handlers.join(TIMEOUT)
+    assert lost == [(1, 2)]
+
+
+def test_a_future_that_is_kept_does_not_keep_what_its_handler_had() -> None:
+    kept: list[Any] = []
+
+    class Keeping(AdaptiveExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            kept.append(super().submit(fn, *args, **kwargs))
+            return kept[-1]
+
+    with Keeping(1, when_full="reject") as executor:
+        handlers = Handlers(executor, owned=False)
+        thing = Thing()
+        reference = weakref.ref(thing)
+        assert handlers.submit(CLIENT, thing.method)
+        assert handlers.join(TIMEOUT)
+        del thing
+        collected(reference)
+        assert len(kept) == 1

@@ -191,7 +191,7 @@ class FutureCore:
         _lane: The lane it was submitted to, or None.
         _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
         _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
-        _not_run: What is called if it ends before its call has begun, or None.
+        _not_run: What is called if its call is not made, or raises; or None.
     """
 
     _code: int
@@ -325,14 +325,14 @@ class FutureCore:
         else:
             self._audience = alone
 
-    def tell_if_not_run(self, fn: Callable[[Any], object]) -> None:
-        """Have `fn(self)` called if the future ends before its call has begun, or at once if it is done already.
+    def tell_unless_returned(self, fn: Callable[[Any], object]) -> None:
+        """Have `fn(self)` called if the call is not made, or raises; at once if the future is done, however it ended.
 
-        Only one function can be set. Unlike a callback of `add_done_callback` it costs a call that is made nothing.
+        Only one function can be set. Unlike a callback of `add_done_callback` it costs a call that returns nothing.
         """
         with self._pool.mutex:
             over = self._code >= CANCELLED
-            if self._code == PENDING:
+            if not over:
                 self._not_run = fn
         if over:
             FutureCore._tell(self, [fn])
@@ -399,7 +399,7 @@ class FutureCore:
                             observer.add_result(self)
                 if moved:
                     condition.notify_all()
-        if moved and waits and self._not_run is not None:
+        if moved and (waits or error is not None) and self._not_run is not None:
             audience = [*(audience or ()), self._not_run]
             self._not_run = None
         if moved and audience is not None:
@@ -1022,7 +1022,7 @@ class Worker:
             # Signal handlers run only in the main thread, so none can raise between this line and the `try`.
             pool.mutex.acquire()
             try:
-                if unfinished and done._audience is None:
+                if unfinished and done._audience is None and (error is None or done._not_run is None):
                     if done._code == RUNNING:
                         done._value = value
                         done._error = error

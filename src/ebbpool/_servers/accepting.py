@@ -19,7 +19,7 @@ CROWD = 4
 NAP = 0.0002
 """Seconds for which it does so."""
 FEWEST_LOOKS = 16
-"""After so many looks without a crowd, if they came quickly, there is a nap; after more if the last one was in vain."""
+"""After so many quick looks without a crowd there is a nap; each such nap doubles the number, until a crowd comes."""
 MOST_LOOKS: Final = 1024
 """The most there are between two such naps."""
 FIRST_BACK_OFF = 0.01
@@ -27,8 +27,8 @@ FIRST_BACK_OFF = 0.01
 LAST_BACK_OFF: Final = 1.0
 
 
-class Pace:
-    """After which looks the loop naps.
+class Naps:
+    """The rule that says after which looks the loop naps.
 
     It naps after a crowd. On a busy machine a server and its clients can also fall into step: each client is served
     before the next one gets a processor, so that each look finds one connection, however many clients there are. One
@@ -45,8 +45,8 @@ class Pace:
         self._since = clock()
         self._wanted = FEWEST_LOOKS
 
-    def is_nap_due(self, count: int) -> bool:
-        """Return whether to nap after a look that has found `count` connections."""
+    def due_after(self, count: int) -> bool:
+        """Take note of a look that has found `count` connections; return whether to nap after it."""
         if count >= CROWD:
             self._wanted = FEWEST_LOOKS
             due = True

@@ -12,6 +12,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+from ebbpool._core.accel import instrumented
 from ebbpool._pool.frames import above
 from ebbpool._servers.complaints import Complaint
 from ebbpool.executor import AdaptiveExecutor, QueueFull
@@ -24,29 +25,29 @@ MENTIONED = 10
 class _Handler:
     """One call that is queued or runs.
 
-    It has no `__slots__`, because CPython takes a longer way to make an object that has them.
-
     Attributes:
         owner: Whose call it is.
         address: The client that it serves.
-        fn: What is called.
-        args: Its arguments.
+        fn: What is called; None once it has begun, so that a future that is kept does not keep it.
+        args: Its arguments; empty once it has begun.
         submitter: The ident of the thread that hands it to the executor; 0 once that is done.
         thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
     """
 
+    __slots__ = ("address", "args", "fn", "owner", "since", "submitter", "thread")
+
     def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.owner = owner
         self.address = address
-        self.fn = fn
+        self.fn: Callable[..., object] | None = fn
         self.args = args
         self.submitter = get_ident()
         self.thread = 0
         self.since = 0.0
 
     def __call__(self, _: Future[None]) -> None:
-        """Note that the future of this call is done."""
+        """Note that the future of this call is done; the callback itself, for a bound method is one object more."""
         if not self.thread:
             self.owner.lose(self)
 
@@ -59,13 +60,14 @@ def run_handler(handler: _Handler) -> None:
     """
     handler.since = monotonic()
     handler.thread = get_ident()
-    args = handler.args
+    fn, args = handler.fn, handler.args
+    handler.fn, handler.args = None, ()
     try:
         if len(args) == 2:
             request, client_address = args
-            handler.fn(request, client_address)
+            fn(request, client_address)  # type: ignore[misc]  # it has not begun before
         else:
-            handler.fn(*args)
+            fn(*args)  # type: ignore[misc]
     finally:
         handler.owner.discard(handler)
 
@@ -90,6 +92,8 @@ class Handlers:
         _check_policy(executor)
         self.executor = executor
         self.owned = owned
+        # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
+        self._direct = type(executor) in (AdaptiveExecutor, Lane)
         self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
@@ -128,15 +132,16 @@ class Handlers:
         if self._refused:
             self._refused = False
         if not handler.thread:
-            try:
-                future.tell_if_not_run(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
-            except AttributeError:
+            if self._direct and not instrumented():
+                future.tell_unless_returned(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
+            else:
                 future.add_done_callback(handler)
         return True
 
     def discard(self, handler: _Handler) -> None:
         """Forget a handler that is done; tell those who wait for that."""
-        # The lock is not needed here: `join` adds itself first and then looks at what is live.
+        # No lock is needed here: `join` adds itself first and then lists what is live. Either it lists before this
+        # removal, and this sees that it joins; or the list lacks the handler.
         self._live.pop(handler, None)
         if self._joining:
             with self._ended:

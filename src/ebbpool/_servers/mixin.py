@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._pool import lifecycle
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, NAP, Pace, Shortage
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, NAP, Naps, Shortage
 from ebbpool._servers.complaints import LOGGER
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.serve_loop import Loop
@@ -144,8 +144,8 @@ class AdaptivePoolMixIn(_Base):
         return Shortage()
 
     @functools.cached_property
-    def _pace(self) -> Pace:
-        return Pace()
+    def _naps(self) -> Naps:
+        return Naps()
 
     @property
     def _loop(self) -> Loop:
@@ -296,7 +296,7 @@ class AdaptivePoolMixIn(_Base):
             self._hand_over(accepted)
         if not pause:
             self._shortage.over()
-        if GIL_ENABLED and self._pace.is_nap_due(count):
+        if GIL_ENABLED and self._naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
         return pause
