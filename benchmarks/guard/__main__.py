@@ -1,4 +1,4 @@
-"""Counts, and holds the counts against those that are kept: `python -m benchmarks.guard [--update]`."""
+"""Counts, and holds the counts against those that are kept: `python -m benchmarks.guard [--update | --floors]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import ebbpool
 from benchmarks.guard import counting
-from benchmarks.guard.figures import KEPT, LOADS, interpreter, judge, keep, kept
+from benchmarks.guard.figures import ABOVE, FLOORS, KEPT, LOADS, above_floors, interpreter, judge, keep, kept
 
 _CORES = ("compiled", "plain")
 
@@ -17,9 +17,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a load takes more instructions than it did, beyond the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="instructions a task")
     parser.add_argument("--update", action="store_true", help="keep the new figures")
+    parser.add_argument("--floors", action="store_true", help="count the cheapest way to do the same beside some loads")
     asked = parser.parse_args(argv)
     if not counting.available():
         print("guard: no valgrind here, so no instruction is counted")
+        return 0
+    if asked.floors:
+        core = _CORES[0 if ebbpool.COMPILED else 1]
+        ours = counting.instructions(core, {name: LOADS[name] for name in ABOVE})
+        print(f"{core} core, {interpreter()}", *above_floors(ours, counting.instructions(core, FLOORS)), sep="\n  ")
         return 0
     excess = 0
     for core in _CORES if ebbpool.COMPILED else _CORES[1:]:

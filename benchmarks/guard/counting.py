@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.engine.model import ROOT
-from benchmarks.guard.figures import LOADS, MARK, Figures, differences
+from benchmarks.guard.figures import LOADS, MARK, Figures, Load, differences
 
 _SCRIPT = (sys.executable, "-m", "benchmarks.guard.script")
 _SECONDS = 600.0
@@ -22,24 +22,25 @@ def available() -> bool:
     return shutil.which("valgrind") is not None
 
 
-def _script(core: str, *tool: str) -> str:
-    """Run the script on one core under a tool; return what it prints."""
+def _script(core: str, *tool: str, loads: Iterable[str] = ()) -> str:
+    """Run the script on one core under a tool, with all loads or the named ones; return what it prints."""
     environment = os.environ | {"PYTHONHASHSEED": "0", "EBBPOOL_PURE": "1" if core == "plain" else ""}
-    command = [*tool, *_SCRIPT]
+    command = [*tool, *_SCRIPT, *loads]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_SECONDS)
     if found.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {found.returncode}:\n{found.stdout}{found.stderr}")
     return found.stdout
 
 
-def instructions(core: str) -> Figures:
+def instructions(core: str, loads: Mapping[str, Load] = LOADS) -> Figures:
     """Count the instructions of each load, in user space."""
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder) / "parts"
         # It writes down what was counted, and begins anew, before each call of `getsid`.
         marks = ("--dump-before=getsid", f"--callgrind-out-file={parts}")
-        _script(core, "valgrind", "--quiet", "--tool=callgrind", *marks)
-        return differences([total(parts.with_suffix(f".{at + 1}").read_text()) for at in range(3 * len(LOADS))])
+        _script(core, "valgrind", "--quiet", "--tool=callgrind", *marks, loads=loads)
+        totals = [total(parts.with_suffix(f".{at + 1}").read_text()) for at in range(3 * len(loads))]
+        return differences(totals, loads)
 
 
 def total(part: str) -> int:

@@ -40,6 +40,21 @@ LOADS = {
     "http": Load("one HTTP request", 200, 0.02),
     "tcp": Load("one accepted TCP connection", 100, 0.03),
 }
+FLOORS = {
+    "queue": Load("a worker on a SimpleQueue, without futures", 2_000, 0.0),
+    "stock_submit": Load("the same with ThreadPoolExecutor", 2_000, 0.0),
+    "locks": Load("two bare locks, there and back", 1_000, 0.0),
+    "stock_round_trip": Load("the same with ThreadPoolExecutor", 1_000, 0.0),
+    "bare_run": Load("await a bare thread on a SimpleQueue", 1_000, 0.0),
+    "stock_run": Load("await loop.run_in_executor(ThreadPoolExecutor)", 1_000, 0.0),
+}
+"""What `--floors` counts beside some of the loads."""
+ABOVE = {
+    "submit": ("queue", "stock_submit"),
+    "round_trip": ("locks", "stock_round_trip"),
+    "run": ("bare_run", "stock_run"),
+}
+"""The floor of a load, and the standard library's way."""
 WARM_UP = 100
 KEPT = Path(__file__).parent / "figures.json"
 
@@ -67,18 +82,31 @@ def keep(core: str, figures: Mapping[str, float]) -> None:
     KEPT.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def differences(totals: list[int]) -> Figures:
+def differences(totals: list[int], loads: Mapping[str, Load] = LOADS) -> Figures:
     """Return what one of each load takes.
 
     Args:
         totals: For each load three numbers: what came before it is counted, the load, and the load twice over.
+        loads: The loads.
     """
-    if len(totals) != 3 * len(LOADS):
-        raise ValueError(f"{len(LOADS)} loads have {3 * len(LOADS)} pieces, not {len(totals)}")
+    if len(totals) != 3 * len(loads):
+        raise ValueError(f"{len(loads)} loads have {3 * len(loads)} pieces, not {len(totals)}")
     return {
         name: (totals[3 * place + 2] - totals[3 * place + 1]) / load.count
-        for place, (name, load) in enumerate(LOADS.items())
+        for place, (name, load) in enumerate(loads.items())
     }
+
+
+def above_floors(ours: Mapping[str, float], floors: Mapping[str, float]) -> list[str]:
+    """Say of each load that has a floor how much of what the standard library adds to it is left."""
+    lines = []
+    for name, (floor, stock) in ABOVE.items():
+        share = (ours[name] - floors[floor]) / (floors[stock] - floors[floor])
+        lines.append(
+            f"{LOADS[name].label}: {ours[name]:,.0f} instructions; {FLOORS[floor].label}: {floors[floor]:,.0f}; "
+            f"{FLOORS[stock].label}: {floors[stock]:,.0f}; {share:.2f} of what that adds is left"
+        )
+    return lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The process that is counted: `python -m benchmarks.guard.script`. It calls `os.getsid` between its pieces.
+"""The process that is counted: `python -m benchmarks.guard.script [LOAD ...]`. It calls `os.getsid` between its pieces.
 
 Threads take turns here, and nothing depends on the time: a worker starts on what was queued when all of it is, and the
 thread that waits for it sleeps until it is through. So the same script takes nearly the same instructions each time.
@@ -12,12 +12,16 @@ import http.server
 import os
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
 import ebbpool
-from benchmarks.guard.figures import LOADS, MARK, WARM_UP
+from benchmarks.guard.figures import FLOORS, LOADS, MARK, WARM_UP
+from benchmarks.peers.floor import BareThread
+from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._pool import crew
 from ebbpool._work import map_turns
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
@@ -206,6 +210,76 @@ def tcp_connection() -> Iterator[Work]:
             yield hand_over
 
 
+@contextmanager
+def queue() -> Iterator[Work]:
+    """Hand calls to a bare worker, and collect what they return."""
+    with BareQueue(1, 0.0) as pool:
+        yield lambda count: pool.burst(nothing, count)
+
+
+@contextmanager
+def stock_submit() -> Iterator[Work]:
+    """Do what `submit` does, with the standard library's pool."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def burst(count: int) -> None:
+            for future in [pool.submit(nothing) for _ in range(count)]:
+                future.result()
+
+        yield burst
+
+
+@contextmanager
+def locks() -> Iterator[Work]:
+    """Go to another thread and back by two bare locks."""
+    with PingPong(1, 0.0) as pair:
+
+        def trips(count: int) -> None:
+            for _ in range(count):
+                pair.one(nothing)
+
+        yield trips
+
+
+@contextmanager
+def stock_round_trip() -> Iterator[Work]:
+    """Do what `round_trip` does, with the standard library's pool."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def trips(count: int) -> None:
+            for _ in range(count):
+                pool.submit(nothing).result()
+
+        yield trips
+
+
+@contextmanager
+def bare_run() -> Iterator[Work]:
+    """Await calls that a bare thread runs, one after another."""
+    with asyncio.Runner() as runner:
+        thread = BareThread(runner.get_loop())
+
+        async def awaits(count: int) -> None:
+            for _ in range(count):
+                await thread.call(nothing)
+
+        yield lambda count: runner.run(awaits(count))
+        thread.close()
+
+
+@contextmanager
+def stock_run() -> Iterator[Work]:
+    """Do what `run` does, with the standard library's pool."""
+    with ThreadPoolExecutor(1) as pool, asyncio.Runner() as runner:
+
+        async def awaits(count: int) -> None:
+            loop = asyncio.get_running_loop()
+            for _ in range(count):
+                await loop.run_in_executor(pool, nothing)
+
+        yield lambda count: runner.run(awaits(count))
+
+
 SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
     "submit": submit,
     "round_trip": round_trip,
@@ -215,6 +289,12 @@ SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
     "later": later,
     "http": http_request,
     "tcp": tcp_connection,
+    "queue": queue,
+    "stock_submit": stock_submit,
+    "locks": locks,
+    "stock_round_trip": stock_round_trip,
+    "bare_run": bare_run,
+    "stock_run": stock_run,
 }
 
 
@@ -227,7 +307,8 @@ def main() -> None:
     gc.disable()
     # The timekeeper would look at the pool more often the slower the machine is.
     crew.CEILING_TICK = _FAR_SECONDS
-    for name, load in LOADS.items():
+    for name in sys.argv[1:] or LOADS:
+        load = (LOADS | FLOORS)[name]
         with SCRIPTS[name]() as work:
             work(WARM_UP)
             switches = []

@@ -9,7 +9,7 @@ import pytest
 import ebbpool
 from benchmarks.guard import __main__ as guard
 from benchmarks.guard import counting, figures, script
-from benchmarks.guard.figures import LOADS, Figures, Verdict
+from benchmarks.guard.figures import FLOORS, LOADS, Figures, Verdict
 
 CORES = ("compiled", "plain") if ebbpool.COMPILED else ("plain",)
 
@@ -38,6 +38,23 @@ def test_what_does_not_depend_on_the_number_cancels_out() -> None:
     assert figures.differences(totals) == dict.fromkeys(LOADS, 3.0)
     with pytest.raises(ValueError, match=f"{len(totals)} pieces, not {len(totals) - 1}"):
         figures.differences(totals[1:])
+
+
+def test_what_is_left_above_a_floor() -> None:
+    floors = {
+        "queue": 0.0,
+        "stock_submit": 1.0,
+        "locks": 4_000.0,
+        "stock_round_trip": 64_000.0,
+        "bare_run": 10.0,
+        "stock_run": 110.0,
+    }
+    _, round_trip, run = figures.above_floors({"submit": 1.0, "round_trip": 16_000.0, "run": 5.0}, floors)
+    assert round_trip == (
+        "submit one, wait for it: 16,000 instructions; two bare locks, there and back: 4,000; "
+        "the same with ThreadPoolExecutor: 64,000; 0.20 of what that adds is left"
+    )
+    assert run.endswith("-0.05 of what that adds is left")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +134,7 @@ def test_calls_between_marks() -> None:
     assert counting.calls(log.splitlines()) == [3, 1]
 
 
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("name", LOADS | FLOORS)
 def test_every_load_runs(name: str) -> None:
     with script.SCRIPTS[name]() as work:
         for count in (1, 3):
@@ -125,4 +142,4 @@ def test_every_load_runs(name: str) -> None:
 
 
 def test_every_load_has_a_script() -> None:
-    assert list(script.SCRIPTS) == list(LOADS)
+    assert list(script.SCRIPTS) == list(LOADS | FLOORS)
