@@ -56,7 +56,6 @@ _OTHERS = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "Beside them, every process held to one processor",
     "free-threaded": "Without a GIL",
-    "looking": "Looking at pools, and delayed calls",
     "pinned": "Every process held to one processor",
 }
 
