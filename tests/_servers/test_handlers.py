@@ -454,3 +454,34 @@ def test_a_future_that_is_kept_does_not_keep_what_its_handler_had() -> None:
         del thing
         collected(reference)
         assert len(kept) == 1
+
+
+@pytest.mark.parametrize("whose", ["of the class", "of the executor", "of the lane's executor"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_handlers_of_an_executor_whose_submit_was_replaced(
+    whose: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may give a future of its own, and may put another call in the place of the one that it is given."""
+    ran: list[Any] = []
+    lost: list[Any] = []
+
+    class Other(AdaptiveExecutor):
+        def hand_in(self, lane: Any, first: bool, fn: Any, args: Any, kwargs: Any) -> Any:
+            return super().hand_in(lane, first, *((fn, args) if runs else (int, ())), {})
+
+    with ThreadPoolExecutor(1) as standard:
+        executor: Any = (Other if "lane" in whose else AdaptiveExecutor)(1, when_full="reject")
+
+        def submit(*given: Any) -> Any:
+            fn, *args = given[1:] if "class" in whose else given
+            return standard.submit(fn, *args) if runs else standard.submit(int)
+
+        if "lane" not in whose:
+            monkeypatch.setattr(AdaptiveExecutor if "class" in whose else executor, "submit", submit, raising=False)
+        with executor:
+            user = executor.lane("lane", limit=1) if "lane" in whose else executor
+            handlers = Handlers(user, owned=False, lost=lambda: lambda *args: lost.append(args))
+            assert handlers.submit(CLIENT, lambda *args: ran.append(args), 1, 2)
+            assert handlers.join(TIMEOUT)
+        standard.shutdown()
+    assert (ran, lost) == (([(1, 2)], []) if runs else ([], [(1, 2)]))

@@ -12,12 +12,14 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from ebbpool._core.accel import instrumented
+from ebbpool._core.accel import ExecutorCore, instrumented
 from ebbpool._pool.frames import above
 from ebbpool._servers.complaints import Complaint
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
 
+_OWN = (ExecutorCore.submit, Lane.submit)
+"""A tool may have replaced the `submit` of a class, or of a single executor."""
 MENTIONED = 10
 """How many queued handlers a report names by their addresses."""
 
@@ -48,7 +50,7 @@ class _Handler:
 
     def __call__(self, _: Future[None]) -> None:
         """Note that the future of this call is done; the callback itself, for a bound method is one object more."""
-        if not self.thread:
+        if self.fn is not None:
             self.owner.lose(self)
 
 
@@ -60,9 +62,9 @@ def run_handler(handler: _Handler) -> None:
     """
     handler.since = monotonic()
     handler.thread = get_ident()
-    fn, args = handler.fn, handler.args
-    handler.fn, handler.args = None, ()
     try:
+        fn, args = handler.fn, handler.args
+        handler.fn, handler.args = None, ()
         if len(args) == 2:
             request, client_address = args
             fn(request, client_address)  # type: ignore[misc]  # it has not begun before
@@ -93,7 +95,8 @@ class Handlers:
         self.executor = executor
         self.owned = owned
         # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
-        self._direct = type(executor) in (AdaptiveExecutor, Lane)
+        pool = executor.executor if type(executor) is Lane else executor
+        self._direct = type(pool) is AdaptiveExecutor
         self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
@@ -118,7 +121,8 @@ class Handlers:
         handler = _Handler(self, address, fn, args)
         self._live[handler] = None
         try:
-            future = self.executor.submit(run_handler, handler)
+            submit = self.executor.submit
+            future = submit(run_handler, handler)
         except RuntimeError as error:
             self.discard(handler)
             if not isinstance(error, QueueFull) and not self._refused:
@@ -132,7 +136,7 @@ class Handlers:
         if self._refused:
             self._refused = False
         if not handler.thread:
-            if self._direct and not instrumented():
+            if self._direct and getattr(submit, "__func__", None) in _OWN and not instrumented():
                 future.tell_unless_returned(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
             else:
                 future.add_done_callback(handler)
