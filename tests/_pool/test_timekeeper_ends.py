@@ -273,6 +273,22 @@ def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
         assert pool.submit_later(1.0, int).cancel()
 
 
+def test_a_call_that_is_refused_anyway_asks_for_no_thread() -> None:
+    with timed_pool() as (pool, keeper):
+
+        def refuse() -> None:
+            raise RuntimeError("can't start new thread")
+
+        keeper.start = refuse  # type: ignore[method-assign]
+        with pytest.raises(TypeError, match="fn must be callable, not 5"):
+            pool.schedule(1.0, 5)  # type: ignore[arg-type]
+        pool.shutdown()
+        for call in pool.submit_later, pool.schedule:
+            with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+                call(1, int)
+        keeper.start = lambda: None  # type: ignore[method-assign]
+
+
 def test_where_all_entries_are_void_they_are_swept() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(3):

@@ -21,12 +21,19 @@ def submit_later(
 ) -> Any:
     """Do what `AdaptiveExecutor.submit_later` does."""
     delay = finite_seconds("delay", delay)
-    # Before a tool is shown the call: it would wait for the end of one that is then refused.
-    executor._crew.timers.prepare()
-    call = instruments.delayed(executor, fn, args, kwargs) if instrumented() else None
+    call = None
+    if instrumented():
+        _prepare(executor)
+        call = instruments.delayed(executor, fn, args, kwargs)
     future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
     executor._crew.timers.add_after(executor, future, delay)
     return future
+
+
+def _prepare(executor: HasTimers) -> None:
+    """Start the timekeeper before a tool is shown a call: it would wait for the end of one that is then refused."""
+    if not executor._pool.closed:
+        executor._crew.timers.prepare()
 
 
 def schedule(
@@ -45,13 +52,14 @@ def schedule(
     delay = interval if first is None else finite_seconds("first", first)
     one_of("on_error", on_error, get_args(OnError))
     timers = executor._crew.timers
-    timers.prepare()
     context = copy_context() if executor._pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    if instrumented() and (call := instruments.delayed(executor, fn, args, kwargs)) is not None:
-        # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
-        fn, args, kwargs = call.fn, call.args, call.kwargs
+    if instrumented():
+        _prepare(executor)
+        if (call := instruments.delayed(executor, fn, args, kwargs)) is not None:
+            # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
+            fn, args, kwargs = call.fn, call.args, call.kwargs
     task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
     timers.schedules[task] = None
     try:
