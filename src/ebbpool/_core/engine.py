@@ -519,12 +519,14 @@ class FutureCore:
         waiter = allocate_lock()
         waiter.acquire()
         alone = [waiter]
-        with self._pool.mutex:
-            if self._code >= CANCELLED:
-                return
-            self._join(alone)
         told = False
         try:
+            with self._pool.mutex:
+                told = self._code >= CANCELLED
+                if not told:
+                    self._join(alone)
+            if told:
+                return
             worker = _here.worker
             if worker is None:
                 told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
