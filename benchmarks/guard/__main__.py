@@ -16,8 +16,9 @@ _CORES = ("compiled", "plain")
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a load takes more instructions than it did, beyond the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="instructions a task")
-    parser.add_argument("--update", action="store_true", help="keep the new figures")
-    parser.add_argument("--floors", action="store_true", help="count the cheapest way to do the same beside some loads")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--update", action="store_true", help="keep the new figures")
+    ways.add_argument("--floors", action="store_true", help="count the cheapest way to do the same beside some loads")
     asked = parser.parse_args(argv)
     if not counting.available():
         print("guard: no valgrind here, so no instruction is counted")

@@ -7,6 +7,7 @@ thread that waits for it sleeps until it is through. So the same script takes ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import http.server
 import os
@@ -263,8 +264,8 @@ def bare_run() -> Iterator[Work]:
             for _ in range(count):
                 await thread.call(nothing)
 
-        yield lambda count: runner.run(awaits(count))
-        thread.close()
+        with contextlib.closing(thread):
+            yield lambda count: runner.run(awaits(count))
 
 
 @contextmanager
