@@ -54,11 +54,12 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
+    # On a busy machine the gate itself may wait for its thread, but not for as long as this.
+    with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.2) as pool, Gate() as gate:
         gate.hold(pool)
         waiting = [pool.submit(abs, -1) for _ in range(3)]
         eventually(lambda: warnings(caplog, "wait in"))
-        eventually(lambda: pool.stats().oldest_wait > 0.1)
+        eventually(lambda: pool.stats().oldest_wait > 0.6)
         (text,) = warnings(caplog, "wait in")
         assert " tasks wait in pool 'narrow', the oldest, abs, for 0." in text and "; the pool " in text
         gate.open()
