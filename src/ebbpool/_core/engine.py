@@ -375,7 +375,6 @@ class FutureCore:
     def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
         """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
         audience = None
-        waits = False
         with self._pool.mutex:
             condition = self._cond
             moved = condition is None and first <= self._code <= last

@@ -69,7 +69,7 @@ def run_handler(handler: _Handler) -> None:
             request, client_address = args
             fn(request, client_address)  # type: ignore[misc]  # it has not begun before
         else:
-            fn(*args)  # type: ignore[misc]
+            fn(*args)  # type: ignore[misc]  # as above
     finally:
         handler.owner.discard(handler)
 
