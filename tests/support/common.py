@@ -281,6 +281,8 @@ def run_script(script: str, prelude: str = "", *, timeout: float = 30.0) -> subp
     environment = dict(os.environ)
     home = str(Path(ebbpool.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
+    # Without a buffer, `print` writes a line and its end in two calls, and another interpreter can write between them.
+    environment["PYTHONUNBUFFERED"] = ""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(prelude) + textwrap.dedent(script)],
         capture_output=True,
