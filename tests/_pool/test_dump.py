@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import Background, Gate, eventually, run_script
+from support.common import Background, Gate, eventually, output_of, run_script
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool.dump import dump, dump_on_signal
+from ebbpool._pool.threads import WorkerThread
 
 has_usr1 = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the platform has no such signal")
 
@@ -99,7 +100,6 @@ def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
         import os, signal, sys, threading
         from ebbpool import AdaptiveExecutor
         from ebbpool._pool.dump import dump_on_signal
-        dump_on_signal(signal.SIGUSR1, sys.stdout)
         told = threading.Event()
         class Out:
             def write(self, text):
@@ -120,6 +120,69 @@ def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "web_0: __main__.hang, running for" in done.stdout
+
+
+@has_usr1
+def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
+    handled: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    dump_on_signal(signal.SIGUSR1)
+    monkeypatch.setattr(WorkerThread, "start", start)
+    signal.raise_signal(signal.SIGUSR1)
+    assert handled == [signal.SIGUSR1]
+    assert capfd.readouterr().err == "ebbpool: the pools cannot be dumped: can't start new thread\n"
+
+
+@has_usr1
+def test_the_exit_waits_until_it_is_written() -> None:
+    lines = output_of(
+        """
+        import signal, sys, threading
+        from ebbpool._pool.dump import dump_on_signal
+        begun, awaited = threading.Event(), threading.Event()
+        class Out:
+            def write(self, text):
+                (thread,) = [each for each in threading.enumerate() if each.name == "ebbpool-dump"]
+                join = thread.join
+                thread.join = lambda timeout: (awaited.set(), join(timeout))
+                begun.set()
+                awaited.wait()
+                sys.stdout.write(text)
+            def flush(self):
+                sys.stdout.flush()
+        dump_on_signal(signal.SIGUSR1, Out())
+        signal.raise_signal(signal.SIGUSR1)
+        begun.wait()
+        """
+    )
+    assert len(lines) == 1 and lines[0].startswith("ebbpool: 0 pools in process ")
+
+
+@has_usr1
+def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
+    lines = output_of(
+        """
+        import signal, threading
+        from ebbpool._pool import telling
+        from ebbpool._pool.dump import dump_on_signal
+        begun = threading.Event()
+        class Stuck:
+            def write(self, text):
+                begun.set()
+                threading.Event().wait()
+            def flush(self):
+                pass
+        telling.PATIENCE = 0.01
+        dump_on_signal(signal.SIGUSR1, Stuck())
+        signal.raise_signal(signal.SIGUSR1)
+        begun.wait()
+        print("over")
+        """
+    )
+    assert lines == ["over"]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TextIO
 
 from ebbpool._checks import text_file, whole
-from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import lifecycle
+from ebbpool._pool.telling import tell
 
 # PyPy takes a handler for them, and never calls it.
 _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
@@ -40,7 +42,8 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
 
     Only the main thread may call this. A Python handler that the signal had before is called as well.
     `signal.signal(signum, signal.SIG_DFL)` ends it. Like any handler of Python's it needs the main thread, which runs
-    it when it next runs Python code: if that thread is stuck in C code, `faulthandler.register` still answers.
+    it when it next runs Python code: if that thread is stuck in C code, `faulthandler.register` still answers. If no
+    thread can be started, a line on standard error says so. The interpreter's exit waits up to 2 seconds for the text.
 
     Args:
         signum: The signal, such as `signal.SIGUSR1`.
@@ -81,7 +84,12 @@ class _Answer:
 
     def __call__(self, signum: int, frame: Any) -> None:
         # Not here: the signal may have interrupted the pool's code, or a write to the same file.
-        threading.Thread(target=dump, args=(self._file,), name="ebbpool-dump", daemon=daemon_threads()).start()
+        try:
+            tell("ebbpool-dump", partial(dump, self._file))
+        except RuntimeError as error:
+            # An error would end whatever the main thread is doing, just because somebody wanted to look.
+            with contextlib.suppress(OSError):
+                os.write(2, f"ebbpool: the pools cannot be dumped: {error}\n".encode())
         if self.before is not None:
             self.before(signum, frame)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
 from ebbpool._core.accel import Pool
-from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, called_name
-from ebbpool._pool.threads import WorkerThread
+from ebbpool._pool.telling import tell
 from ebbpool._pool.timekeeper import Timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -46,7 +47,7 @@ class SlowTasks:
         # The number of the thread, and since when its task has run.
         self._warned: set[tuple[int | None, float]] = set()
         self._crowded = False
-        self._teller: WorkerThread | None = None
+        self._teller: threading.Thread | None = None
 
     def begin(self, crew: Watched) -> None:
         """Set the alarm, if it is not set; when a worker starts, in any thread."""
@@ -105,14 +106,7 @@ class SlowTasks:
         if fresh or (crowded and not self._crowded):
             names = {tasks[task] for task in fresh}
             # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
-            teller = WorkerThread(
-                target=self._tell,
-                args=(crew, names, crowded and not self._crowded),
-                name="ebbpool-warnings",
-                daemon=daemon_threads(),
-            )
-            teller.start()
-            self._teller = teller
+            self._teller = tell("ebbpool-warnings", partial(self._tell, crew, names, crowded and not self._crowded))
         self._warned |= fresh
         self._crowded = crowded
         ages = [now - since for _, since in tasks.keys() - self._warned]
