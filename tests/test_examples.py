@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -20,6 +19,7 @@ from typing import NamedTuple, cast
 import pytest
 from support.common import PLUGIN, TIMEOUT, eventually, run_script
 from support.pages import ROOT, blocks_of, skip_without_packages
+from support.server import reserved_port
 
 import ebbpool
 
@@ -151,12 +151,7 @@ def running(program: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
 @pytest.mark.parametrize("example", SERVERS)
 def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
-    with socket.socket() as probe, socket.socket() as other:
-        probe.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        port, metrics = probe.getsockname()[1], other.getsockname()[1]
     program = tmp_path / "program.py"
-    program.write_text(example.code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
 
     def answers() -> bool:
         assert process.poll() is None
@@ -166,12 +161,14 @@ def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: 
         except OSError:
             return False
 
-    with running(program) as process:
-        eventually(answers, "the example answers")
-        process.terminate()
-        assert process.wait(TIMEOUT) == 0
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+    with reserved_port() as port, reserved_port() as metrics:
+        program.write_text(example.code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
+        with running(program) as process:
+            eventually(answers, "the example answers")
+            process.terminate()
+            assert process.wait(TIMEOUT) == 0
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
 
 
 def test_there_are_examples() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 from support.common import TIMEOUT, eventually
 from support.serve import PATIENCE, Served, ask, read_all, run, serving, started
+from support.server import reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
 
@@ -294,16 +295,13 @@ def test_ab(site: Path, flags: tuple[str, ...], processes: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_figures_for_prometheus(site: Path, processes: tuple[str, ...]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-
     def shown() -> set[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
             return set(
                 re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
             )
 
-    with serving(site, "--metrics", address, *processes) as served:
+    with reserved_port() as port, serving(site, "--metrics", f"127.0.0.1:{port}", *processes) as served:
         assert served.get("/hello.txt")[0] == 200
         eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
 

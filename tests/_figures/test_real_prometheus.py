@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -27,6 +26,7 @@ import pytest
 from support.common import TIMEOUT, Background, eventually
 from support.figures import TIMES
 from support.serve import environment
+from support.server import reserved_port
 
 from ebbpool._figures.table import FIGURES
 
@@ -104,12 +104,6 @@ APP = """
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def ask(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
         return json.loads(response.read())
@@ -143,10 +137,16 @@ def running(command: list[str], log: Path, url: str) -> Iterator[None]:
                 process.kill()
 
 
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    with reserved_port() as one, reserved_port() as other:
+        yield one, other
+
+
 @pytest.mark.skipif(os.name != "posix", reason="it is stopped by a signal")
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="the application takes too long to start")
-def test_both_show_what_stats_shows(tmp_path: Path) -> None:
-    port, own = free_port(), free_port()
+def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> None:
+    port, own = ports
     site, prometheus = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{own}"
     program, config = tmp_path / "app.py", tmp_path / "prometheus.yml"
     program.write_text(textwrap.dedent(APP))

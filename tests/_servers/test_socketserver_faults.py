@@ -22,6 +22,7 @@ from support.server import (
     handler,
     made,
     read_all,
+    reserved_port,
     reset,
     serving,
 )
@@ -47,19 +48,21 @@ LOGGER = "ebbpool.socketserver"
     ],
 )
 def test_a_bad_knob_is_named_and_nothing_is_left_behind(name: str, value: Any, kind: type[Exception]) -> None:
-    bound: list[Any] = []
+    bound: list[socket.socket] = []
 
     class Noting(Server):
         def server_bind(self) -> None:
             super().server_bind()
-            bound.append((self.server_address, self.socket))
+            bound.append(self.socket)
 
-    with pytest.raises(kind, match=f"{name} must be .*{value!r}" if name != "executor" else "executor must be"):
-        type("Bad", (Noting,), {name: value})(LOOPBACK, Echo)
-    [(address, listener)] = bound
-    assert listener.fileno() == -1
-    with closing_server(Server(address, Echo)):
-        pass
+    with reserved_port() as port:
+        address = ("127.0.0.1", port)
+        with pytest.raises(kind, match=f"{name} must be .*{value!r}" if name != "executor" else "executor must be"):
+            type("Bad", (Noting,), {name: value})(address, Echo)
+        [listener] = bound
+        assert listener.fileno() == -1
+        with closing_server(Server(address, Echo)):
+            pass
 
 
 def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind() -> None:
@@ -69,16 +72,14 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind() -> None:
             super().server_bind()
 
     listeners: list[socket.socket] = []
-    with socket.socket() as taken:
-        taken.bind(LOOPBACK)
-        taken.listen()
-        address = taken.getsockname()
-        with pytest.raises(OSError, match=f"in use.*{address[1]}") as caught:
+    with reserved_port() as port:
+        address = ("127.0.0.1", port)
+        with socket.create_server(address), pytest.raises(OSError, match=f"in use.*{port}") as caught:
             Noting(address, Echo)
-    assert caught.value.errno is not None
-    assert [listener.fileno() for listener in listeners] == [-1]
-    with closing_server(Server(address, Echo)):
-        pass
+        assert caught.value.errno is not None
+        assert [listener.fileno() for listener in listeners] == [-1]
+        with closing_server(Server(address, Echo)):
+            pass
 
 
 def test_a_full_queue_refuses_the_connection_with_an_end_of_file() -> None:

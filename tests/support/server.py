@@ -1,4 +1,4 @@
-"""What the tests of servers share: a running server, clients, free ports."""
+"""What the tests of servers share: a running server, clients, reserved ports."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ from support.common import TIMEOUT, Gate
 LOOPBACK = ("127.0.0.1", 0)
 
 
-def free_port() -> int:
-    """Return a port of the loopback address at which nobody listened a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port of the loopback address that the system gives to nobody else until the end of the block.
+
+    On Linux a server with SO_REUSEADDR can bind it beside the socket here, which does not listen. Elsewhere it cannot,
+    so there the port is only one that was free a moment ago.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(LOOPBACK)
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()
+        yield port
 
 
 @contextmanager
