@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def site(tmp_path: Path) -> Path:
     (root / "hello.txt").write_bytes(b"hello\n")
     os.mkfifo(root / "slow")
     return root
+
+
+def unread(pipe: FileIO) -> int:
+    """Return how many bytes are in a pipe."""
+    # Not on Windows, where the tests are skipped.
+    import fcntl
+    import termios
+
+    count: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+    return count
 
 
 @contextmanager
@@ -54,10 +65,13 @@ def slow_request(served: Served, site: Path) -> Iterator[tuple[socket.socket, Ca
             assert piece, reply
             reply += piece
         assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
-        with open(opened[0], "wb") as pipe:
+        with open(opened[0], "wb", buffering=0) as pipe:
+            # The worker has sent the head, but may not have come to the file yet.
+            pipe.write(b"d")
+            eventually(lambda: unread(pipe) == 0)
 
             def finish() -> None:
-                pipe.write(b"done")
+                pipe.write(b"one")
                 pipe.close()
 
             yield client, finish

@@ -252,16 +252,17 @@ def test_a_report_on_a_handler_that_waits_for_the_others() -> None:
     def waits_here(handlers: Handlers) -> None:
         handlers.join(TIMEOUT)
 
+    def places() -> list[str]:
+        report = handlers.report().partition("the other: ")[2]
+        return [line.rpartition(" in ")[2] for line in report.splitlines() if line.startswith('  File "')]
+
     with made() as handlers, Gate() as gate:
         handlers.submit("the one", gate)
         gate.await_begun()
         handlers.submit("the other", waits_here, handlers)
-        eventually(lambda: handlers._joining)
-        report = handlers.report().partition("the other: ")[2]
+        eventually(lambda: places()[-1:] == ["wait"])
+        assert places()[:2] == ["waits_here", "join"]
         gate.open()
-    places = [line.rpartition(" in ")[2] for line in report.splitlines() if line.startswith('  File "')]
-    assert places[:2] == ["waits_here", "join"]
-    assert places[-1] == "wait"
 
 
 def test_handlers_that_are_done_are_forgotten_though_nobody_joins() -> None:

@@ -165,6 +165,7 @@ def test_a_process_that_ends_is_said_to_have_ended(path: str) -> None:
         assert client.take(TIMEOUT)
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
         client.ask()
         assert client.take() is None
         assert client.silent > 0
@@ -272,6 +273,14 @@ def attachable() -> bool:
 
 
 needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="this Python cannot attach to others")
+
+
+def await_asleep(process: subprocess.Popen[str]) -> None:
+    """Wait until the main thread of a process waits, where the system tells: until then it may run Python code."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
+
+
 UNPREPARED = """
     import sys, threading, time
     {imports}
@@ -295,6 +304,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     with program(script) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        await_asleep(process)
         attached = attaching.Attached(process.pid)
         with closing(Client(attached.path, attached)) as client:
             client.ask()
@@ -363,6 +373,7 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
     with program(UNPREPARED.format(imports="import ebbpool")) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        await_asleep(process)
         attached = attaching.Attached(process.pid)
         Client(attached.path, attached).close()
         assert len(list(temporary.iterdir())) == 1
