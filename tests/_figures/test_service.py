@@ -7,7 +7,7 @@ import json
 import socket
 
 import pytest
-from support.common import TIMEOUT, Gate, eventually
+from support.common import LONG, TIMEOUT, Gate, eventually
 from support.figures import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor
@@ -223,16 +223,17 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
     child.end()
 
 
-def test_the_thread_reports_when_it_is_asked() -> None:
+def test_the_thread_reports_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._figures.reporter.INTERVAL", LONG)
+    monkeypatch.setattr("ebbpool._figures.reporter.LAST", TIMEOUT)
     service = Service()
     reporter: Reporter = service.admit(1)
     with AdaptiveExecutor(thread_name_prefix="asked") as pool:
         pool.submit(int).result(TIMEOUT)
         thread = reporter.start()
-        for _ in range(2):
-            reporter.report()
-            service.hear()
-            assert service.read()["asked"][DONE] == 1
+        reporter.report()
+        service.hear()
+        assert service.read()["asked"][DONE] == 1
     # As if the parent were gone.
     service.forsake()
     reporter.report()

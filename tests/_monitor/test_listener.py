@@ -268,7 +268,8 @@ else:
         shutil.rmtree(folder)
 
 
-def test_closing_ends_the_thread_and_removes_the_file(path: Path) -> None:
+def test_closing_ends_the_thread_and_removes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "PATIENCE", TIMEOUT)
     with no_thread_leaks(grace=0):
         listening = monitor.listen(path)
         with Talk(path) as talk:

@@ -177,11 +177,11 @@ def test_nobody_waits_for_a_child_that_was_taken_away(tmp_path: Path) -> None:
 
 
 def test_whoever_stopped_the_whole_program_for_a_while_loses_no_child(tmp_path: Path) -> None:
-    with site(tmp_path, "heartbeat_timeout=1.0") as running:
+    with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()
         running.signal_all(signal.SIGSTOP)
-        # What has to pass is time.
-        threading.Event().wait(3.0)
+        # What has to pass is time: more than the limit and what the watchdog may be late.
+        threading.Event().wait(4.0)
         running.signal_all(signal.SIGCONT)
         with running.begin() as connection:
             assert answer_on(connection) in children
@@ -295,7 +295,13 @@ def test_a_child_whose_function_returns_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    with site(tmp_path, "graceful_timeout=0.3, processes=1") as running:
+    script = """
+    from ebbpool._prefork import child
+
+    # The parent may be late, and the child must not end by itself before.
+    child.LAST_WORD = 10.0
+    """
+    with site(tmp_path, "graceful_timeout=0.3, processes=1", script) as running:
         running.children(1)
         with running.begin("stick"):
             assert running.stop() == UNFINISHED
@@ -346,7 +352,7 @@ def test_children_outlive_the_fork_server(tmp_path: Path) -> None:
         say(f"event=fork_server pid={os.getppid()}")
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, "serve, context='forkserver', heartbeat_timeout=2.0", script) as running:
+    with site(tmp_path, "serve, context='forkserver', heartbeat_timeout=10.0", script) as running:
         children = running.children()
         os.kill(int(running.await_event("fork_server")["pid"]), signal.SIGKILL)
         assert running.ask() in children
@@ -463,13 +469,13 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
     from ebbpool._prefork import child
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
-    # What is left of the two seconds is there for its last words.
-    child.PATIENCE = 0.1
+    # What is left of the eight seconds is there for its last words.
+    child.PATIENCE = 0.03
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))
     """
-    with site(tmp_path, "serve, processes=1, graceful_timeout=2.0", script) as running:
+    with site(tmp_path, "serve, processes=1, graceful_timeout=8.0", script) as running:
         assert running.ask() == running.child(0)
         with running.begin("stick"):
             assert running.stop() == UNFINISHED

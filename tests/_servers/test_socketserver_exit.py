@@ -14,7 +14,11 @@ EXIT = """
     import socket, socketserver, sys, threading
     from concurrent.futures import ThreadPoolExecutor
     from ebbpool import AdaptiveExecutor
+    from ebbpool._servers import serve_loop
     from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
+
+    # A thread may take longer than a second to begin the loop.
+    serve_loop.START_UP = 10.0
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):

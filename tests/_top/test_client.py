@@ -480,5 +480,5 @@ def test_a_process_that_never_answers_is_given_up(
     with listening(path):
         assert run(path, once=False, as_json=True, stacks=False) == 1
     text = capsys.readouterr().err
-    assert "no answer for 0 s" in text
+    assert re.search(r"no answer for \d+ s", text)
     assert "something may hold its GIL" in text
