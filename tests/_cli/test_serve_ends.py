@@ -203,7 +203,9 @@ def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("host", ["host.invalid", "a..b", "x" * 70])
-def test_an_address_that_nobody_has(site: Path, host: str) -> None:
+def test_an_address_that_nobody_has(site: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A name server that does not answer is not asked for longer than the run may take.
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     done = run("0", "-b", host, cwd=site)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"python -m ebbpool serve: error: cannot listen on {host}, port 0: ")
