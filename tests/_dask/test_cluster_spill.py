@@ -52,6 +52,8 @@ def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path
         assert os.getpid() not in {future.result(LIMIT) for future in marked}
         gate.open()
         assert plain.result(LIMIT) == os.getpid()
+        # A task is counted after its future is done.
+        assert pool.wait_idle(LIMIT)
         stats = pool.stats()
         assert (stats.spilled, stats.spill_returned, stats.away) == (20, 0, 0)
     assert sorted(path.read_text().split()) == sorted([*map(str, range(20)), "plain"])
@@ -127,6 +129,7 @@ def test_every_task_of_a_storm_ends_while_workers_are_killed(two_workers: Client
         finally:
             ends.set()
             killer.join()
+        assert pool.wait_idle(LIMIT)
         stats = pool.stats()
         assert stats.completed == 180
         assert stats.spilled > 0
@@ -180,9 +183,10 @@ def test_errors_are_outcomes_and_keep_the_traceback_there(two_workers: Client) -
         own = pool.submit(spillable(remote.break_down))
         with pytest.raises(BrokenExecutor, match="of the task's own"):
             own.result(LIMIT)
+        gate.open()
+        assert pool.wait_idle(LIMIT)
         stats = pool.stats()
         assert (stats.failed, stats.spill_returned) == (2, 0)
-        gate.open()
 
 
 def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, caplog: pytest.LogCaptureFixture) -> None:

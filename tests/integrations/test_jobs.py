@@ -132,8 +132,10 @@ def limits():
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 with threadpool_limits(limits=1, user_api="blas"), AdaptiveExecutor(thread_name_prefix="numbers") as pool:
-    print(pool.submit(limits).result(), pool.submit(product, 100).result(), pool.stats().completed)
+    # A result is there before its worker is free again, and the task counted.
+    print(pool.submit(limits).result(), pool.wait_idle(10))
+    print(pool.submit(product, 100).result(), pool.wait_idle(10), pool.stats().completed)
     print([thread.name for thread in pool._threads])
 """,
     )
-    assert printed == ["2000.0", "{1} 25.0 2", "['numbers_0']"]
+    assert printed == ["2000.0", "{1} True", "25.0 True 2", "['numbers_0']"]
