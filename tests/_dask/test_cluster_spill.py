@@ -155,15 +155,18 @@ def test_the_cluster_goes_and_all_runs_here() -> None:
         there.shutdown(timeout=LIMIT)
 
 
-def test_closing_the_client_loses_nothing(cluster: Any) -> None:
+def test_closing_the_client_loses_nothing(cluster: Any, client: Client) -> None:
     own = Client(cluster, set_as_default=False)
     with ClusterExecutor(own) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
-        name = "spill-closed-client"
+        name = f"spill-closed-client-{os.urandom(8).hex()}"
         future = pool.submit(spillable(remote.here_or_wait), os.getpid(), name)
         eventually(lambda: pool.stats().away == 1)
         own.close()
-        eventually(lambda: pool.stats().spill_returned == 1)
+        try:
+            eventually(lambda: pool.stats().spill_returned == 1)
+        finally:
+            remote.Event(f"{name}-open", client=client).set()
         gate.open()
         assert future.result(LIMIT) == name
 

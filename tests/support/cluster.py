@@ -132,8 +132,8 @@ def sleep_elsewhere(pid: int) -> int:
 
 def here_or_wait(pid: int, name: str) -> str:
     """Wait at an event in a worker's thread; return at once elsewhere."""
-    if os.getpid() != pid or threading.current_thread().name.startswith("Dask"):
-        time.sleep(1.0)
+    if os.getpid() != pid or "Dask" in threading.current_thread().name:
+        wait_at(name)
     return name
 
 
