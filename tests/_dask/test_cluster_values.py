@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from distributed import Client, Event
 from support import cluster as remote
-from support.common import TIMEOUT, eventually
+from support.common import LONG, TIMEOUT, eventually
 
 from ebbpool._dask.link import Link
 from ebbpool._dask.packing import LARGE
@@ -95,6 +95,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
 
 
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls be short also on a machine that keeps their thread waiting."""
+    monkeypatch.setattr("ebbpool._dask.remote.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("ebbpool._dask.remote.HANDED_BACK", LONG)
+
+
+@pytest.mark.usefixtures("no_time_passes")
 def test_short_calls_share_tasks_of_the_cluster(pool: ClusterExecutor, sent: Counted) -> None:
     futures = [pool.submit(remote.add, number) for number in range(1000)]
     assert [future.result(TIMEOUT) for future in futures] == list(range(1, 1001))
@@ -124,16 +132,22 @@ def test_what_shares_a_task_with_a_call_that_takes_its_time_is_handed_back(clien
     assert sum(map(len, sent.tasks)) == 600
 
 
-def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(client: Client) -> None:
+@pytest.mark.usefixtures("no_time_passes")
+def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbpool._dask.pace.CAUTION", LONG)
     name = f"unknown-{os.urandom(8).hex()}"
     with ClusterExecutor(client, window=1.0) as pool:
         wait([pool.submit(remote.add, number) for number in range(300)], TIMEOUT)
         assert pool.stats().max_workers > 2
         futures = [pool.submit(remote.wait_at, name) for _ in range(10)]
-        eventually(lambda: sum(future.running() for future in futures) >= 2)
-        assert pool.stats().max_workers == 2
-        assert sum(future.cancel() for future in futures) >= 7
-        Event(f"{name}-open", client=client).set()
+        try:
+            eventually(lambda: sum(future.running() for future in futures) >= 2)
+            assert pool.stats().max_workers == 2
+            assert sum(future.cancel() for future in futures) >= 7
+        finally:
+            Event(f"{name}-open", client=client).set()
 
 
 def test_a_large_argument_is_sent_once(
