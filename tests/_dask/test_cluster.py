@@ -136,7 +136,10 @@ def test_no_more_than_the_window_is_with_the_cluster(client: Client, gate: Any) 
         assert [future.result(TIMEOUT) for future in futures] == [gate.name] * 3
 
 
-def test_shutdown_says_what_is_still_with_the_cluster_and_where(client: Client, gate: Any) -> None:
+def test_shutdown_says_what_is_still_with_the_cluster_and_where(
+    client: Client, gate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbpool._dask.link.ASKING", TIMEOUT)
     pool = ClusterExecutor(client)
     future = pool.submit(remote.wait_at, gate.name)
     gate.wait_begun()

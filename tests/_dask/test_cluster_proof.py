@@ -235,7 +235,7 @@ if __name__ == "__main__":
     )
     assert process.stdin is not None and process.stdout is not None
     with process, process.stdin, process.stdout:
-        pool = ClusterExecutor(process.stdout.readline().strip(), timeout=3.0)
+        pool = ClusterExecutor(process.stdout.readline().strip(), timeout=5.0)
         storm = Storm(pool, tmp_path / "made")
         storm.grow(200)
         waiting = [pool.submit(remote.wait_at, "for-ever") for _ in range(10)]
@@ -310,7 +310,7 @@ def test_a_shutdown_does_not_wait_for_a_silent_scheduler(two: Any, two_workers: 
 
 def test_calls_end_where_the_connection_does_not_come_back(two: Any) -> None:
     proxy = remote.Proxy(two.scheduler_address)
-    pool = ClusterExecutor(proxy.address, timeout=1.0)
+    pool = ClusterExecutor(proxy.address, timeout=5.0)
     assert pool.submit(remote.add, 1).result(LIMIT) == 2
     proxy.cut()
     eventually(lambda: pool._link.client.status != "running")
