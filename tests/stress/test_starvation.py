@@ -83,6 +83,7 @@ def test_a_retiring_worker_never_loses_a_task(keep_alive: float, submitters: int
 @pytest.mark.parametrize("keep_alive", [0.0, 1.0])
 def test_nested_submits_under_pressure(max_workers: int, keep_alive: float) -> None:
     """Tasks three deep that wait for their children, many at once, on very few workers: all of them end."""
+    blocked = told = 0
     for _ in rounds():
         pool = AdaptiveExecutor(max_workers, "nested", keep_alive=keep_alive)
         ledger = Ledger()
@@ -114,4 +115,7 @@ def test_nested_submits_under_pressure(max_workers: int, keep_alive: float) -> N
         assert pool.wait_idle(PATIENCE), pool.stats()
         ledger.audit(pool.stats())
         close(pool, ledger, "nested")
-        assert most[0] > 0 or not LONG_ENOUGH, "nothing ever blocked: the test pressed on nothing"
+        blocked, told = max(blocked, ledger.blocked.peak), max(told, most[0])
+    # Of all rounds: in one of them the machine may keep the reader waiting until it is over.
+    assert blocked > 0 or not LONG_ENOUGH, "nothing ever blocked: the test pressed on nothing"
+    assert told > 0 or not LONG_ENOUGH, f"the figures told of no blocked task, and {blocked} were at a time"
