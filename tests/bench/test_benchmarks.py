@@ -241,6 +241,7 @@ def test_every_load_comes_to_its_end(load: str) -> None:
     assert all(values and min(values) >= 0 for values in samples.values())
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("loop", ["uvloop", "trio"])
 def test_other_loops(loop: str) -> None:
     pytest.importorskip(loop)
@@ -249,7 +250,7 @@ def test_other_loops(loop: str) -> None:
         if loop in BY_NAME[peer].loops:
             # In a process of its own: trio keeps its threads for a while.
             params = TINY[name] | {"loop": loop, "workers": 2}
-            answer = runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, TIMEOUT)
+            answer = runner.run_cell(load_question(f"benchmarks.{name}"), BY_NAME[peer], params, None, 4 * TIMEOUT)
             assert answer["status"] == "ok", answer
             assert all(answer["samples"].values())
 

@@ -140,7 +140,7 @@ def test_measures_the_memory_of_workers(peer: str, stack: str) -> None:
     usual = threading.stack_size()
     # In a fresh process: this one may have room left from threads of before.
     answer = runner.run_cell(
-        load_question("benchmarks.stacks"), BY_NAME[peer], {"waiting": 6, "stack": stack}, None, TIMEOUT
+        load_question("benchmarks.stacks"), BY_NAME[peer], {"waiting": 6, "stack": stack}, None, 4 * TIMEOUT
     )
     assert threading.stack_size() == usual
     if answer["status"] == "missing":
