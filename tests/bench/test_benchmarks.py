@@ -86,7 +86,7 @@ TINY: dict[str, dict[str, Any]] = {
     "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
     "fairness": {"tasks": 200, "nap": 0.0001},
     "watching": {"waiting": 50, "looks": 3, "scrapes": 2, "repeats": 2},
-    "idle_cost": {"tasks": 4, "keep_alive": 0.05, "idle": 0.05},
+    "idle_cost": {"tasks": 4, "keep_alive": 1.0, "idle": 0.05},
     "blocked_tasks": {"tasks": 4, "sleep": 0.001},
     "beyond": {"least": 0.02, "most": 100, "here": 2},
 }

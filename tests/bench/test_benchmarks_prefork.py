@@ -24,7 +24,7 @@ RIGHT = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n042"
 
 
 def ask(port: int, timeout: float = TIMEOUT) -> Tally:
-    return SteadyClients(port, "/", fresh=100.0, kept=2, kept_rate=50.0).run(0.1, timeout)
+    return SteadyClients(port, "/", fresh=100.0, kept=2, kept_rate=50.0).run(0.5, timeout)
 
 
 def test_steady_clients_count_right_answers() -> None:
@@ -69,13 +69,14 @@ def test_what_is_never_answered_is_counted() -> None:
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_children_are_killed_and_replaced(name: str) -> None:
+def test_children_are_killed_and_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill_child, "_DEATH_SECONDS", TIMEOUT)
     peer = BY_NAME[name]
     importable(peer)
     variants = kill_child.variants(peer, Settings())
     if isinstance(variants, str):
         pytest.skip(variants)
-    tiny = {"period": 0.5, "kills": 1, "fresh": 50.0, "kept": 2, "kept rate": 20.0}
+    tiny = {"period": 2.0, "kills": 1, "fresh": 50.0, "kept": 2, "kept rate": 20.0}
     samples = kill_child.measure(peer, variants[0] | tiny)
     assert samples["kills"] == [1]
     assert samples["refused"] == samples["elsewhere"] == samples["errors"] == [0]

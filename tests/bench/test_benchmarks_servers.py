@@ -41,7 +41,7 @@ ASKED = [
     for handler in ("sleeps 5 s", "sleeps 10 ms")
 ]
 TINY: dict[str, dict[str, Any]] = {
-    "server_sizes": {"clients": 2, "warm_up": 0.0, "seconds": 0.5},
+    "server_sizes": {"clients": 2, "warm_up": 0.0, "seconds": 2.0},
     "waiting": {
         "clients": 4,
         "requests": 8,
@@ -243,9 +243,9 @@ def test_who_is_never_answered_is_counted() -> None:
 def test_load_counts_only_its_own_seconds() -> None:
     watched = iter([3.0, 5.5])
     with replying(b"right!") as port, Reconnecting(port, 3, 6) as clients:
-        replies = clients.load(0.05, 0.5, TIMEOUT, lambda: next(watched))
+        replies = clients.load(0.05, 2.0, TIMEOUT, lambda: next(watched))
     assert replies.count > 0
-    assert 0.5 <= replies.seconds < TIMEOUT
+    assert 2.0 <= replies.seconds < TIMEOUT
     assert (replies.watched_seconds, replies.errors, replies.unanswered) == (2.5, {}, 0)
 
 

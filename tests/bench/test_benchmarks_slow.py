@@ -23,7 +23,7 @@ from benchmarks.servers import slow
 from benchmarks.servers.serving import serving
 
 SLOW = [peer for peer in PEERS if "slow_clients" in peer.listens]
-TINY = {"slow": 5, "warm_up": 0.01, "seconds": 0.5, "attacked_seconds": 0.5}
+TINY = {"slow": 5, "warm_up": 0.01, "seconds": 2.0, "attacked_seconds": 2.0}
 HEADS = {"trickle": "heads", "connections": "new"}
 
 
