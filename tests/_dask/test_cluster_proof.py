@@ -23,6 +23,7 @@ import pytest
 from distributed import Client, Event, LocalCluster
 from support import cluster as remote
 from support.common import eventually
+from support.server import reserved_port
 
 from ebbpool._dask.packing import LARGE
 from ebbpool.dask import ClusterExecutor
@@ -248,15 +249,24 @@ if __name__ == "__main__":
         storm.ended()
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as port:
+        yield port
+
+
 @pytest.mark.parametrize("rerun", [False, True])
-def test_the_connection_is_cut_and_mended(two: Any, two_workers: Client, tmp_path: Path, rerun: bool) -> None:
-    proxy = remote.Proxy(two.scheduler_address)
+def test_the_connection_is_cut_and_mended(
+    two: Any, two_workers: Client, tmp_path: Path, port: int, rerun: bool
+) -> None:
+    proxy = remote.Proxy(two.scheduler_address, port)
     name = f"cut-{os.urandom(8).hex()}"
     path = tmp_path / "made"
     try:
         with ClusterExecutor(proxy.address, window=1.0, rerun=rerun, timeout=LIMIT) as pool:
             running = [pool.submit(remote.wait_at, name) for _ in range(2)]
             assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)
+            eventually(lambda: len(pool._link._shipments) == 2)
             waiting = [pool.submit(remote.note, str(path), str(number)) for number in range(50)]
             proxy.cut()
             for future in running:

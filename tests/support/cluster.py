@@ -220,14 +220,14 @@ def short_or_wait(name: str) -> str:
 
 
 class Proxy:
-    """A way to a TCP server that can be cut, and mended."""
+    """A way to a TCP server that can be cut, and mended. What mends it must reserve its port meanwhile."""
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.removeprefix("tcp://").rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, target: str, port: int = 0) -> None:
+        host, _, where = target.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(where))
         self._mutex = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._port = 0
+        self._port = port
         self._flows = threading.Event()
         self.mend()
 
