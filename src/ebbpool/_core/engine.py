@@ -701,7 +701,7 @@ def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[...
     pool.block(worker)
     try:
         if over is not None and worker.standing_in:
-            while not over() and pool.stand_in():
+            while not over() and pool.stand_in(True):
                 pass
         return wait(*args)
     finally:
@@ -2310,14 +2310,18 @@ class Pool:
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            return self._stranded()
+            return self._stranded(self.headcount)
 
-    def _stranded(self) -> int:
-        return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+    def _stranded(self, present: int) -> int:
+        return self._waiting() if present <= self.blocked and not self.broken else 0
 
     @cython.locals(worker=Worker, future=FutureCore)
-    def stand_in(self) -> bool:
+    def stand_in(self, nested: bool) -> bool:
         """Run the next task in the calling thread, in place of a worker, if no worker will take it.
+
+        Args:
+            nested: Whether the thread stands in already, and is about to wait where nothing wakes it for a task. A
+                worker that is being started does not count then: the system may refuse it, as it has refused others.
 
         Returns:
             False if there is no such task.
@@ -2329,7 +2333,7 @@ class Pool:
         worker.thread = threading.current_thread()
         with self.mutex:
             self._trim(trash)
-            if self._stranded() == 0:
+            if self._stranded(self.headcount - (self.starting if nested else 0)) == 0:
                 return False
             future = self.dequeue()
             if self.ahead:
@@ -2371,7 +2375,7 @@ class Pool:
                     over = self._idle()
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
-                    over = over or (helping and self._stranded() > 0)
+                    over = over or (helping and self._stranded(self.headcount) > 0)
                 if over:
                     return True
                 if reason is None:
