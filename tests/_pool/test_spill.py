@@ -9,6 +9,7 @@ import io
 import math
 import os
 import pickle
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -697,8 +698,8 @@ def test_what_is_away_is_shown() -> None:
         out = io.StringIO()
         monitor.dump(out)
         assert "1 away, 0 of 1 came back" in out.getvalue()
-        assert "away at Elsewhere: test_spill.decorated, lane 'aside', sent 0.0 s ago" in out.getvalue().replace(
-            "_pool.", ""
+        assert re.search(
+            r"away at Elsewhere: \S*test_spill\.decorated, lane 'aside', sent \d+\.\d s ago", out.getvalue()
         )
         (shown,) = [found for found in monitor.snapshot()["pools"] if found["name"] == "web"]
         assert shown["away"] == shown["spilled"] == 1
@@ -790,6 +791,8 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
     with AdaptiveExecutor(2, initializer=initialize, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
         stays, lost = pool.submit(decorated, 1), pool.submit(decorated, 2)
+        # On a busy machine the pool would have none for the tasks, which can go elsewhere.
+        pool.resize(min_workers=2)
         eventually(lambda: pool._broken)
 
         def both_back() -> bool:

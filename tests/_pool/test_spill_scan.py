@@ -175,6 +175,7 @@ def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
     assert order == list(range(500))
 
 
+@pytest.mark.usefixtures("no_turns")
 def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
     order: list[str] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:

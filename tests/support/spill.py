@@ -12,6 +12,22 @@ from ebbpool import AdaptiveExecutor
 from support.common import LONG, TIMEOUT, Gate, eventually
 
 
+class Watched(Future[Any]):
+    """A future that tells when its submitter has asked to hear of its end: the test may end it from then on.
+
+    Args:
+        came: Released then.
+    """
+
+    def __init__(self, came: threading.Semaphore) -> None:
+        super().__init__()
+        self._came = came
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        super().add_done_callback(fn)
+        self._came.release()
+
+
 class Elsewhere(Executor):
     """Keeps each call until the test says what becomes of it."""
 
@@ -25,11 +41,10 @@ class Elsewhere(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self.refuses is not None:
             raise self.refuses
-        future: Future[Any] = Future()
+        future = Watched(self._came)
         future.set_running_or_notify_cancel()
         self.calls.append((future, fn, args, kwargs))
         self.sent += 1
-        self._came.release()
         return future
 
     def await_sent(self, count: int = 1) -> None:
