@@ -255,10 +255,11 @@ def test_submit_from_a_finalizer_while_the_pool_lives() -> None:
 
 def test_waiting_in_a_finalizer_for_the_own_pool_ends() -> None:
     results: list[int] = []
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def finalize() -> None:
-        if not done.is_set():
+        if not begun.is_set():
+            begun.set()
             results.append(pool.submit(pow, 2, 3).result(TIMEOUT))
             done.set()
 

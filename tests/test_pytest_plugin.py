@@ -11,7 +11,7 @@ from support.common import PLUGIN
 
 pytest_plugins = ["pytester"]
 
-GRACE = ["--ebbpool-leaks", "--ebbpool-grace=0.2"]
+GRACE = ["--ebbpool-leaks", "--ebbpool-grace=2"]
 
 HEAD = """
 import asyncio

@@ -43,10 +43,11 @@ def thrower(thread: threading.Thread) -> functools.partial[int]:
 def occupied(pool: AdaptiveExecutor) -> tuple[threading.Thread, threading.Lock]:
     """Have the pool's one worker wait in a built-in function; return it, and the lock that it waits for."""
     worker = pool.submit(threading.current_thread).result(TIMEOUT)
-    lock = threading.Lock()
+    begun, lock = threading.Lock(), threading.Lock()
+    begun.acquire()
     lock.acquire()
-    pool.submit(lock.acquire)
-    eventually(lambda: pool.stats().queued == 0)
+    pool.submit(list, map(operator.call, [begun.release, lock.acquire]))
+    assert begun.acquire(timeout=TIMEOUT)
     return worker, lock
 
 

@@ -212,6 +212,7 @@ def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str
     tracemalloc = pytest.importorskip("tracemalloc")
     with Gate() as gate:
         future = pool.submit(gate)
+        gate.await_begun()
         tracemalloc.start()
         try:
             wait(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -21,7 +22,9 @@ def sample(**changes: object) -> Sample:
 BOUNDS = WorkerBounds(0, 100, 0)
 
 
-def test_a_pool_that_grows_says_why() -> None:
+def test_a_pool_that_grows_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock of the wall may be set back.
+    monkeypatch.setattr("ebbpool._pool.decisions.time", itertools.count().__next__)
     with AdaptiveExecutor(keep_alive=LONG) as pool, Gate() as gate:
         assert pool.decisions() == [] and pool.stats().last_decision == ""
         for _ in range(20):

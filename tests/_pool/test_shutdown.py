@@ -218,7 +218,9 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
     with AdaptiveExecutor(2, "report") as pool:
         hanging = [pool.submit(event.wait), pool.submit(wait_for_it, event)]
         eventually(lambda: all(future.running() for future in hanging))
-        eventually(lambda: len(event._cond._waiters) == 2)  # type: ignore[attr-defined]
+        eventually(
+            lambda: [(task.stack or "").count("waiter.acquire()") for task in pool.running(stacks=True)] == [1, 1]
+        )
         with pytest.raises(TimeoutError) as caught:
             pool.shutdown(timeout=0)
         event.set()

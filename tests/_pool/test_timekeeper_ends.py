@@ -168,7 +168,7 @@ def test_the_thread_ends_and_comes_back(keeper: Interrupted) -> None:
     for count in range(1, 4):
         with held(keeper):
             eventually(use(keeper, "watch"))
-        keeper.dismiss()
+        keeper.dismiss(TIMEOUT)
         assert len(keeper.threads) == count
         assert not keeper.threads[-1].is_alive()
 
@@ -181,7 +181,7 @@ def test_it_stays_as_long_as_somebody_needs_it(keeper: Interrupted) -> None:
     eventually(use(keeper, "call_soon"))
     assert keeper.threads[0].is_alive()
     keeper.stays = False
-    keeper.dismiss()
+    keeper.dismiss(TIMEOUT)
     assert not keeper.threads[0].is_alive()
 
 
@@ -194,7 +194,7 @@ def test_it_stays_while_something_is_due(keeper: Interrupted) -> None:
     # Void, it is nothing to wait for.
     book.fired.append(1)
     keeper.void()
-    keeper.dismiss()
+    keeper.dismiss(TIMEOUT)
     assert not keeper.threads[0].is_alive()
 
 
@@ -306,8 +306,9 @@ def timekeepers() -> list[threading.Thread]:
 
 
 @pytest.fixture
-def none_before() -> None:
-    """Others may have left it to end by itself."""
+def none_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have left it to end by itself. Shutdowns wait for its end however busy the machine is."""
+    monkeypatch.setattr("ebbpool._pool.crew.PATIENCE", TIMEOUT)
     eventually(lambda: not timekeepers())
 
 
