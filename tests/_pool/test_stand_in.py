@@ -11,7 +11,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, eventually, fail, output_of
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Gate, eventually, fail, output_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool import stack_size
@@ -198,29 +198,131 @@ def test_who_stands_in_runs_what_its_task_waits_for() -> None:
     assert [future.result(TIMEOUT) for future in futures] == [2, 1, 0, 3]
 
 
-def test_who_stands_in_does_not_rely_on_a_thread_that_is_being_refused() -> None:
+@pytest.mark.parametrize("await_one", [lambda future: future.result(), lambda future: futures_wait([future])])
+def test_who_stands_in_does_not_rely_on_a_thread_that_is_refused_later(await_one: Callable[[Any], object]) -> None:
     pool = AdaptiveExecutor(4)
     futures: list[Future[Any]] = []
-    tried, refused = threading.Event(), threading.Event()
+    tried = threading.Event()
 
-    def refuse_late(*_: object) -> None:
+    def refuse_later(*_: object) -> None:
         tried.set()
-        refused.wait()
+        eventually(lambda: pool.stats().blocked == 1)
         raise RuntimeError(REFUSAL)
 
     def parent() -> int:
-        patch.setattr(stack_size, "start", refuse_late)
+        patch.setattr(stack_size, "start", refuse_later)
         assert tried.wait(TIMEOUT)
-        return futures[1].result() + 1
+        await_one(futures[1])
+        return 1
 
-    with stranded(pool, lambda: futures.extend([pool.submit(parent), pool.submit(int)])):
-        with pytest.MonkeyPatch.context() as patch:
-            closing = Background(pool.shutdown)
-            try:
-                assert [future.result(TIMEOUT) for future in futures] == [1, 0]
-            finally:
-                refused.set()
+    def submit() -> None:
+        futures.extend([pool.submit(parent), pool.submit(int)])
+
+    with stranded(pool, submit), pytest.MonkeyPatch.context() as patch:
+        closing = Background(pool.shutdown)
+        assert [future.result(TIMEOUT) for future in futures] == [1, 0]
         closing.join()
+
+
+def test_who_stands_in_helps_a_worker_that_waits_later() -> None:
+    pool = AdaptiveExecutor(1)
+    futures: list[Future[Any]] = []
+    past = threading.Event()
+
+    def work() -> Any:
+        gate()
+        # The closing thread stands in for this worker now.
+        futures[1].result()
+        past.set()
+        eventually(lambda: pool.stats().blocked == 1)
+        return futures[2].result()
+
+    def stand_in() -> Any:
+        futures[1].result()
+        assert past.wait(TIMEOUT)
+        return futures[3].result()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError(REFUSAL)
+
+    with Gate() as gate, pytest.MonkeyPatch.context() as patch:
+        working = pool.submit(work)
+        gate.await_begun()
+        futures.extend([pool.submit(stand_in), *[pool.submit(pow, 2, number) for number in range(3)]])
+        patch.setattr(stack_size, "start", refuse)
+        closing = Background(pool.shutdown)
+        gate.open()
+        closing.join()
+    assert working.result(TIMEOUT) == 2
+    assert futures[0].result(TIMEOUT) == 4
+
+
+def test_a_wait_with_a_time_limit_ends_in_a_thread_that_stands_in() -> None:
+    pool = AdaptiveExecutor(4)
+    futures: list[Future[Any]] = []
+
+    def wait_for_itself() -> list[int]:
+        return [len(futures_wait(futures, limit).not_done) for limit in (-1, 0, 0.01)]
+
+    with stranded(pool, lambda: futures.append(pool.submit(wait_for_itself))):
+        pool.shutdown()
+    assert futures[0].result(TIMEOUT) == [1, 1, 1]
+
+
+def test_no_more_tasks_run_at_a_time_than_may_when_threads_come_back() -> None:
+    pool = AdaptiveExecutor(1)
+    children: list[Future[Any]] = []
+    counting, both = threading.Lock(), threading.Event()
+    running: set[int] = set()
+
+    def child() -> None:
+        with counting:
+            running.add(threading.get_ident())
+            if len(running) > 1:
+                both.set()
+        both.wait(A_MOMENT)
+        with counting:
+            running.discard(threading.get_ident())
+
+    def parent() -> None:
+        patch.undo()
+        for future in children:
+            future.result()
+
+    def refuse(*_: object) -> None:
+        if not children:
+            children.append(pool.submit(parent))
+            children[:] = [pool.submit(child) for _ in range(4)]
+        raise RuntimeError(REFUSAL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_size, "start", refuse)
+        with pytest.raises(RuntimeError, match=REFUSAL):
+            pool.submit(int)
+        pool.shutdown()
+    assert all(future.done() for future in children)
+    assert not both.is_set()
+
+
+def test_a_task_is_not_put_on_top_of_one_that_it_waits_for_when_threads_come_back() -> None:
+    pool = AdaptiveExecutor(4)
+    futures: list[Future[Any]] = []
+
+    def parent() -> Any:
+        patch.undo()
+        return futures[2].result()
+
+    def refuse(*_: object) -> None:
+        if not futures:
+            futures.extend([pool.submit(parent), pool.submit(lambda: futures[0].result()), pool.submit(int)])
+        raise RuntimeError(REFUSAL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_size, "start", refuse)
+        with pytest.raises(RuntimeError, match=REFUSAL):
+            pool.submit(int)
+        Background(pool.shutdown).join()
+    assert [future.result(TIMEOUT) for future in futures] == [0, 0, 0]
 
 
 def test_a_worker_takes_over_once_there_is_one() -> None:

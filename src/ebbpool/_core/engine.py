@@ -95,6 +95,8 @@ TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 DELIVERED_AT_ONCE = 256
 """How many results a loop gets before its other callbacks have their turn."""
+STOOD_BY = 0.05
+"""Seconds for which a thread that stands in for a worker waits before it looks again for tasks that no worker takes."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
 """Seconds for which a loop gets results, slice after slice, before the other threads get the GIL.
@@ -530,7 +532,7 @@ class FutureCore:
             if worker is None:
                 told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
             elif timeout is None:
-                told = wait_counted(self._pool, self.done, waiter.acquire)
+                told = wait_counted(self._pool, self.done, waiter.acquire, True, -1)
             else:
                 told = wait_counted(self._pool, None, waiter.acquire, True, timeout if timeout > 0 else 0)
         finally:
@@ -692,8 +694,9 @@ _bare: Any = FutureCore.__new__
 def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[..., Any], *args: Any) -> Any:
     """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile.
 
-    A thread that stands in for a worker first runs tasks of the pool until `over()` is true, if that is given: there
-    may be no other thread to run the tasks that it waits for.
+    A thread that stands in for a worker runs tasks that no worker takes until `over()` is true, if that is given: there
+    may be no other thread to run the tasks that it waits for. Then the last of `args` is the seconds to wait (-1 or
+    None: for ever), and `wait` returns whether what is waited for has come.
     """
     worker = _here.worker
     if worker is None or worker.pool is not pool:
@@ -701,11 +704,25 @@ def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[...
     pool.block(worker)
     try:
         if over is not None and worker.standing_in:
-            while not over() and pool.stand_in(True):
-                pass
+            return _stand_by(pool, over, wait, args)
         return wait(*args)
     finally:
         pool.unblock(worker)
+
+
+def _stand_by(pool: Pool, over: Callable[[], bool], wait: Callable[..., bool], args: tuple[Any, ...]) -> bool:
+    # Nobody wakes this thread for a task: that a worker will take none turns out later, when the start of one is
+    # refused, or when one waits for this pool, too.
+    *others, timeout = args
+    deadline = inf if timeout is None or timeout < 0 else monotonic() + timeout
+    while True:
+        while not over() and pool.stand_in():
+            pass
+        left = max(0.0, deadline - monotonic())
+        if wait(*others, min(left, STOOD_BY)):
+            return True
+        if left == 0:
+            return False
 
 
 class Observers(list[Any]):
@@ -746,6 +763,7 @@ class _CountedEvent(_WaiterEvent):
         self._pool = pool
 
     def wait(self, timeout: float | None = None) -> bool:
+        timeout = None if timeout is None else max(0.0, timeout)
         told: bool = wait_counted(self._pool, self._event.is_set, self._event.wait, timeout)
         return told
 
@@ -2310,18 +2328,14 @@ class Pool:
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            return self._stranded(self.headcount)
+            return self._stranded()
 
-    def _stranded(self, present: int) -> int:
-        return self._waiting() if present <= self.blocked and not self.broken else 0
+    def _stranded(self) -> int:
+        return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
 
     @cython.locals(worker=Worker, future=FutureCore)
-    def stand_in(self, nested: bool) -> bool:
+    def stand_in(self) -> bool:
         """Run the next task in the calling thread, in place of a worker, if no worker will take it.
-
-        Args:
-            nested: Whether the thread stands in already, and is about to wait where nothing wakes it for a task. A
-                worker that is being started does not count then: the system may refuse it, as it has refused others.
 
         Returns:
             False if there is no such task.
@@ -2333,7 +2347,7 @@ class Pool:
         worker.thread = threading.current_thread()
         with self.mutex:
             self._trim(trash)
-            if self._stranded(self.headcount - (self.starting if nested else 0)) == 0:
+            if self._stranded() == 0:
                 return False
             future = self.dequeue()
             if self.ahead:
@@ -2375,7 +2389,7 @@ class Pool:
                     over = self._idle()
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
-                    over = over or (helping and self._stranded(self.headcount) > 0)
+                    over = over or (helping and self._stranded() > 0)
                 if over:
                     return True
                 if reason is None:

@@ -320,9 +320,9 @@ cdef class Pool:
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
-    cdef Py_ssize_t _stranded(self, Py_ssize_t present) except -1
+    cdef Py_ssize_t _stranded(self) except -1
     @cython.locals(worker=Worker, future=FutureCore)
-    cpdef bint stand_in(self, bint nested) except -1
+    cpdef bint stand_in(self) except -1
     cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout, bint helping) except -1
     cdef _trim(self, list trash)
     @cython.locals(departed=cython.longlong)

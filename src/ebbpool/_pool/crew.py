@@ -363,7 +363,7 @@ class Crew:
             False if there is no such task.
         """
         if self._unframed:
-            return self.pool.stand_in(False)
+            return self.pool.stand_in()
         if self.pool.stranded() == 0:
             return False
         if self.pool.reserve(1) == 0:
