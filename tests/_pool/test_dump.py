@@ -123,25 +123,36 @@ def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
 
 
 @has_usr1
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
 def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
-    handled: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    handled: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     dump_on_signal(signal.SIGUSR1)
     monkeypatch.setattr(WorkerThread, "start", start)
     signal.raise_signal(signal.SIGUSR1)
     assert handled == [signal.SIGUSR1]
-    assert capfd.readouterr().err == "ebbpool: the pools cannot be dumped: can't start new thread\n"
+    assert capfd.readouterr().err == f"ebbpool: the pools cannot be dumped: {error!r}\n"
 
 
 @has_usr1
-def test_the_exit_waits_until_it_is_written() -> None:
+@pytest.mark.parametrize("when", ["main is over", "closing"])
+def test_the_exit_waits_until_it_is_written(when: str) -> None:
     lines = output_of(
-        """
-        import signal, sys, threading
+        f"""
+        import atexit, signal, sys, threading
         from ebbpool._pool.dump import dump_on_signal
+        closed = False
+        def close():
+            # It comes before ours, which were registered before.
+            global closed
+            if {when!r} == "closing":
+                ask()
+            else:
+                closed = True
+        atexit.register(close)
         begun, awaited = threading.Event(), threading.Event()
         class Out:
             def write(self, text):
@@ -150,12 +161,16 @@ def test_the_exit_waits_until_it_is_written() -> None:
                 thread.join = lambda timeout: (awaited.set(), join(timeout))
                 begun.set()
                 awaited.wait()
+                assert not closed
                 sys.stdout.write(text)
             def flush(self):
                 sys.stdout.flush()
         dump_on_signal(signal.SIGUSR1, Out())
-        signal.raise_signal(signal.SIGUSR1)
-        begun.wait()
+        def ask():
+            signal.raise_signal(signal.SIGUSR1)
+            begun.wait()
+        if {when!r} != "closing":
+            ask()
         """
     )
     assert len(lines) == 1 and lines[0].startswith("ebbpool: 0 pools in process ")

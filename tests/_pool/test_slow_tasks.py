@@ -25,7 +25,7 @@ def warnings(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:
 
 
 def warn_from_now_on(pool: AdaptiveExecutor) -> None:
-    """Have the pool, made with `warn_after=LONG`, warn of what runs or waits: on a busy machine that came late."""
+    """Have the pool, made with `warn_after=LONG`, warn of what runs or waits by now."""
     slow: Any = pool._crew._slow_tasks
     slow.end()
     slow._limit = 0.01

@@ -791,7 +791,7 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
     with AdaptiveExecutor(2, initializer=initialize, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
         stays, lost = pool.submit(decorated, 1), pool.submit(decorated, 2)
-        # On a busy machine the pool would have none for the tasks, which can go elsewhere.
+        # Tasks alone may not get a second thread, whose initializer breaks the pool: they can go elsewhere first.
         pool.resize(min_workers=2)
         eventually(lambda: pool._broken)
 

@@ -86,10 +86,12 @@ class _Answer:
         # Not here: the signal may have interrupted the pool's code, or a write to the same file.
         try:
             tell("ebbpool-dump", partial(dump, self._file))
-        except RuntimeError as error:
-            # An error would end whatever the main thread is doing, just because somebody wanted to look.
-            with contextlib.suppress(OSError):
-                os.write(2, f"ebbpool: the pools cannot be dumped: {error}\n".encode())
+        except (RuntimeError, MemoryError) as error:
+            # An error would end whatever the main thread is doing, just because somebody wanted to look. Past the
+            # buffer of standard error, a write to which the signal may have interrupted.
+            with contextlib.suppress(OSError, ValueError):
+                if sys.__stderr__ is not None:
+                    os.write(sys.__stderr__.fileno(), f"ebbpool: the pools cannot be dumped: {error!r}\n".encode())
         if self.before is not None:
             self.before(signum, frame)
 

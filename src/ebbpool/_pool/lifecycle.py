@@ -42,6 +42,7 @@ _naming = threading.RLock()
 _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
+_after_exit: list[Callable[[], None]] = []
 
 
 def register(crew: Registered) -> None:
@@ -91,6 +92,11 @@ def before_exit(call: Callable[[], None]) -> None:
     _before_exit.append(call)
 
 
+def after_exit(call: Callable[[], None]) -> None:
+    """Have `call()` called when the pools have been waited for, before any function that was given to `atexit`."""
+    _after_exit.append(call)
+
+
 def after_fork(call: Callable[[], None]) -> None:
     """Have `call()` made in each forked child, after pools have been renewed; in the order of these requests.
 
@@ -130,6 +136,8 @@ def _at_exit() -> None:
     for crew in joined:
         crew.join(None)
     timekeeper.stop()
+    for call in _after_exit:
+        call()
 
 
 def _renew() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from time import monotonic
 from typing import Final
@@ -16,7 +16,7 @@ from ebbpool._pool.threads import WorkerThread
 PATIENCE: Final = 2.0
 """Seconds for which the interpreter's exit waits for all of them together."""
 
-_telling: set[threading.Thread] = set()
+_telling: list[WorkerThread] = []
 
 
 def tell(name: str, call: Callable[[], None]) -> WorkerThread:
@@ -26,32 +26,41 @@ def tell(name: str, call: Callable[[], None]) -> WorkerThread:
     where there are daemons.
 
     Raises:
-        RuntimeError: No thread can be started.
+        RuntimeError, MemoryError: No thread can be started.
     """
-
-    def run() -> None:
-        try:
-            call()
-        finally:
-            _telling.discard(thread)
-
-    thread = WorkerThread(target=run, name=name, daemon=daemon_threads())
-    _telling.add(thread)
+    for each in list(_telling):
+        if each.ended():
+            _forget(each)
+    thread = WorkerThread(target=call, name=name, daemon=daemon_threads())
+    _telling.append(thread)
     try:
         # In an empty context: the thread belongs to nobody's request.
         Context().run(thread.start)
-    except BaseException:
-        _telling.discard(thread)
+    except (RuntimeError, MemoryError):
+        _forget(thread)
         raise
     return thread
+
+
+def _forget(thread: WorkerThread) -> None:
+    # A signal handler may have come first.
+    with suppress(ValueError):
+        _telling.remove(thread)
 
 
 def _let_finish() -> None:
     # CPython aborts if a daemon thread is within a write when the interpreter flushes that file for the last time.
     deadline = monotonic() + PATIENCE
-    for thread in list(_telling):
-        thread.join(max(0.0, deadline - monotonic()))
+    while unfinished := [thread for thread in list(_telling) if not thread.ended()]:
+        left = deadline - monotonic()
+        if left <= 0:
+            # They are stuck, and not waited for again.
+            _telling.clear()
+            return
+        unfinished[0].join(left)
 
 
+# Functions given to `atexit` may close what is written to; and later a signal may ask for another text.
+lifecycle.after_exit(_let_finish)
 atexit.register(_let_finish)
 lifecycle.after_fork(_telling.clear)
