@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
@@ -14,9 +15,16 @@ import pytest
 from support.common import A_MOMENT, TIMEOUT, Background, Boom, Gate, eventually, fail, output_of
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._core import accel
 from ebbpool._pool import stack_size
 
 REFUSAL = "can't start new thread"
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a thread that stands in, and waits, look for stranded tasks again and again."""
+    monkeypatch.setattr(importlib.import_module(accel.Pool.__module__), "STOOD_BY", 0.01)
 
 
 @contextmanager
@@ -199,6 +207,7 @@ def test_who_stands_in_runs_what_its_task_waits_for() -> None:
 
 
 @pytest.mark.parametrize("await_one", [lambda future: future.result(), lambda future: futures_wait([future])])
+@pytest.mark.usefixtures("looks_often")
 def test_who_stands_in_does_not_rely_on_a_thread_that_is_refused_later(await_one: Callable[[Any], object]) -> None:
     pool = AdaptiveExecutor(4)
     futures: list[Future[Any]] = []
@@ -224,6 +233,7 @@ def test_who_stands_in_does_not_rely_on_a_thread_that_is_refused_later(await_one
         closing.join()
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_who_stands_in_helps_a_worker_that_waits_later() -> None:
     pool = AdaptiveExecutor(1)
     futures: list[Future[Any]] = []

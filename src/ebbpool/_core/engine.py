@@ -95,8 +95,8 @@ TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 DELIVERED_AT_ONCE = 256
 """How many results a loop gets before its other callbacks have their turn."""
-STOOD_BY = 0.05
-"""Seconds for which a thread that stands in for a worker waits before it looks again for tasks that no worker takes."""
+STOOD_BY = 1.0
+"""Seconds after which a thread that stands in for a worker, and waits, looks for tasks that no worker takes."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
 """Seconds for which a loop gets results, slice after slice, before the other threads get the GIL.
@@ -711,18 +711,23 @@ def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[...
 
 
 def _stand_by(pool: Pool, over: Callable[[], bool], wait: Callable[..., bool], args: tuple[Any, ...]) -> bool:
+    while not over() and pool.stand_in():
+        pass
     # Nobody wakes this thread for a task: that a worker will take none turns out later, when the start of one is
-    # refused, or when one waits for this pool, too.
+    # refused, or when one waits for this pool, too. It must last: a task that a worker takes after all does no harm
+    # there, but here it could wait for one that is beneath it.
     *others, timeout = args
     deadline = inf if timeout is None or timeout < 0 else monotonic() + timeout
+    stranded = False
     while True:
-        while not over() and pool.stand_in():
-            pass
         left = max(0.0, deadline - monotonic())
         if wait(*others, min(left, STOOD_BY)):
             return True
         if left == 0:
             return False
+        lasting, stranded = stranded, pool.stranded() > 0
+        while lasting and not over() and pool.stand_in():
+            pass
 
 
 class Observers(list[Any]):
