@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 else:
     Future = core.Future
 
+ALL = core.ALL
 Alarms = timers.Alarms
 ExecutorCore = core.ExecutorCore
 KeeperCore = timers.KeeperCore
@@ -40,6 +41,7 @@ LoopCall = core.LoopCall
 Mailbox = core.Mailbox
 Pool = core.Pool
 Probe = core.Probe
+Snapshot = core.Snapshot
 Timers = timers.Timers
 Worker = core.Worker
 connect = core.connect

@@ -107,6 +107,8 @@ the GIL wakes too late each time, and its wait for the interval after which it w
 NAP = 50e-6
 """Seconds for which a loop leaves the GIL to other threads then: as long as a thread needs to wake up."""
 
+ALL = sys.maxsize
+"""As many workers as there are: nobody is held back."""
 ROOM = 24
 """How many nested calls the plain core needs at most to take back a start that failed."""
 
@@ -1070,7 +1072,7 @@ class Worker:
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if pool.queue and not pool.surplus:
+                    if pool.queue and (not pool.tight or pool._admits()):
                         future = pool._next() if pool.ahead else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
@@ -1449,6 +1451,9 @@ class Pool:
         lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
         max_workers: The most there may be: `ceiling` and `lent`.
         surplus: Workers that should leave as soon as they have no task in hand.
+        allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
+            blocked do not count.
+        tight: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         taken: Tasks taken off the queue so far.
         wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
             measured.
@@ -1467,6 +1472,7 @@ class Pool:
 
     __slots__ = (
         "ahead",
+        "allowed",
         "at_ceiling",
         "away",
         "blocked",
@@ -1516,6 +1522,7 @@ class Pool:
         "starting",
         "surplus",
         "taken",
+        "tight",
         "turned_away",
         "workers",
         "wrapping",
@@ -1561,6 +1568,8 @@ class Pool:
         self.starting: int = 0
         self.blocked: int = 0
         self.surplus: int = 0
+        self.allowed: int = ALL
+        self.tight: bool = False
         self.dead: int = 0
         self.ahead: int = 0
         self.passed: int = 0
@@ -1820,7 +1829,10 @@ class Pool:
         if self.max_queue < 0:
             return None
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
-        coming = max(0, self._at_hand() + self.starting - self.surplus)
+        coming = self._at_hand() + self.starting - self.surplus
+        if self.allowed != ALL:
+            coming = min(coming, self.allowed - self._engaged() + self.roused + self.starting)
+        coming = max(0, coming)
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
@@ -1833,7 +1845,7 @@ class Pool:
         self.clock = monotonic()
         if self.searching:
             return None
-        if self.parked:
+        if self.parked and self._has_room():
             return self._rouse()
         self.at_ceiling = self.headcount - self.blocked >= self.max_workers
         if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
@@ -1873,6 +1885,32 @@ class Pool:
             return None
         self.covered = True
         return WATCH
+
+    def _engaged(self) -> int:
+        """Return how many workers have a task in hand, or are on their way to one; the blocked do not count."""
+        return self.headcount - len(self.parked) - self.blocked
+
+    def _has_room(self) -> bool:
+        """Return whether a parked worker may be woken for a task."""
+        return self.allowed == ALL or self._engaged() < self.allowed
+
+    def _admits(self) -> bool:
+        """Return whether the calling worker, which has no task in hand, may take one."""
+        return self.surplus == 0 and (self.allowed == ALL or self._engaged() <= self.allowed)
+
+    def admit(self, allowed: int) -> None:
+        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
+
+        A closed pool holds nobody back: its workers leave instead of parking.
+        """
+        errand = None
+        with self.mutex:
+            self.allowed = ALL if self.closed else max(1, allowed)
+            self._measure()
+            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
+                errand = self._rouse()
+        if errand is not None:
+            self._run(errand, None)
 
     def _rouse_all(self) -> None:
         for worker in self.parked:
@@ -1965,6 +2003,7 @@ class Pool:
     def _measure(self) -> None:
         surplus = self.headcount - self.blocked - self.max_workers
         self.surplus = surplus if surplus > 0 else 0
+        self.tight = surplus > 0 or self.allowed != ALL
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -2231,6 +2270,8 @@ class Pool:
         """Take no more tasks; workers leave once the queue is empty. May be called again."""
         with self.mutex:
             self.closed = True
+            self.allowed = ALL
+            self._measure()
             self._special()
             self._rouse_all()
             self._make_room()
@@ -2447,7 +2488,7 @@ class Pool:
             self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
             self.covered = needed
             may_grow = not self.at_ceiling
-            if self._waiting() > 0 and self.parked and not self.searching:
+            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
                 errand = self._rouse()
             taken = self.taken
             headcount = self.headcount
@@ -2524,14 +2565,14 @@ class Pool:
         return listed
 
     @cython.locals(worker=Worker)
-    def spans(self) -> list[tuple[threading.Thread, float]]:
-        """Return (thread, since when) of every running task."""
+    def spans(self, waits: bool = True) -> list[tuple[threading.Thread, float]]:
+        """Return (thread, since when) of every running task; without those that wait for this pool unless `waits`."""
         listed = []
         with self.mutex:
             collects = hold_collector()
             try:
                 for worker in self.workers:
-                    if worker.current is not None:
+                    if worker.current is not None and (waits or worker.waits == 0):
                         listed.append((worker.thread, worker.since))
             finally:
                 let_collector(collects)

@@ -255,6 +255,8 @@ cdef class Pool:
     cdef readonly Py_ssize_t starting
     cdef readonly Py_ssize_t blocked
     cdef readonly Py_ssize_t surplus
+    cdef readonly Py_ssize_t allowed
+    cdef bint tight
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
     cdef Py_ssize_t passed
@@ -292,6 +294,9 @@ cdef class Pool:
     @cython.locals(worker=Worker)
     cdef _rouse(self)
     cdef _spare(self)
+    cdef Py_ssize_t _engaged(self) except -1000000
+    cdef bint _has_room(self) except -1
+    cdef bint _admits(self) except -1
     @cython.locals(worker=Worker)
     cdef _rouse_all(self)
     cdef _run(self, object errand, FutureCore future)

@@ -45,12 +45,34 @@ class Place(Enum):
     """It waits for something outside the process: a timer, a socket, a disk."""
 
 
+class Workers(NamedTuple):
+    """How many workers have a task in hand, by what it does.
+
+    Attributes:
+        running: It runs, or is ready to run.
+        long: The same, and it has computed for long.
+        asleep: It waits for something.
+    """
+
+    running: int
+    long: int
+    asleep: int
+
+
 class _Sight(NamedTuple):
     """What was seen of a thread: its seconds of processor time, since when they have not changed, and its place."""
 
     used: float
     since: float
     place: Place
+
+
+class _Effort(NamedTuple):
+    """What a task, known by when it was taken, was seen to use: its thread's clock at first, and what was seen last."""
+
+    task: float
+    begun: float
+    sight: _Sight
 
 
 class Census:
@@ -65,6 +87,53 @@ class Census:
         self._workers: dict[int, float] = {}
         self._others: dict[int, float] = {}
         self._patience = 0.0
+        self._sorted = -inf
+        self._rest = 0.0
+        self._efforts: dict[int, _Effort] = {}
+        self._in_hand = Workers(0, 0, 0)
+
+    def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
+        """Count workers by what their tasks do, anew if it is time to.
+
+        Unlike `measure`, this takes a worker that waits for a lock for asleep, whoever holds it: a second one that
+        waits there takes no processor from anybody.
+
+        Args:
+            now: The time, in seconds.
+            spans: The threads that have a task in hand, each with the time since when.
+            long: Seconds of processor time from which on a task has computed for long. Where the platform does not tell
+                what threads use, these are seconds.
+        """
+        if now - self._sorted < self._rest:
+            return self._in_hand
+        self._sorted = now
+        looked_up = self._looked_up
+        efforts = {}
+        running = longest = asleep = 0
+        for thread, since in spans:
+            tid = thread.native_id
+            if tid is None:
+                running += 1
+                continue
+            used = seconds_of(tid)
+            if used is None:
+                longest += now - since >= long
+                running += now - since < long
+                continue
+            before = self._efforts.get(tid)
+            sight = self._sight(before and before.sight, tid, used, now)
+            begun = used if before is None or before.task != since else before.begun
+            efforts[tid] = _Effort(since, begun, sight)
+            if sight.place is Place.OUTSIDE or (sight.place is Place.LOCK and now - sight.since >= STILL):
+                asleep += 1
+            elif used - begun >= long:
+                longest += 1
+            else:
+                running += 1
+        self._efforts = efforts
+        self._rest = max(CLOCK_COST * len(efforts), COST * (self._looked_up - looked_up))
+        self._in_hand = Workers(running, longest, asleep)
+        return self._in_hand
 
     def measure(
         self,
@@ -92,7 +161,7 @@ class Census:
         self._looked_up = 0
         sights = {}
         for tid, used in _clocks(threads).items():
-            sights[tid] = self._sight(tid, used, now)
+            sights[tid] = self._sight(self._sights.get(tid), tid, used, now)
         self._sights = sights
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
             self._compare(now, cpu, everyone, busy)
@@ -103,8 +172,7 @@ class Census:
         self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks, in_doubt) if places else None
         return self._asleep
 
-    def _sight(self, tid: int, used: float, now: float) -> _Sight:
-        before = self._sights.get(tid)
+    def _sight(self, before: _Sight | None, tid: int, used: float, now: float) -> _Sight:
         since = now
         if before is not None and before.used == used:
             if before.place is Place.OUTSIDE:

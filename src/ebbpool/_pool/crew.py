@@ -15,10 +15,11 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ebbpool._core.accel import Pool, Probe, Timers, Worker, current_worker
-from ebbpool._interpreter import processors
+from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
+from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
-from ebbpool._pool.census import Census
+from ebbpool._pool.admission import LONG, Admission, Look
+from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, away, running
 from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
@@ -29,8 +30,8 @@ from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
 
-CEILING_TICK = 0.05
-"""Seconds between looks at a pool that may not grow; the looks keep its clock right."""
+CEILING_TICK = 0.01
+"""Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
 
 _numbers = itertools.count(1)
 
@@ -105,6 +106,7 @@ class Crew:
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
+        self._admission = Admission()
         self.decisions = Decisions()
         self._slow_tasks = None if warn_after is None else SlowTasks(timekeeper, warn_after)
         self.spill: Spill | None = None
@@ -205,14 +207,19 @@ class Crew:
         if seen is None:
             self._ended = tick.now
             self._refused = False
+            self._admission.rest()
+            if self.pool.allowed != ALL:
+                self.pool.admit(ALL)
             return None
         if self.spill is not None:
             self.spill.look(tick.now)
+        cpus = processors.count(tick.now)
+        allowed = self._admit(tick, seen, cpus)
         if not seen.may_grow:
-            self.decisions.note(seen.workers, 0, seen.queued, _at_limit)
+            self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
-            return self._ceiling_tick
+            return self._ceiling_tick if allowed == ALL else TICK
         self._previous = _Reading(tick.now, tick.cpu, seen.taken)
         if previous is None:
             previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
@@ -226,17 +233,33 @@ class Crew:
             elapsed=tick.now - previous.now,
             late=tick.late,
             cpu=tick.cpu - previous.cpu,
-            cpus=processors.count(tick.now),
+            cpus=cpus,
             refused=self._refused,
             asleep=self._asleep(tick.now, tick.cpu),
         )
         pool = self.pool
-        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, pool.max_workers, pool.min_spare_workers))
-        if count > 0 or self._sizing.settled:
+        most = min(pool.max_workers, max(allowed, pool.min_workers))
+        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, most, pool.min_spare_workers))
+        if allowed != ALL and seen.idle > 0:
+            self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
+        elif count > 0 or self._sizing.settled:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
             self._start_many(count)
         return self._sizing.tick
+
+    def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
+        """Tell the pool how many workers may run at a time; return that."""
+        pool = self.pool
+
+        def count() -> Workers:
+            return self._census.sort(tick.now, pool.spans(False), LONG)
+
+        look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
+        allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
+        if allowed != ALL or pool.allowed != ALL:
+            pool.admit(allowed)
+        return allowed
 
     def _asleep(self, now: float, cpu: float) -> Asleep | None:
         if not self._sizing.asks:

@@ -1,0 +1,280 @@
+"""How many workers run at a time: the rule over numbers alone, and what the engine makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.common import Gate, eventually, wait_for_idle
+from test_growth import Nobody
+
+from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._core.accel import ALL
+from ebbpool._pool.admission import CREW, LATE, STALL, STALL_PAUSE, WINDOW, Admission, Look
+from ebbpool._pool.census import Workers
+from ebbpool._pool.timekeeper import Tick
+
+CPUS = 4
+
+
+class Spell:
+    """Looks at a pool, a window apart, under an injected clock."""
+
+    def __init__(self) -> None:
+        self.admission = Admission()
+        self.now, self.cpu, self.taken = 1000.0, 50.0, 0
+        self.workers = Workers(0, 0, 0)
+        self.cpus = CPUS
+        self.gil = True
+        self.look()
+
+    def look(self, used: float = 0.0, late: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
+        """Let `after` seconds pass in which so many processors were `used`, and for which share this look is `late`."""
+        self.now += after
+        self.cpu += used * after
+        self.taken += taken
+        return self.admission.decide(
+            Look(self.now, self.cpu, late * after, self.cpus, self.taken, lambda: self.workers, self.gil)
+        )
+
+    def window(self, used: float = 0.0, late: float = 0.0, times: int = 1, taken: int = 1) -> int:
+        allowed = ALL
+        for _ in range(times):
+            allowed = self.look(used, late, 1.01 * WINDOW, taken)
+        return allowed
+
+    def compute(self, running: int, long: int = 0, asleep: int = 0) -> None:
+        self.workers = Workers(running, long, asleep)
+
+
+@pytest.fixture
+def spell() -> Spell:
+    return Spell()
+
+
+def test_nobody_is_held_back_while_looks_are_punctual(spell: Spell) -> None:
+    spell.compute(6)
+    assert spell.window(used=1.0, times=5) == ALL
+    assert spell.window(used=0.2, late=LATE / 2, times=5) == ALL
+
+
+def test_where_threads_queue_for_the_gil_fewer_run_from_window_to_window(spell: Spell) -> None:
+    spell.compute(8)
+    seen = [spell.window(used=1.0, late=0.8)]
+    while len(seen) < 2 or seen[-1] < seen[-2]:
+        spell.compute(seen[-1])
+        seen.append(spell.window(used=1.0, late=0.8))
+    assert seen == [6, 5, 4, 3, 2, 1, 1]
+
+
+def test_looks_that_wait_for_long_show_a_short_gil_though_others_have_the_processors(spell: Spell) -> None:
+    spell.compute(8)
+    # Two looks, each late by more than one turn of the GIL.
+    spell.look(used=0.5, late=0.99, after=WINDOW / 1.5)
+    assert spell.look(used=0.5, late=0.99, after=WINDOW / 1.5) == 6
+
+
+def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
+    spell.gil = False
+    spell.compute(8)
+    assert spell.window(used=1.0, late=0.8, times=5) == ALL
+
+
+def test_where_the_gil_is_let_go_as_many_run_as_there_are_processors(spell: Spell) -> None:
+    spell.compute(12)
+    spell.window(used=CPUS)
+    assert spell.window(used=CPUS) == CPUS + CREW
+    spell.compute(8)
+    assert spell.window(used=1.0, late=0.8) == 6
+    assert spell.window(used=CPUS) == 6, "no more than there were"
+    spell.compute(2)
+    assert spell.window(used=1.0, late=0.8) == 1
+    assert spell.window(used=CPUS) == CPUS
+
+
+def test_an_idle_gil_lets_more_run_until_nobody_is_held_back(spell: Spell) -> None:
+    spell.compute(2)
+    assert spell.window(used=1.0, late=0.8) == 1
+    assert spell.window(used=0.7, late=0.3) == 2
+    assert spell.window(used=0.7, late=0.3) == 3
+    assert spell.window(used=0.3) == 6
+    spell.window(used=0.3, times=2)
+    assert spell.window(used=0.3) == ALL
+
+
+def test_a_gil_that_is_just_busy_enough_changes_nothing(spell: Spell) -> None:
+    spell.compute(3)
+    assert spell.window(used=1.0, late=0.8) == 2
+    assert spell.window(used=0.95, late=0.3, times=5) == 2
+
+
+def test_those_that_sleep_do_not_count(spell: Spell) -> None:
+    spell.compute(2, asleep=40)
+    assert spell.window(used=1.0, late=0.8) == 1 + 40
+
+
+def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell) -> None:
+    spell.compute(2)
+    spell.window(used=1.0, late=0.8)
+    spell.compute(0, long=3)
+    assert spell.look() == 1 + 3
+    spell.compute(0, long=30)
+    assert spell.look() == CPUS + CREW
+    spell.compute(0, long=30, asleep=5)
+    assert spell.look() == CPUS + CREW + 5
+
+
+def test_where_nothing_is_taken_for_long_one_more_may_run_each_pause(spell: Spell) -> None:
+    spell.compute(2)
+    spell.window(used=1.0, late=0.8)
+    spell.compute(1, long=30)
+    assert spell.look(after=STALL - 0.01, used=0.95, late=0.3, taken=0) == CPUS + CREW
+    assert spell.look(after=0.02, used=0.95, late=0.3, taken=0) == 31 + 1
+    assert spell.look(after=STALL_PAUSE, used=0.95, late=0.3, taken=0) == 31 + 2
+    assert spell.look(taken=1) == CPUS + CREW
+
+
+def test_what_others_compute_keeps_few_of_the_pools_own_back(spell: Spell) -> None:
+    spell.compute(0, asleep=3)
+    spell.window(used=1.0, late=0.8)
+    spell.admission.quick = 1
+    assert spell.window(used=1.0, late=0.8) == CPUS + CREW + 3
+
+
+def test_the_next_spell_begins_with_nobody_held_back(spell: Spell) -> None:
+    spell.compute(8)
+    assert spell.window(used=1.0, late=0.8) == 6
+    spell.admission.rest()
+    assert spell.look() == ALL
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdaptiveExecutor]:
+    """A pool of up to three workers at which only the test looks."""
+    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
+    with AdaptiveExecutor(4, min_workers=3) as pool:
+        yield pool
+
+
+def allow(pool: AdaptiveExecutor, count: int) -> None:
+    pool._pool.admit(count)
+
+
+def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExecutor) -> None:
+    first, second = Gate(), Gate()
+    with first, second:
+        first.hold(pool, 3)
+        waiting = [pool.submit(second) for _ in range(3)]
+        allow(pool, 1)
+        first.open()
+        second.await_begun()
+        eventually(lambda: pool.stats().idle == 2)
+        assert second.nobody_begins()
+        assert (pool.stats().running, pool.stats().queued) == (1, 2)
+        second.open()
+        assert [future.result() for future in waiting] == [None] * 3
+    assert second.peak == 1
+
+
+def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> None:
+    first, second = Gate(), Gate()
+    with first, second:
+        first.hold(pool, 3)
+        for _ in range(3):
+            pool.submit(second)
+        allow(pool, 1)
+        first.open()
+        second.await_begun()
+        eventually(lambda: pool.stats().idle == 2)
+        allow(pool, 2)
+        second.await_begun()
+        assert second.nobody_begins()
+        allow(pool, ALL)
+        second.await_begun()
+
+
+def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveExecutor) -> None:
+    with Gate() as warm:
+        warm.hold(pool, 3)
+    wait_for_idle(pool)
+    with Gate() as gate:
+        allow(pool, 1)
+        gate.hold(pool)
+        pool.submit(gate)
+        assert gate.nobody_begins()
+        assert pool.stats().idle == 2
+
+
+def test_a_worker_that_waits_for_its_own_pool_lets_another_run(pool: AdaptiveExecutor) -> None:
+    with Gate() as warm:
+        warm.hold(pool, 3)
+    wait_for_idle(pool)
+    allow(pool, 1)
+    assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
+
+
+def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
+    first, second = Gate(), Gate()
+    with first, second:
+        first.hold(pool, 3)
+        for _ in range(3):
+            pool.submit(second)
+        allow(pool, 1)
+        first.open()
+        second.await_begun()
+        eventually(lambda: pool.stats().idle == 2)
+        pool.shutdown(wait=False)
+        allow(pool, 1)
+        second.await_begun(2)
+
+
+def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
+    with AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
+        with Gate() as warm:
+            warm.hold(pool, 3)
+        wait_for_idle(pool)
+        with Gate() as gate:
+            allow(pool, 1)
+            gate.hold(pool)
+            pool.submit(gate)
+            with pytest.raises(QueueFull):
+                pool.submit(gate)
+
+
+class OneAtATime(Admission):
+    def decide(self, look: Look) -> int:
+        self._short = "the GIL is"
+        self.quick = 1
+        return 1
+
+
+def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
+    crew: Any = pool._crew
+    crew._admission = OneAtATime()
+    first, second = Gate(), Gate()
+    with first, second:
+        first.hold(pool, 3)
+        for _ in range(3):
+            pool.submit(second)
+        crew.begin(Tick(1000.0, 1.0, 0.0))
+        crew.tick(Tick(1000.1, 1.1, 0.0))
+        first.open()
+        second.await_begun()
+        eventually(lambda: pool.stats().idle == 2)
+        crew.tick(Tick(1000.2, 1.2, 0.0))
+        assert second.nobody_begins()
+        assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is short: 1 may run at a time"
+
+
+def test_a_pool_whose_tasks_must_not_wait_holds_nobody_back(pool: AdaptiveExecutor) -> None:
+    crew: Any = pool._crew
+    crew._admission = OneAtATime()
+    with Gate() as gate:
+        gate.hold(pool, 3)
+        pool.submit(gate)
+        pool.resize(max_queue=0)
+        crew.begin(Tick(1000.0, 1.0, 0.0))
+        crew.tick(Tick(1000.1, 1.1, 0.0))
+        assert pool._pool.allowed == ALL
