@@ -17,6 +17,7 @@ from hypothesis import strategies
 import ebbpool
 from ebbpool import _interpreter
 from ebbpool._core import accel
+from ebbpool._pool import loop_lag
 from ebbpool.testing import no_thread_leaks
 
 REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
@@ -78,6 +79,12 @@ def no_thread_left_behind() -> Iterator[None]:
     """Fail a test whose threads outlive it."""
     with no_thread_leaks():
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_loops_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pools show how late the loops of this test are, and no others."""
+    monkeypatch.setattr(loop_lag, "_mailboxes", {})
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
 from ebbpool._pool.decisions import Decision
+from ebbpool._pool.loop_lag import LoopLag
 from ebbpool._pool.marks import spillable
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
@@ -23,6 +24,7 @@ __all__ = [
     "Future",
     "Lane",
     "LaneStats",
+    "LoopLag",
     "PoolStats",
     "QueueFull",
     "RunningTask",

@@ -23,6 +23,7 @@ from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool import spill as spilling
 from ebbpool._pool.crew import Crew, QueueView
 from ebbpool._pool.decisions import Decision
+from ebbpool._pool.loop_lag import lags
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
@@ -411,6 +412,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             max_workers=settings.max_workers,
             max_queue=settings.max_queue,
             last_decision=self._crew.decisions.last(),
+            loop_lag=lags(),
         )
 
     def running(self, *, stacks: bool = False) -> list[RunningTask]:

@@ -46,7 +46,7 @@ __all__ = ["Instrumentation", "instrument"]
 
 POOL: Final = "ebbpool.pool.name"
 LANE: Final = "ebbpool.lane.name"
-ATTRIBUTES: Final = {"state": "ebbpool.thread.state", "outcome": "ebbpool.task.outcome"}
+ATTRIBUTES: Final = {"state": "ebbpool.thread.state", "outcome": "ebbpool.task.outcome", "loop": "ebbpool.loop.name"}
 
 
 class _Instruments:

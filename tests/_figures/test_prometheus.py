@@ -81,6 +81,8 @@ def test_names_types_and_help(registry: CollectorRegistry) -> None:
             "ebbpool_task_away": "gauge",
             "ebbpool_task_delayed": "gauge",
             "ebbpool_task_longest_running_seconds": "gauge",
+            "ebbpool_loop_lag_seconds": "gauge",
+            "ebbpool_loop_lag_most_seconds": "gauge",
             "ebbpool_lane_running": "gauge",
             "ebbpool_lane_limit": "gauge",
             "ebbpool_lane_queue_length": "gauge",

@@ -15,7 +15,8 @@ from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wa
 from support.loops import Loops, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.engine import DELIVERED_AT_ONCE
+from ebbpool._core.accel import LoopCall
+from ebbpool._core.engine import DELIVERED_AT_ONCE, FEWEST, SLICE
 from ebbpool.aio import mailbox_of
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
@@ -148,18 +149,37 @@ async def test_a_task_that_is_ready_to_await_does_not_overtake() -> None:
 
 
 @on_every_loop
-async def test_other_callbacks_get_their_turn_while_many_results_are_delivered() -> None:
+@pytest.mark.parametrize("cost", [SLICE, SLICE / 40, SLICE / 10_000], ids=["dear", "usual", "cheap"])
+async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
+    monkeypatch: pytest.MonkeyPatch, cost: float
+) -> None:
+    """Each result takes so much of the loop's own processor time, half of it in what it leads to."""
+    spent = [5.0]
+    monkeypatch.setattr(f"{LoopCall.__module__}.thread_time", lambda: spent[0])
+    loop = asyncio.get_running_loop()
+    mailbox = mailbox_of(loop)
+
+    def spend() -> None:
+        spent[0] += cost / 2
+
+    def lead_on() -> None:
+        spend()
+        loop.call_soon(spend)
+
     async with AdaptiveExecutor(1) as pool:
-        futures = [pool.run(int) for _ in range(8 * DELIVERED_AT_ONCE)]
+        tickets = [Ticket(lead_on) for _ in range(8 * DELIVERED_AT_ONCE)]
+        for ticket in tickets:
+            pool.offload(mailbox, ticket, None, int, (), None)
         behind(pool)
         done = [0]
-        while done[-1] < len(futures):
+        while done[-1] < len(tickets):
             await asyncio.sleep(0)
-            done.append(sum(future.done() for future in futures))
-    steps = [after - before for before, after in itertools.pairwise(done)]
-    assert max(steps) <= DELIVERED_AT_ONCE
-    # No less than a slice at a time, either: the first, its successors, and what is left.
-    assert len([step for step in steps if step]) <= 10
+            done.append(sum(ticket.done() for ticket in tickets))
+    steps = [after - before for before, after in itertools.pairwise(done) if after > before]
+    usual = min(max(round(SLICE / cost), FEWEST), DELIVERED_AT_ONCE)
+    assert max(steps) <= usual + 1
+    # No less than a slice at a time, either, but for the first ones and for what is left.
+    assert sum(step >= usual - 1 for step in steps) >= len(steps) - 4
 
 
 @on_every_loop

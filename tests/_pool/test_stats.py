@@ -14,7 +14,7 @@ from ebbpool import AdaptiveExecutor, PoolStats
 FIELDS = [
     "name", "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
     "cancelled", "rejected", "started", "retired", "longest_running", "spilled", "spill_returned", "away",
-    "delayed", "min_workers", "max_workers", "max_queue", "last_decision",
+    "delayed", "min_workers", "max_workers", "max_queue", "last_decision", "loop_lag",
 ]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_stats_cannot_be_changed() -> None:
 
 def test_a_fresh_pool_counts_nothing() -> None:
     with AdaptiveExecutor() as pool:
-        settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "last_decision": ""}
+        settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "last_decision": "", "loop_lag": ()}
         assert dataclasses.asdict(pool.stats()) == dict.fromkeys(FIELDS, 0) | settings
 
 

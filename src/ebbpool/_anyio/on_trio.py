@@ -30,6 +30,7 @@ from trio.lowlevel import (
 
 from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
 from ebbpool._core.accel import Mailbox
+from ebbpool._pool import loop_lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,7 @@ class RunState:
         self.trio_token = current_trio_token()
         self.token = token_for(TrioBackend, self.trio_token)
         self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon)
+        loop_lag.register(self.mailbox)
         # The counter of ``trio.testing.wait_all_threads_completed``.
         try:
             self.active = _active_threads_local.get()

@@ -26,7 +26,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
 from math import inf
-from time import sleep
+from time import sleep, thread_time
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,7 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code engine_c.pxd declares these.
+    from math import log2
     from time import monotonic
 
     from ebbpool._core.uncompiled import (
@@ -93,8 +94,18 @@ OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
+SLICE = 1e-3
+"""Seconds of its processor time that a loop spends on results before its other callbacks have their turn ..."""
+FEWEST = 16
+"""... but it gets so many results at least ..."""
 DELIVERED_AT_ONCE = 256
-"""How many results a loop gets before its other callbacks have their turn."""
+"""... and so many at most."""
+LAGS = 96
+"""How many buckets the times are sorted into that a loop needs to come: four for each power of two, in microseconds."""
+SPELL = 10.0
+"""Seconds for which such times are added up, before a new count begins."""
+SPELLS = 6
+"""How many such counts are kept."""
 STOOD_BY = 1.0
 """Seconds after which a thread that stands in for a worker, and waits, looks for tasks that no worker takes."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
@@ -886,10 +897,33 @@ class Mailbox:
         arrived: Finished calls, left by workers.
         due: Calls that the next callback delivers; only the loop's thread touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
+        rung: When the loop was last woken (monotonic seconds).
         nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
+        portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
+        delivered: How many the last callback delivered; 0 if it was not one of the same batch.
+        spent: The loop's own processor time when that callback began.
+        lags: How often the loop took how long to come since `turn` - `SPELL`, and in the spells before; see `LAGS`.
+        most: The longest that it took, in each of these spells (seconds).
+        turn: When the next spell begins (monotonic seconds).
     """
 
-    __slots__ = ("again", "arrived", "due", "mutex", "nap_due", "ringing", "wake")
+    __slots__ = (
+        "__weakref__",
+        "again",
+        "arrived",
+        "delivered",
+        "due",
+        "lags",
+        "most",
+        "mutex",
+        "nap_due",
+        "portion",
+        "ringing",
+        "rung",
+        "spent",
+        "turn",
+        "wake",
+    )
 
     mutex: Any
 
@@ -901,7 +935,14 @@ class Mailbox:
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
         self.ringing: bool = False
+        self.rung: float = 0.0
         self.nap_due: float = 0.0
+        self.portion: int = FEWEST
+        self.delivered: int = 0
+        self.spent: float = 0.0
+        self.lags: deque[list[int]] = deque([[0] * LAGS], SPELLS)
+        self.most: deque[float] = deque([0.0], SPELLS)
+        self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
@@ -910,6 +951,7 @@ class Mailbox:
             ring = not self.ringing
             self.ringing = True
         if ring:
+            self.rung = monotonic()
             try:
                 self.wake(self.open)
             except BaseException:
@@ -934,6 +976,8 @@ class Mailbox:
     @cython.locals(call=LoopCall)
     def open(self) -> None:
         """Deliver the first result, and have the others delivered later; in the loop's thread."""
+        self.note(self.rung, monotonic())
+        self.delivered = 0
         arrived = self._empty(True)
         try:
             if arrived:
@@ -947,14 +991,23 @@ class Mailbox:
 
     @cython.locals(call=LoopCall)
     def deliver(self) -> None:
-        """Deliver up to `DELIVERED_AT_ONCE` results, in the loop's thread."""
+        """Deliver as many results as take a `SLICE` with what they lead to, in the loop's thread.
+
+        What the last ones led to has run by now: it was put on the loop before this callback.
+        """
+        spent = thread_time()
+        if self.delivered > 0:
+            fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
+            self.portion = int(min(max(fit, float(FEWEST)), float(DELIVERED_AT_ONCE)))
+        self.spent = spent
         if GIL:
             now = monotonic()
             if now >= self.nap_due:
                 if now < self.nap_due + STINT:
                     sleep(NAP)
                 self.nap_due = now + STINT
-        count = min(len(self.due), DELIVERED_AT_ONCE)
+        count = min(len(self.due), self.portion)
+        self.delivered = count
         arrived = self._empty(True)
         try:
             while count > 0:
@@ -964,6 +1017,21 @@ class Mailbox:
         finally:
             self.due.extend(arrived)
             self._go_on()
+
+    def note(self, rung: float, now: float) -> None:
+        """Note how long the loop took to come after it was `rung`, in its own thread."""
+        if now >= self.turn:
+            passed = 1 + int(min((now - self.turn) / SPELL, float(SPELLS)))
+            self.turn = now + SPELL if passed > SPELLS else self.turn + passed * SPELL
+            for _ in range(passed):
+                self.lags.append([0] * LAGS)
+                self.most.append(0.0)
+        lag = max(0.0, now - rung)
+        latest = self.lags[-1]
+        bucket = int(min(4.0 * log2(1.0 + 1e6 * lag), len(latest) - 1.0))
+        latest[bucket] += 1
+        if lag > self.most[-1]:
+            self.most[-1] = lag
 
     def _go_on(self) -> None:
         if not self.due:

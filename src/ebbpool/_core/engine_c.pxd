@@ -1,6 +1,7 @@
 # C types for engine.py, which Cython compiles as ebbpool._core.engine_c.
 cimport cython
 from cpython.time cimport monotonic
+from libc.math cimport log2
 from ebbpool._core.memory_c cimport fence
 
 cdef class Pool
@@ -122,7 +123,8 @@ cdef bint GIL
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
-cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, TURNS, ROOM
+cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, FEWEST, TURNS, ROOM
+cdef double SLICE
 cdef list _NOBODY
 cdef tuple _EMPTY
 cdef Pool _ORPHANS
@@ -187,11 +189,21 @@ cdef class Mailbox:
     cdef object again
     cdef list arrived
     cdef object due
-    cdef bint ringing
+    cdef object __weakref__
+    cdef readonly bint ringing
+    cdef readonly double rung
     cdef double nap_due
+    cdef Py_ssize_t portion
+    cdef Py_ssize_t delivered
+    cdef double spent
+    cdef readonly object lags
+    cdef readonly object most
+    cdef readonly double turn
 
     cpdef post(self, LoopCall call)
     cdef list _empty(self, bint ringing)
+    @cython.locals(lag=double, latest=list, bucket=Py_ssize_t)
+    cpdef note(self, double rung, double now)
     cdef _go_on(self)
 
 

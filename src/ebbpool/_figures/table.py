@@ -127,6 +127,22 @@ FIGURES: Final = (
         _one("longest_running"),
     ),
     Figure(
+        "ebbpool.loop.lag",
+        "longest",
+        "s",
+        "How late an event loop of the process comes to a result, 99 times in 100 of the last minute.",
+        lambda stats: {lag.name: lag.p99 for lag in stats.loop_lag},
+        label="loop",
+    ),
+    Figure(
+        "ebbpool.loop.lag.most",
+        "longest",
+        "s",
+        "How late it came at most.",
+        lambda stats: {lag.name: lag.most for lag in stats.loop_lag},
+        label="loop",
+    ),
+    Figure(
         "ebbpool.lane.running",
         "level",
         "{task}",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ebbpool._core.accel import LoopCall, Mailbox, connect
+from ebbpool._pool import loop_lag
 
 T = TypeVar("T")
 
@@ -82,7 +83,8 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
         setattr(loop, MAILBOX, mailbox)
     except AttributeError:
         # A loop that takes no attributes has a new mailbox, and is woken, for every call.
-        pass
+        return mailbox
+    loop_lag.register(mailbox)
     return mailbox
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ebbpool._pool.loop_lag import LoopLag
+
 
 @dataclass(frozen=True)
 class PoolStats:
@@ -35,6 +37,7 @@ class PoolStats:
         max_workers: How many threads there may be, apart from those that wait for this same pool.
         max_queue: How many tasks may wait; None for no limit.
         last_decision: What the sizing decided last, and why; empty before it had to decide.
+        loop_lag: How late the event loops of this process were, each that has handed calls to any pool.
     """
 
     __module__ = "ebbpool"
@@ -62,6 +65,7 @@ class PoolStats:
     max_workers: int
     max_queue: int | None
     last_decision: str
+    loop_lag: tuple[LoopLag, ...]
 
 
 @dataclass(frozen=True)

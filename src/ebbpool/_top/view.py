@@ -96,6 +96,9 @@ class View:
                 f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
                 f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {at}"
             )
+            # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
+            for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
+                line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
         if model.silent >= LATE:
             words = f" no answer for {int(model.silent)} s " + (
                 ""

@@ -1,0 +1,82 @@
+"""How late event loops are: from the moment a worker wakes one until the loop comes to what it was woken for."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from time import monotonic
+from typing import Any
+
+from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
+
+
+@dataclass(frozen=True)
+class LoopLag:
+    """How late an event loop was in the last minute: how long it took to come when a result was there for it.
+
+    Whatever else wakes the loop waits as long: other threads had the processor or the GIL, or a callback ran on.
+
+    Attributes:
+        name: The name of the thread that the loop runs in. Loops of one name are taken together.
+        p50: Half of the times it took at most this long, to about 10% (seconds).
+        p99: The same of 99 times in 100.
+        most: The longest that it took.
+    """
+
+    __module__ = "ebbpool"
+
+    name: str
+    p50: float
+    p99: float
+    most: float
+
+
+_mailboxes: dict[int, tuple[str, weakref.ref[Mailbox]]] = {}
+
+
+def register(mailbox: Mailbox) -> None:
+    """Have a mailbox of a loop that runs in the calling thread read by `lags`, for as long as it lives."""
+    key = id(mailbox)
+    reference = weakref.ref(mailbox, functools.partial(_forget, _mailboxes, key))
+    _mailboxes[key] = threading.current_thread().name, reference
+
+
+def _forget(mailboxes: dict[int, Any], key: int, _: object) -> None:
+    mailboxes.pop(key, None)
+
+
+def lags(now: float | None = None) -> tuple[LoopLag, ...]:
+    """Return how late each loop was in the last minute, without those that nothing was delivered to.
+
+    Args:
+        now: The time (monotonic seconds); None for the present.
+    """
+    now = monotonic() if now is None else now
+    counts: dict[str, list[int]] = {}
+    most: dict[str, float] = {}
+    for name, reference in list(_mailboxes.values()):
+        mailbox = reference()
+        if mailbox is None:
+            continue
+        passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
+        for spell in islice(tuple(mailbox.lags), max(0, len(mailbox.lags) - SPELLS + passed), None):
+            counts[name] = [sum(pair) for pair in zip(counts.get(name, [0] * LAGS), spell, strict=True)]
+        for longest in islice(tuple(mailbox.most), max(0, len(mailbox.most) - SPELLS + passed), None):
+            most[name] = max(most.get(name, 0.0), longest)
+    return tuple(
+        LoopLag(name, min(_at(0.5, spread), most[name]), min(_at(0.99, spread), most[name]), most[name])
+        for name, spread in sorted(counts.items())
+        if any(spread)
+    )
+
+
+def _at(share: float, spread: Iterable[int]) -> float:
+    """Return below how many seconds `share` of the times lie, from the buckets that `Mailbox` sorts them into."""
+    below = list(accumulate(spread))
+    bucket = bisect_left(below, share * below[-1])
+    return float((2.0 ** ((bucket + 0.5) / 4.0) - 1.0) * 1e-6)

@@ -1,0 +1,89 @@
+"""How late event loops are, as their pools tell."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.common import Gate
+
+from ebbpool import AdaptiveExecutor, LoopLag
+from ebbpool._core.accel import SPELL, SPELLS, Mailbox
+from ebbpool._pool import loop_lag
+
+
+class Loop:
+    """A loop that comes when the test lets it, under an injected clock; its results are dropped."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+        self.mailbox = Mailbox(self.callbacks.append, self.callbacks.append)
+        loop_lag.register(self.mailbox)
+
+
+def note(mailbox: Any, now: float, *seconds: float) -> None:
+    for one in seconds:
+        mailbox.note(now - one, now)
+
+
+def shown(now: float) -> tuple[LoopLag, ...]:
+    return loop_lag.lags(now)
+
+
+def test_half_of_the_times_are_below_one_figure_and_99_in_100_below_the_other() -> None:
+    loop = Loop()
+    note(loop.mailbox, 1000.0, *[0.001] * 60, *[0.010] * 38, *[0.200] * 2)
+    [lag] = shown(1000.0)
+    assert lag.name == threading.current_thread().name
+    assert lag.p50 == pytest.approx(0.001, rel=0.1)
+    assert lag.p99 == pytest.approx(0.200, rel=0.1)
+    assert lag.most == pytest.approx(0.200)
+
+
+def test_a_minute_is_looked_back_upon() -> None:
+    loop = Loop()
+    note(loop.mailbox, 1000.0, 0.5)
+    note(loop.mailbox, 1000.0 + (SPELLS - 1) * SPELL, 0.001)
+    assert shown(1000.0 + (SPELLS - 1) * SPELL)[0].most == pytest.approx(0.5)
+    assert shown(1000.0 + SPELLS * SPELL)[0].most == pytest.approx(0.001), "while nothing comes"
+    note(loop.mailbox, 1000.0 + SPELLS * SPELL, 0.002)
+    assert shown(1000.0 + SPELLS * SPELL)[0].most == pytest.approx(0.002)
+    assert shown(1000.0 + 3 * SPELLS * SPELL) == ()
+    note(loop.mailbox, 1000.0 + 5 * SPELLS * SPELL, 0.003)
+    assert shown(1000.0 + 5 * SPELLS * SPELL)[0].most == pytest.approx(0.003)
+
+
+def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> None:
+    first, second = Loop(), Loop()
+    note(first.mailbox, 1000.0, 0.1)
+    note(second.mailbox, 1000.0, 0.3)
+    assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.3)]
+    loop_lag._forget(loop_lag._mailboxes, id(second.mailbox), None)
+    assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
+
+
+def test_a_loop_that_is_held_up_shows_in_the_figures_of_its_pools() -> None:
+    held = threading.Event()
+
+    async def main(pool: AdaptiveExecutor) -> tuple[LoopLag, ...]:
+        await pool.run(int)
+        before = pool.stats().loop_lag
+        with Gate() as gate:
+            future = pool.run(gate)
+            gate.await_begun()
+            gate.open()
+            # The loop's thread itself is kept busy until the result has been there for a while.
+            pool.submit(int).result()
+            held.wait(0.1)
+            await future
+        after = pool.stats().loop_lag
+        assert after[0].most > before[0].most
+        return after
+
+    with AdaptiveExecutor(1) as pool:
+        [lag] = asyncio.run(main(pool))
+        assert lag.most > 0.1 * 0.9
+        assert lag.p50 <= lag.p99 <= lag.most
