@@ -174,7 +174,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self._settings = settings
         self._pool.configure(
             settings.min_workers,
-            settings.max_workers,
+            # Compiled code adds to it, in a machine word.
+            min(settings.max_workers, sys.maxsize // 2),
             settings.min_spare_workers,
             settings.patience,
             -1 if settings.max_queue is None else settings.max_queue,
@@ -348,7 +349,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
-        whole("limit", limit, 1)
+        limit = whole("limit", limit, 1)
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
