@@ -22,6 +22,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from ebbpool._anyio.shared import LIBRARY
+from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
@@ -230,6 +231,7 @@ def install(
     global _installed
     if executor is not None:
         _check_executor(executor)
+    say_if_plain()
     installation = Installation(executor, bool(keep_default_limiter), bool(strict))
     with _lock:
         if _installed is not None:
