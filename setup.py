@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from urllib.parse import quote
 
@@ -63,15 +62,22 @@ def part(kind: str, name: str, version: str, licence: str) -> dict[str, object]:
 
 
 class Wheel(bdist_wheel):
-    """Put a bill of materials into a wheel, where PEP 770 has it: in the folder sboms of its metadata."""
+    """Tag a wheel as what it became, and put a bill of materials where PEP 770 has it: in sboms of its metadata."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether an extension is there: they are optional, so that one which could not be built is no error."""
+        return any(Path(path).exists() for path in self.get_finalized_command("build_ext").get_outputs())
+
+    def get_tag(self) -> tuple[str, str, str]:
+        self.root_is_pure = not self.compiled
+        return super().get_tag()
 
     def write_wheelfile(self, wheelfile_base: str, *arguments: str, **named: str) -> None:
         super().write_wheelfile(wheelfile_base, *arguments, **named)
         folder = Path(wheelfile_base, "sboms")
         folder.mkdir(exist_ok=True)
-        core = folder.parent.parent / "ebbpool/_core"
-        compiled = any((core / f"engine_c{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
-        text = json.dumps(self.bill(compiled), indent=2)
+        text = json.dumps(self.bill(self.compiled), indent=2)
         (folder / "ebbpool.cdx.json").write_text(text + "\n", encoding="utf-8")
 
     def bill(self, compiled: bool) -> dict[str, object]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, sync
 
 NAN, INF = float("nan"), float("inf")
 COUNTS: list[tuple[Any, type[Exception]]] = [
@@ -30,12 +34,16 @@ BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
     ("min_spare_workers", None, TypeError),
     ("max_queue", -1, ValueError),
     *((name, value, error) for name in ("max_workers", "min_workers", "min_spare_workers", "max_queue")
-      for value, error in COUNTS),
+      for value, error in [*COUNTS, (sys.maxsize + 1, ValueError), (10**30, ValueError)]),
     ("keep_alive", -1, ValueError),
     ("keep_alive", -0.001, ValueError),
     ("keep_alive", NAN, ValueError),
     ("keep_alive", -INF, ValueError),
     ("keep_alive", "10", TypeError),
+    ("keep_alive", bytearray(b"10"), TypeError),
+    ("keep_alive", memoryview(b"10"), TypeError),
+    ("keep_alive", Decimal("NaN"), ValueError),
+    ("keep_alive", Decimal("sNaN"), ValueError),
     ("keep_alive", None, TypeError),
     ("keep_alive", 1j, TypeError),
 ]  # fmt: skip
@@ -114,7 +122,8 @@ def nothing_is_lost(pool: AdaptiveExecutor) -> Iterator[None]:
         before, settings = dataclasses.asdict(pool.stats()), pool._max_workers
         yield
         after = dataclasses.asdict(pool.stats())
-        for name in ("workers", "running", "queued", "submitted", "rejected", "cancelled", "failed"):
+        for name in ("workers", "running", "queued", "submitted", "rejected", "cancelled", "failed",
+                     "min_workers", "max_workers", "max_queue"):  # fmt: skip
             assert after[name] == before[name], name
         assert (pool._work_queue.qsize(), pool._max_workers) == (3, settings)
         assert not any(future.done() for future in queued)
@@ -185,6 +194,74 @@ def test_resize_below_what_runs_interrupts_nothing() -> None:
         second.open()
         assert [future.result(TIMEOUT) for future in queued] == [0, 1, 2, 3]
     assert second.peak == 1
+
+
+@pytest.mark.parametrize("name", ["chunksize", "buffersize"])
+@pytest.mark.parametrize("way", ["map", "map_unordered"])
+def test_a_size_too_large_for_a_map(way: str, name: str) -> None:
+    message = f"^{name} must be at most {sys.maxsize}, not {2**63}$"
+    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool), pytest.raises(ValueError, match=message):
+        getattr(pool, way)(str, [1], **{name: 2**63})
+
+
+def test_a_limit_too_large_for_a_lane() -> None:
+    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
+        with pytest.raises(ValueError, match=f"^limit must be at most {sys.maxsize}, not {2**63}$"):
+            pool.lane("wide", limit=2**63)
+        assert pool.lanes() == []
+
+
+def test_a_semaphore_of_too_many() -> None:
+    with pytest.raises(ValueError, match=f"^value must be at most {sys.maxsize}, not {2**63}$"):
+        sync.Semaphore(2**63)
+
+
+def test_the_largest_numbers_are_accepted() -> None:
+    with AdaptiveExecutor(sys.maxsize, max_queue=sys.maxsize) as pool:
+        assert list(pool.map(int, "12", chunksize=sys.maxsize, buffersize=sys.maxsize)) == [1, 2]
+        assert pool.lane("wide", limit=sys.maxsize).submit(int, 3).result(TIMEOUT) == 3
+        # A call that lifts the ceiling adds to it.
+        with Gate() as gate:
+            lifting = pool.hand_in(pool._unlimited, True, gate, ("lifted",), {})
+            gate.await_begun()
+            assert pool.submit(int, 4).result(TIMEOUT) == 4
+            pool.resize(max_workers=sys.maxsize)
+            assert pool.submit(int, 5).result(TIMEOUT) == 5
+        assert lifting.result(TIMEOUT) == "lifted"
+        assert pool.stats().max_workers == sys.maxsize
+
+
+@pytest.mark.parametrize("way", ["map", "map_unordered"])
+@pytest.mark.parametrize(
+    ("value", "error"), [("x", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
+)
+def test_a_bad_timeout_of_a_map(way: str, value: Any, error: type[Exception]) -> None:
+    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
+        with pytest.raises(error) as caught:
+            getattr(pool, way)(str, [1], timeout=value)
+        check_names(caught.value, "timeout", value)
+
+
+@pytest.mark.parametrize("value", [None, 17])
+def test_a_callback_that_cannot_be_called(value: Any) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        future = pool.submit(gate)
+        for _ in ("pending or running", "done"):
+            with pytest.raises(TypeError) as caught:
+                future.add_done_callback(value)
+            check_names(caught.value, "fn", value)
+            gate.open()
+            future.result(TIMEOUT)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_cannot_be_copied(duplicate: Callable[[object], object]) -> None:
+    with AdaptiveExecutor(2) as pool, pool.stream(range, 3) as stream:
+        later = pool.submit_later(LONG, int)
+        for original in (pool, pool.lane("aside", limit=1), pool.submit(int), later, stream, sync.Semaphore()):
+            with pytest.raises(TypeError, match=f"^cannot pickle '{type(original).__name__}' object$"):
+                duplicate(original)
+        assert list(stream) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("timeout", [-1, 0, -0.5])

@@ -54,7 +54,7 @@ IMPORTS: dict[str, set[str]] = {
     "dask": {"_checks", "_core", "_dask", "_interpreter", "_work", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
     "_servers": {"_checks", "_core", "_interpreter", "_pool", "executor", "lane"},
-    "anyio": {"_anyio", "_pool", "executor"},
+    "anyio": {"_anyio", "_core", "_pool", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
     "socketserver": {"_http", "_servers"},

@@ -46,6 +46,55 @@ def test_zero_asks_for_nothing() -> None:
     assert run(EBBPOOL_PURE="0").stdout == run(EBBPOOL_PURE="").stdout
 
 
+UNCOMPILED = """
+import logging
+import sys
+
+sys.modules["ebbpool._core.engine_c"] = None
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+"""
+POOLS = """
+import ebbpool
+
+for _ in range(2):
+    with ebbpool.AdaptiveExecutor() as pool:
+        pool.submit(int).result()
+"""
+INSTALL = """
+import ebbpool.anyio
+
+with ebbpool.anyio.install():
+    pass
+print("installed")
+"""
+SAID = "ebbpool INFO the plain engine runs: none is compiled here"
+
+
+def printed(script: str, pure: str) -> list[str]:
+    environ = os.environ | {"EBBPOOL_PURE": pure}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, env=environ, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="nothing is compiled elsewhere, and nothing is said")
+def test_a_plain_engine_that_was_not_asked_for_is_told_once() -> None:
+    assert printed(UNCOMPILED + POOLS, "") == [SAID]
+    assert printed(UNCOMPILED + POOLS, "1") == []
+
+
+@pytest.mark.skipif(sys.implementation.name == "cpython", reason="the plain engine is what there is elsewhere")
+def test_a_plain_engine_is_nothing_to_tell_where_there_is_no_other() -> None:
+    assert printed(UNCOMPILED + POOLS, "") == []
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="nothing is compiled elsewhere, and nothing is said")
+def test_install_tells_of_a_plain_engine_too() -> None:
+    pytest.importorskip("anyio")
+    assert printed(UNCOMPILED + INSTALL + POOLS, "") == [SAID, "installed"]
+
+
 def test_main_in_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
     assert capsys.readouterr().out == command.describe() + "\n"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,40 @@ def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
 def test_the_page_for_contributors_says_what_each_session_is_for() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/working.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(sessions())
+
+
+WHEEL = """
+import os
+import runpy
+import sys
+
+import setuptools
+
+given = {}
+setup, setuptools.setup = setuptools.setup, given.update
+os.environ["EBBPOOL_PURE"] = "1"
+runpy.run_path(sys.argv[1])
+setup(
+    name="part",
+    version="1",
+    ext_modules=[setuptools.Extension("part", ["part.c"], optional=True)],
+    cmdclass={"bdist_wheel": given["cmdclass"]["bdist_wheel"]},
+    script_name="setup.py",
+    script_args=["-q", "bdist_wheel"],
+)
+"""
+
+
+@pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="it is not here")
+def test_a_wheel_without_extensions_is_for_all_platforms(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", "77")
+    (tmp_path / "part.c").write_text("this does not compile")
+    script = [sys.executable, "-c", WHEEL, str(ROOT / "setup.py")]
+    subprocess.run(script, cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert wheel.name == "part-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        assert b"Root-Is-Purelib: true" in archive.read("part-1.dist-info/WHEEL")
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import threading
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NoReturn
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -14,14 +15,9 @@ def whole(name: str, value: Any, least: int) -> int:
 
     Raises:
         TypeError: It is no integer, or a bool.
-        ValueError: It is too small.
+        ValueError: It is too small, or above `sys.maxsize`.
     """
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+    number = _number_of(name, value, "an integer")
     if number < least:
         bound = f"at least {least}" if least != 1 else "greater than 0"
         raise ValueError(f"{name} must be {bound}, not {value!r}")
@@ -33,16 +29,27 @@ def whole_or_none(name: str, value: Any) -> int | None:
 
     Raises:
         TypeError: It is no integer, or a bool.
-        ValueError: It is too small.
+        ValueError: It is too small, or above `sys.maxsize`.
     """
     if value is None:
         return None
+    number = _number_of(name, value, "an integer or None")
+    if number < 1:
+        raise ValueError(f"{name} must be None or > 0, not {value!r}")
+    return number
+
+
+def _number_of(name: str, value: Any, kind: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be {kind}, not {value!r}")
     try:
-        return whole(name, value, 1)
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer or None, not {value!r}") from None
-    except ValueError:
-        raise ValueError(f"{name} must be None or > 0, not {value!r}") from None
+        raise TypeError(f"{name} must be {kind}, not {value!r}") from None
+    # Compiled code counts in machine words.
+    if number > sys.maxsize:
+        raise ValueError(f"{name} must be at most {sys.maxsize}, not {value!r}")
+    return number
 
 
 def seconds(name: str, value: Any) -> float:
@@ -52,7 +59,7 @@ def seconds(name: str, value: Any) -> float:
         TypeError: It is no number, or a bool.
         ValueError: It is negative or not a number.
     """
-    number = _number(name, value)
+    number = _seconds(name, value)
     if number < 0:
         raise ValueError(f"{name} must be at least 0 seconds, not {value!r}")
     return number
@@ -71,19 +78,26 @@ def time_limit(name: str, value: Any) -> float:
         TypeError: It is no number, or a bool.
         ValueError: It is not a number.
     """
-    return max(0.0, _number(name, value))
+    return max(0.0, _seconds(name, value))
 
 
-def _number(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any) -> float:
     if isinstance(value, (bool, str, bytes)):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     try:
-        number = float(value)
+        # `float` would take a buffer of bytes as text; to `isnan` that is a TypeError. A signaling NaN is a ValueError.
+        if not math.isnan(value):
+            return float(value)
     except (TypeError, OverflowError):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}") from None
-    if math.isnan(number):
-        raise ValueError(f"{name} must be a number of seconds, not {value!r}")
-    return number
+    except ValueError:
+        pass
+    raise ValueError(f"{name} must be a number of seconds, not {value!r}")
+
+
+def no_copy(self: object) -> NoReturn:
+    """Be the `__reduce__` of what holds threads or state that no second object may share."""
+    raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
 
 def optional_callable(name: str, value: Any) -> Any:

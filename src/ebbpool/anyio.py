@@ -18,11 +18,11 @@ import importlib.metadata
 import inspect
 import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
-from anyio._core import _eventloop
-
 from ebbpool._anyio.shared import LIBRARY
+from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
 __all__ = ["TESTED", "Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
+
+_eventloop: Any
+try:
+    from anyio._core import _eventloop
+except ImportError:
+    _eventloop = None
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -58,11 +64,13 @@ class Installation:
 
     Attributes:
         keep_default_limiter: Whether calls without a limiter borrow from anyio's default one.
+        strict: Whether a version that is not supported is an error.
     """
 
-    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool) -> None:
+    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool) -> None:
         self._executor = executor
         self.keep_default_limiter = keep_default_limiter
+        self.strict = strict
         self.replaced: list[tuple[Any, str, Any, Any]] = []
 
     @property
@@ -185,6 +193,8 @@ def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
         UnsupportedVersion: This anyio or trio is not supported.
         NoEventLoopError: No library runs in this thread. It is anyio's.
     """
+    if not _halves:
+        _check_anyio()
     backend = _eventloop.get_async_backend()
     half = _halves.get(backend) or _check(backend)
     name = _library()
@@ -193,7 +203,9 @@ def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
     return half
 
 
-def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False) -> Installation:
+def install(
+    executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False, strict: bool = False
+) -> Installation:
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
@@ -204,33 +216,32 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
         executor: The pool; if None, one that is shared by the whole process, made on first use.
         keep_default_limiter: Whether calls without a limiter go on borrowing from the backend's default limiter. If
             not, the executor's bounds are the only limit.
+        strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
+            `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
 
     Returns:
         A context manager that uninstalls.
 
     Raises:
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
-        UnsupportedVersion: This anyio, or the trio that is in use, is not in `TESTED`. Nothing has changed. If trio
-            comes into use later, anyio's first call there raises it.
+        UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
+            changed. If trio comes into use later, anyio's first call there raises it.
         TypeError: `executor` is no `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None:
         _check_executor(executor)
-    installation = Installation(executor, bool(keep_default_limiter))
+    say_if_plain()
+    installation = Installation(executor, bool(keep_default_limiter), bool(strict))
     with _lock:
         if _installed is not None:
             raise RuntimeError(f"already installed: {_installed!r}; uninstall it first")
-        backends = [_eventloop.get_async_backend("asyncio")]
-        trio = sys.modules.get(ROOMS["trio"])
-        if trio is not None and hasattr(trio, "backend_class"):
-            backends.append(trio.backend_class)
-        for backend in backends:
-            _check(backend)
-        if len(backends) < len(ROOMS):
-            installation.replace(_eventloop, "import_module", _importer(installation))
-        for backend in backends:
-            _redirect(installation, backend)
+        try:
+            _put_in(installation)
+        except UnsupportedVersion as error:
+            if strict:
+                raise
+            _warn(error)
         _installed = installation
     return installation
 
@@ -247,6 +258,33 @@ def uninstall() -> None:
             raise RuntimeError("ebbpool.anyio is not installed")
         _installed.restore()
         _installed = None
+
+
+def _put_in(installation: Installation) -> None:
+    """Have anyio's backends use the installation; nothing has changed if this raises.
+
+    Raises:
+        UnsupportedVersion: One of them, or anyio, is not supported.
+    """
+    _check_anyio()
+    backends = [_eventloop.get_async_backend("asyncio")]
+    trio = sys.modules.get(ROOMS["trio"])
+    if trio is not None and hasattr(trio, "backend_class"):
+        backends.append(trio.backend_class)
+    for backend in backends:
+        _check(backend)
+    if len(backends) < len(ROOMS):
+        installation.replace(_eventloop, "import_module", _importer(installation))
+    for backend in backends:
+        _redirect(installation, backend)
+
+
+def _warn(error: UnsupportedVersion) -> None:
+    warnings.warn(
+        f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _redirect(installation: Installation, backend: Any) -> None:
@@ -282,8 +320,13 @@ def _importer(installation: Installation) -> Callable[..., ModuleType]:
             with _lock:
                 backend = module.backend_class
                 if _installed is installation and all(owner is not backend for owner, *_ in installation.replaced):
-                    _check(backend)
-                    _redirect(installation, backend)
+                    try:
+                        _check(backend)
+                        _redirect(installation, backend)
+                    except UnsupportedVersion as error:
+                        if installation.strict:
+                            raise
+                        _warn(error)
         return module
 
     return import_module
@@ -305,8 +348,19 @@ def _check_executor(executor: Any) -> None:
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
 
 
+def _check_anyio() -> None:
+    """Check what all backends share.
+
+    Raises:
+        UnsupportedVersion: This anyio is not supported.
+    """
+    _require_tested("anyio")
+    for name in ("get_async_backend", "import_module", "loaded_backends", "threadlocals"):
+        _require(hasattr(_eventloop, name), f"anyio._core._eventloop.{name}")
+
+
 def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the function that runs calls for `backend`, after a check that this anyio is supported.
+    """Return the function that runs calls for `backend`, after a check that it is supported.
 
     Raises:
         UnsupportedVersion: It is not supported.
@@ -316,15 +370,12 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
             name = next((name for name, room in ROOMS.items() if room == backend.__module__), None)
             if name is None:
                 raise UnsupportedVersion(f"ebbpool.anyio does not know the backend {backend!r}")
-            _require_tested("anyio")
             if name == "trio":
                 _require_tested("trio")
             method = vars(backend).get(METHOD)
             _require(isinstance(method, classmethod), f"{backend.__name__}.{METHOD} as a class method")
             found = [*inspect.signature(getattr(backend, METHOD)).parameters]
             _require(found == PARAMETERS, f"{METHOD}({', '.join(PARAMETERS)})")
-            for name_used in ("import_module", "loaded_backends", "threadlocals"):
-                _require(hasattr(_eventloop, name_used), f"anyio._core._eventloop.{name_used}")
             try:
                 _halves[backend] = _load(name)
             except (ImportError, AttributeError) as error:

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, say_if_plain
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool import spill as spilling
@@ -153,6 +153,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         if warn_after is not None:
             warn_after = above_zero("warn_after", finite_seconds("warn_after", warn_after))
         elsewhere = spilling.checked(self, spill, spill_after)
+        say_if_plain()
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, warn_after)
         self._pool = self._crew.pool
@@ -175,7 +176,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self._settings = settings
         self._pool.configure(
             settings.min_workers,
-            settings.max_workers,
+            # Compiled code adds to it, in a machine word.
+            min(settings.max_workers, sys.maxsize // 2),
             settings.min_spare_workers,
             settings.patience,
             -1 if settings.max_queue is None else settings.max_queue,
@@ -349,7 +351,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
-        whole("limit", limit, 1)
+        limit = whole("limit", limit, 1)
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)

@@ -211,7 +211,7 @@ def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, version
     with pytest.raises(
         UnsupportedVersion, match=rf"tested on anyio 4\.\d+ to 4\.\d+, not on .*anyio {version}"
     ) as caught:
-        install()
+        install(strict=True)
     assert isinstance(caught.value, RuntimeError)
     assert stock() == before
 
@@ -222,6 +222,39 @@ def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, version
     asyncio.run(main())
 
 
+def test_an_unsupported_anyio_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor) -> None:
+    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.99.0")
+    before = stock()
+    with pytest.warns(RuntimeWarning, match=r"anyio 4\.99\.0; so calls .* run in anyio's own threads") as caught:
+        installation = install(pool)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert installation.executor is pool
+    assert stock() == before
+    assert not anyio.run(imported_before, thread_name).startswith("ours")
+    with pytest.raises(RuntimeError, match="already installed"):
+        install(pool)
+    uninstall()
+
+
+def test_an_anyio_without_what_is_private_can_be_imported_with() -> None:
+    script = """
+        import sys
+        import warnings
+        import anyio.lowlevel
+        del anyio._core._eventloop
+        sys.modules["anyio._core._eventloop"] = None
+        import ebbpool.anyio
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with ebbpool.anyio.install():
+                pass
+        print(*(warning.category.__name__ for warning in caught))
+        print("get_async_backend" in str(caught[0].message))
+        """
+    assert output_of(script) == ["RuntimeWarning", "True"]
+
+
 def test_a_version_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(package: str) -> str:
         raise importlib.metadata.PackageNotFoundError(package)
@@ -229,7 +262,7 @@ def test_a_version_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ebbpool.anyio, "_halves", {})
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UnsupportedVersion, match="anyio of unknown version"):
-        install()
+        install(strict=True)
 
 
 @missing("trio")
@@ -240,7 +273,7 @@ def test_a_version_of_trio_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.22.0" if name == "trio" else real(name))
     before = stock()
     with pytest.raises(UnsupportedVersion, match=r"tested on trio .*, not on the installed trio 0\.22\.0"):
-        install()
+        install(strict=True)
     assert stock() == before
 
 
@@ -266,7 +299,7 @@ def test_an_anyio_that_lacks_something(monkeypatch: pytest.MonkeyPatch, lack: An
         patch.setattr(ebbpool.anyio, "_halves", {})
         lack(patch)
         with pytest.raises(UnsupportedVersion, match=r"anyio 4\.\S+ lacks something ebbpool.anyio relies on"):
-            install()
+            install(strict=True)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +319,7 @@ def test_a_backend_that_lacks_something(lacks: str) -> None:
             import anyio._backends._trio
         del {lacks}
         try:
-            ebbpool.anyio.install()
+            ebbpool.anyio.install(strict=True)
         except ebbpool.anyio.UnsupportedVersion as error:
             print({name!r} in str(error))
         """
@@ -351,7 +384,7 @@ def test_an_untested_trio_that_comes_later() -> None:
         real = importlib.metadata.version
         importlib.metadata.version = lambda name: "0.1" if name == "trio" else real(name)
         with AdaptiveExecutor(thread_name_prefix="ours") as pool:
-            with ebbpool.anyio.install(pool):
+            with ebbpool.anyio.install(pool, strict=True):
                 print(call("asyncio"))
                 for _ in range(2):
                     try:
@@ -361,6 +394,22 @@ def test_an_untested_trio_that_comes_later() -> None:
             print(call("trio"))
         """
     assert output_of(script, PRELUDE) == ["ours", *["not on the installed trio 0.1"] * 2, "stock"]
+
+
+@missing("trio")
+def test_an_untested_trio_that_comes_later_is_left_as_it_is() -> None:
+    script = """
+        import importlib.metadata
+        import warnings
+        real = importlib.metadata.version
+        importlib.metadata.version = lambda name: "0.1" if name == "trio" else real(name)
+        with AdaptiveExecutor(thread_name_prefix="ours") as pool, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with ebbpool.anyio.install(pool):
+                print(call("asyncio"), call("trio"), call("trio"))
+        print(*("trio 0.1" in str(warning.message) for warning in caught if warning.category is RuntimeWarning))
+        """
+    assert output_of(script, PRELUDE) == ["ours stock stock", "True"]
 
 
 def test_trio_may_be_absent() -> None:

@@ -100,6 +100,13 @@ def test_every_path_is_answered_as_the_standard_library_does(site: Path, quiet_s
         assert b"not to be served" not in served.get("/../secret")[2]
 
 
+@pytest.mark.parametrize("path", ["/%00", "/%00/", "/sub%00/hello.txt?query", "/%ED%A0%80"])
+def test_a_path_that_can_name_no_file(site: Path, path: str) -> None:
+    with serving(site) as served:
+        for method in ("GET", "HEAD"):
+            assert served.get(path, method)[0] == 404, method
+
+
 def test_methods_that_are_not_there(site: Path) -> None:
     with serving(site) as served:
         for method in ("POST", "PUT", "DELETE"):

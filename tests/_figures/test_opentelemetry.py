@@ -75,7 +75,7 @@ def test_names_units_and_kinds(meters: Meters) -> None:
             name: (metric.unit, type(metric.data), getattr(metric.data, "is_monotonic", None))
             for name, metric in found.items()
         } == {
-            "ebbpool.thread.count": ("{thread}", *level),
+            "ebbpool.threads": ("{thread}", *level),
             "ebbpool.thread.limit": ("{thread}", *level),
             "ebbpool.thread.starts": ("{thread}", *counter),
             "ebbpool.thread.exits": ("{thread}", *counter),

@@ -56,7 +56,7 @@ def test_a_scrape_shows_what_stats_shows(registry: CollectorRegistry) -> None:
         assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
         assert found == expected(pool)
         stats = pool.stats()
-        threads = [found["ebbpool.thread.count", "", state] for state in ("idle", "busy", "blocked")]
+        threads = [found["ebbpool.threads", "", state] for state in ("idle", "busy", "blocked")]
         assert sum(threads) == stats.workers
         assert (stats.blocked, stats.failed, stats.cancelled, stats.delayed) == (1, 1, 1, 1)
         assert found["ebbpool.lane.queue.length", "db", ""] == 1
@@ -66,7 +66,7 @@ def test_names_types_and_help(registry: CollectorRegistry) -> None:
     with AdaptiveExecutor(max_queue=1):
         PoolCollector(registry=registry)
         assert {name: family.type for name, family in scraped(registry).items()} == {
-            "ebbpool_thread_count": "gauge",
+            "ebbpool_threads": "gauge",
             "ebbpool_thread_limit": "gauge",
             "ebbpool_thread_starts": "counter",
             "ebbpool_thread_exits": "counter",
@@ -126,7 +126,7 @@ def test_a_pool_that_is_shut_down_is_shown_until_its_last_thread_has_left(regist
         gate.hold(pool)
         figures(registry)
         pool.shutdown(wait=False)
-        assert figures(registry)["closing"]["ebbpool.thread.count", "", "busy"] == 1
+        assert figures(registry)["closing"]["ebbpool.threads", "", "busy"] == 1
     pool.shutdown()
     assert "closing" not in figures(registry)
 
@@ -160,7 +160,7 @@ def test_registered_twice(registry: CollectorRegistry) -> None:
     first = PoolCollector(registry=registry)
     with pytest.raises(ValueError, match=r"has a collector of ebbpool's figures already.*registry\.unregister"):
         PoolCollector(registry=registry)
-    with pytest.raises(ValueError, match="ebbpool_thread_count"):
+    with pytest.raises(ValueError, match="ebbpool_threads"):
         registry.register(first)
     registry.unregister(first)
     PoolCollector(registry=registry)
@@ -292,7 +292,7 @@ def test_it_works_in_a_forked_child() -> None:
             pid = os.fork()
         if pid == 0:
             with AdaptiveExecutor(thread_name_prefix="child") as pool:
-                assert b'ebbpool_thread_count{pool="child"' in generate_latest(registry)
+                assert b'ebbpool_threads{pool="child"' in generate_latest(registry)
                 for _ in range(2000):
                     pool.submit(int).result()
                 assert b'ebbpool_task_run_duration_seconds_count{pool="child"} 2000.0' in generate_latest(registry)

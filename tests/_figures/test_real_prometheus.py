@@ -190,9 +190,9 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
         stats = ask(f"{site}/stats")
         lane = stats["lane"]
         return {
-            ("ebbpool.thread.count", "", "idle"): stats["idle"],
-            ("ebbpool.thread.count", "", "busy"): stats["running"] - stats["blocked"],
-            ("ebbpool.thread.count", "", "blocked"): stats["blocked"],
+            ("ebbpool.threads", "", "idle"): stats["idle"],
+            ("ebbpool.threads", "", "busy"): stats["running"] - stats["blocked"],
+            ("ebbpool.threads", "", "blocked"): stats["blocked"],
             ("ebbpool.thread.limit", "", ""): stats["max_workers"],
             ("ebbpool.thread.starts", "", ""): stats["started"],
             ("ebbpool.thread.exits", "", ""): stats["retired"],
@@ -229,7 +229,7 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
         stack.enter_context(running(command, tmp_path / "prometheus.log", f"{prometheus}/-/ready"))
         clients = [Background(load) for _ in range(8)]
         eventually(lambda: query('rate(ebbpool_task_completions_total{outcome="completed"}[5s]) > 10'), "a rate")
-        eventually(lambda: query('ebbpool_thread_count{state="busy"} > 0'), "busy threads")
+        eventually(lambda: query('ebbpool_threads{state="busy"} > 0'), "busy threads")
         over.set()
         answered = sum(client.join() for client in clients)
 
@@ -240,7 +240,7 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
 
         def all_are_there() -> bool:
             told = told_by_stats()
-            return told["ebbpool.thread.count", "", "busy"] == 4 and told["ebbpool.queue.length", "", ""] == 3
+            return told["ebbpool.threads", "", "busy"] == 4 and told["ebbpool.queue.length", "", ""] == 3
 
         eventually(all_are_there, "every thread is taken, and requests wait")
         expected = told_by_stats()

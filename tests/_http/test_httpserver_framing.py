@@ -135,7 +135,28 @@ def test_a_request_with_two_ends_is_refused(handler: Any, fields: bytes) -> None
     assert handler.seen == []
 
 
-@pytest.mark.parametrize("fields", [b"X: a\r\n folded: b", b"X: a\rY: b", b"no field", b"X: \0"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /a\0 HTTP/1.1\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nX: \0\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nX\0: a\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nX: a\0",
+        b"GET /a\0\r\n",
+    ],
+)
+def test_a_nul_in_a_head_is_refused(handler: Any, head: bytes) -> None:
+    with serving(handler) as server, Client(server) as client:
+        client.send(b"GET /first HTTP/1.1\r\n\r\n")
+        assert client.body() == b"/first"
+        client.send(head + SMUGGLED)
+        response = client.response()
+        assert (response.status, response.headers["connection"]) == (400, "close")
+        assert client.ended()
+    assert handler.seen == ["/first"]
+
+
+@pytest.mark.parametrize("fields", [b"X: a\r\n folded: b", b"X: a\rY: b", b"no field"])
 def test_after_an_odd_request_nothing_is_served(handler: Any, fields: bytes) -> None:
     with serving(handler) as server, Client(server) as client:
         client.send(b"GET /a HTTP/1.1\r\n" + fields + b"\r\n\r\n" + SMUGGLED)

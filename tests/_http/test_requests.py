@@ -108,6 +108,23 @@ def test_part_of_a_request_is_none(data: bytes) -> None:
     assert measure(data, 0, 100) is None
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"GET /\0 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX: \0\r\n\r\n", b"GET / HTTP/1.1\r\nX: \0", b"\0", b"GET /\0\n"],
+)
+def test_a_nul_is_refused_as_soon_as_it_comes(data: bytes) -> None:
+    scanned = data.index(b"\0")
+    assert scanned == 0 or measure(data[:scanned], 0, 100) is None
+    with pytest.raises(BadRequest) as caught:
+        measure(data, scanned, 100)
+    assert caught.value.status == HTTPStatus.BAD_REQUEST
+
+
+def test_a_nul_after_the_head_is_the_bodys() -> None:
+    head = head_with(b"Content-Length: 1")
+    assert measure(head + b"\0", 0, 100) == Head(len(head), 1)
+
+
 def test_a_head_without_a_body() -> None:
     assert parse_head(GET) == Head(len(GET))
 
@@ -143,10 +160,8 @@ def test_the_length_of_a_body(name: bytes, value: bytes, length: int) -> None:
         [b" Content-Length: 5"],
         [b"X: a", b"\tContent-Length: 5"],
         [b"X: a\rContent-Length: 5"],
-        [b"X: a\x00", b"Content-Length: 5"],
         [b"no field", b"Content-Length: 5"],
         [b"X: a", b" Transfer-Encoding: chunked"],
-        [b"Transfer-Encoding\x00: chunked"],
         [b"\x0bTransfer-Encoding: chunked"],
     ],
 )
@@ -164,7 +179,7 @@ def test_other_fields_say_nothing(line: bytes) -> None:
     assert parse_head(head) == Head(len(head))
 
 
-@pytest.mark.parametrize("line", [b" folded", b"\tfolded", b"no field", b"X: a\rb", b"X: \x00", b": a", b"X\xff: a"])
+@pytest.mark.parametrize("line", [b" folded", b"\tfolded", b"no field", b"X: a\rb", b": a", b"X\xff: a"])
 def test_after_an_odd_line_no_request_follows(line: bytes) -> None:
     head = head_with(b"Y: b", line)
     assert parse_head(head) == Head(len(head), last=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,6 +66,28 @@ def test_the_stack_is_that_of_the_same_run() -> None:
     assert (model.opened.figures["stack"], model.over) == ("new", True)
     model.close()
     assert model.opened is None
+
+
+@pytest.mark.parametrize("after", [[], [task_of("a", 0.1)], [task_of("b", 1.0)]])
+def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: list[dict[str, Any]]) -> None:
+    model = Model()
+    model.update(web(task_of("a", 3.0), task_of("c", 1.0)))
+    model.toggle()
+    model.update(web(*after, task_of("c", 2.0)))
+    assert (model.opened, model.notice) == (None, "a has ended")
+    model.update(web(task_of("c", 3.0)))
+    assert model.notice == "a has ended"
+    model.toggle()
+    assert model.opened is not None
+    assert (model.opened.figures["name"], model.notice) == ("c", "")
+
+
+@pytest.mark.parametrize("key", [lambda model: model.move(1), Model.sort_next, Model.toggle])
+def test_a_notice_stays_until_the_next_key(key: Callable[[Model], None]) -> None:
+    model = Model()
+    model.notice = "a has ended"
+    key(model)
+    assert model.notice == ""
 
 
 def test_what_is_done_a_second() -> None:

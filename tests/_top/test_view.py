@@ -144,6 +144,17 @@ def test_a_stack_shows_its_innermost_call_and_can_be_scrolled() -> None:
     assert "(nothing)" in drawn(state)
 
 
+def test_an_end_is_told_beside_the_keys() -> None:
+    state = state_of(snapshot_of(pool_of("web", tasks=[task_of("f\x1b", 1.0)])))
+    state.toggle()
+    state.update(snapshot_of(pool_of("web")))
+    lines = drawn(state, width=100)
+    assert "(nothing)" in lines
+    assert lines[23].endswith("has ended   j/k or arrows select   Enter stack   s sort by name   q quit")
+    assert not any("\x1b" in line for line in lines)
+    assert len(drawn(state, width=40)) == 24
+
+
 def test_a_long_path_does_not_hide_the_line() -> None:
     stack = f'  File "/srv/{"long/" * 30}shop/bank.py", line 4711, in charge\n    wait()\n'
     state = state_of(snapshot_of(pool_of("web", tasks=[task_of("f", 1.0, stack=stack)])))

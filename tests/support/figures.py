@@ -36,9 +36,9 @@ def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
     """What the figures of a pool and its lanes are, by name, lane and label; those that are times left out."""
     stats = pool.stats()
     found = {
-        ("ebbpool.thread.count", "", "idle"): stats.idle,
-        ("ebbpool.thread.count", "", "busy"): stats.running - stats.blocked,
-        ("ebbpool.thread.count", "", "blocked"): stats.blocked,
+        ("ebbpool.threads", "", "idle"): stats.idle,
+        ("ebbpool.threads", "", "busy"): stats.running - stats.blocked,
+        ("ebbpool.threads", "", "blocked"): stats.blocked,
         ("ebbpool.thread.limit", "", ""): stats.max_workers,
         ("ebbpool.thread.starts", "", ""): stats.started,
         ("ebbpool.thread.exits", "", ""): stats.retired,

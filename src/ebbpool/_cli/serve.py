@@ -13,7 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
@@ -21,6 +22,8 @@ from ebbpool._output import flush_or_discard, unhindered
 from ebbpool._prefork.bind import Listeners
 
 if TYPE_CHECKING:
+    import io
+
     from ebbpool.prefork import Child
 
 BACKLOG = 1024
@@ -36,6 +39,14 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
         if self.request_version == "HTTP/1.0" and not self.close_connection:
             self.send_header("Connection", "keep-alive")
         super().end_headers()
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        """Begin the reply; a path that cannot be the name of any file (with a NUL in it) counts as missing."""
+        try:
+            return super().send_head()
+        except ValueError:
+            self.send_error(HTTPStatus.NOT_FOUND, "File not found")
+            return None
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
         """Write a line to standard error, unless the server is to be quiet; in a worker.

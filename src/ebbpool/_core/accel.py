@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ebbpool._interpreter import PURE
@@ -23,6 +26,17 @@ else:
 
 COMPILED = core.COMPILED
 """Whether the compiled core runs."""
+
+_unsaid = ["the plain engine runs: none is compiled here"]
+if COMPILED or PURE or sys.implementation.name != "cpython":
+    _unsaid.clear()
+
+
+def say_if_plain() -> None:
+    """Log, once in a process, that the plain engine runs where that was not asked for."""
+    with suppress(IndexError):
+        logging.getLogger("ebbpool").info(_unsaid.pop())
+
 
 if TYPE_CHECKING:
     T = TypeVar("T")

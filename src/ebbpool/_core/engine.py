@@ -58,6 +58,8 @@ if not cython.compiled:
         version,
     )
 
+from ebbpool._checks import no_copy
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
@@ -241,6 +243,8 @@ class FutureCore:
         "_value",
     )
 
+    __reduce__ = no_copy
+
     def __init__(self) -> None:
         self._pool = _ORPHANS
         self._code = PENDING
@@ -322,7 +326,12 @@ class FutureCore:
 
         It runs in the thread that finishes or cancels the future, or at once in the calling thread if the future is
         done already. What it raises is logged to the ``concurrent.futures`` logger.
+
+        Raises:
+            TypeError: `fn` is not callable.
         """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
         # A list made under the mutex might run the garbage collector there, and with it any code.
         alone = [fn]
         with self._pool.mutex:

@@ -31,11 +31,10 @@ if not cython.compiled:
     # For compiled code semaphore_c.pxd declares this.
     from time import monotonic
 
-from ebbpool._checks import time_limit
+from ebbpool._checks import no_copy, time_limit
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import NoReturn
 
 COMPILED = bool(cython.compiled)
 
@@ -52,14 +51,14 @@ def permits(name: str, value: Any) -> int:
 
     Raises:
         TypeError: `value` is no integer.
-        OverflowError: `value` is greater than `MOST`.
+        ValueError: `value` is greater than `MOST`.
     """
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {value!r}") from None
     if number > MOST:
-        raise OverflowError(f"{name} must be at most {MOST}, not {value!r}")
+        raise ValueError(f"{name} must be at most {MOST}, not {value!r}")
     return max(number, -1)
 
 
@@ -138,9 +137,9 @@ class SemaphoreCore:
         """Give back `n` permits, and wake threads that wait for them.
 
         Raises:
-            ValueError: `n` is less than one, or more permits than a bounded semaphore began with would be free.
+            ValueError: `n` is less than one, or more permits than a bounded semaphore began with, or than
+                `sys.maxsize`, would be free.
             TypeError: `n` is no integer.
-            OverflowError: More than `sys.maxsize` permits would be free.
         """
         count = 1 if n is ONE else permits("n", n)
         if count < 1:
@@ -168,7 +167,7 @@ class SemaphoreCore:
         self._check_made()
         if self._initial_value < MOST:
             raise ValueError("Semaphore released too many times")
-        raise OverflowError(f"n must leave at most {MOST} permits, not add {n!r} to {self._value}")
+        raise ValueError(f"n must leave at most {MOST} permits, not add {n!r} to {self._value}")
 
     def _wait(self, timeout: float | None) -> bool:
         self._check_made()
@@ -281,9 +280,8 @@ class Semaphore(SemaphoreCore):
     After `os.fork` the child has the semaphore as it was, without the waiters whose threads stayed in the parent.
 
     Raises:
-        ValueError: `value` is negative.
+        ValueError: `value` is negative, or greater than `sys.maxsize`.
         TypeError: `value` is no integer.
-        OverflowError: `value` is greater than `sys.maxsize`.
     """
 
     __module__ = "ebbpool.sync"
@@ -291,8 +289,7 @@ class Semaphore(SemaphoreCore):
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+    __reduce__ = no_copy
 
     def __repr__(self) -> str:
         cls = type(self)

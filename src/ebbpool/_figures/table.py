@@ -56,7 +56,7 @@ RUN: Final = Figure("ebbpool.task.run.duration", "histogram", "s", "How long sam
 
 FIGURES: Final = (
     Figure(
-        "ebbpool.thread.count",
+        "ebbpool.threads",
         "level",
         "{thread}",
         "Threads of the pool: without a task, with one, or with one that waits for the same pool.",

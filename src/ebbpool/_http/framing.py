@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 REQUEST_LINE: Final = 65537
 """The bytes that `http.server` asks for when it wants the line that begins a request."""
 
-_CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r?\n)*+\r?\n")
+_CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n]*\r?\n)*+\r?\n")
 """Header lines that all implementations read alike, up to the blank one."""
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
@@ -176,9 +176,11 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
         None if there is more of it to come.
 
     Raises:
-        BadRequest: It is too large, or can be read in more than one way.
+        BadRequest: It is too large, holds a NUL, or can be read in more than one way.
     """
     size = head_size(data, scanned)
+    if data.find(b"\0", scanned, size or len(data)) >= 0:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
     if not size and len(data) <= most:
         return Head(len(data), last=True) if is_simple(data) else None
     if not size or size > most:

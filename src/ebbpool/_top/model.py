@@ -83,6 +83,8 @@ class Model:
         """The task whose stack is shown."""
         self.over = False
         """Whether that task is no longer running."""
+        self.notice = ""
+        """What the user is told until the next key."""
         self.scrolled = 0
         self._chosen: Key | None = None
         self._place = 0
@@ -138,6 +140,7 @@ class Model:
 
     def move(self, steps: int) -> None:
         """Choose another task, or scroll the stack."""
+        self.notice = ""
         if self.opened is not None:
             self.scrolled = max(0, self.scrolled - steps)
             return
@@ -149,10 +152,12 @@ class Model:
 
     def sort_next(self) -> None:
         """Sort the tasks in the next way."""
+        self.notice = ""
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
 
     def toggle(self) -> None:
         """Show the stack of the chosen task, or close it."""
+        self.notice = ""
         if self.opened is not None:
             self.close()
             return
@@ -171,8 +176,11 @@ class Model:
             if task.key == self.opened.key and task.figures["seconds"] >= self.opened.figures["seconds"]:
                 self.opened = task
                 return
-        # The last stack stays, to be read.
+        # The last stack stays, to be read. If none has come, none will.
         self.over = True
+        if not self.opened.figures["stack"]:
+            self.notice = f"{self.opened.figures['name']} has ended"
+            self.close()
 
 
 def _parts(snapshot: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:

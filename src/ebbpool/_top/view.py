@@ -240,7 +240,10 @@ class View:
             if model.opened is not None
             else f"j/k or arrows select   Enter stack   s sort by {following}   q quit"
         )
-        yield Text(keys, "dim", no_wrap=True, overflow="ellipsis")
+        line = Text(no_wrap=True, overflow="ellipsis")
+        if model.notice:
+            line.append(printable(model.notice), "bold").append("   ")
+        yield line.append(keys, "dim")
 
 
 def _table() -> Table:

@@ -10,7 +10,7 @@ from itertools import chain, repeat, starmap
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-from ebbpool._checks import whole_or_none
+from ebbpool._checks import no_copy, time_limit, whole_or_none
 from ebbpool._work.map_ledger import ANY
 from ebbpool._work.map_turns import MapRun
 
@@ -155,6 +155,8 @@ def _raising(error: BaseException) -> Generator[Any]:
 class Maps(Executor):
     """The maps of an executor and of a lane."""
 
+    __reduce__ = no_copy
+
     def map(
         self,
         fn: Callable[..., T],
@@ -175,8 +177,8 @@ class Maps(Executor):
 
         Raises:
             TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
-            TypeError: `fn` is not callable, or a size is no integer.
-            ValueError: `chunksize` or `buffersize` is below 1.
+            TypeError: `fn` is not callable, `timeout` is no number, or a size is no integer.
+            ValueError: `timeout` is not a number, or `chunksize` or `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
         3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
@@ -221,7 +223,7 @@ class Maps(Executor):
         buffersize = whole_or_none("buffersize", buffersize)
         if chunksize is not None and buffersize is not None:
             chunksize = min(chunksize, buffersize)
-        limit = None if timeout is None else perf_counter() + timeout
+        limit = None if timeout is None else perf_counter() + time_limit("timeout", timeout)
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]

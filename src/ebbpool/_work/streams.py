@@ -14,7 +14,7 @@ from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ebbpool._checks import whole
+from ebbpool._checks import no_copy, whole
 from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
 
@@ -245,6 +245,8 @@ class Stream(Generic[T]):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._taken = 0
+
+    __reduce__ = no_copy
 
     def __iter__(self) -> Iterator[T]:
         return self
