@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Container, Iterator
+from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
 from time import monotonic
-from types import CodeType, ModuleType
+from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final
 
 from ebbpool._core.accel import Pool, Probe
@@ -16,6 +18,10 @@ from ebbpool._pool.marks import Spillable
 
 OVER: Final = "a call that is over"
 """The name of a task whose function has been let go of; its callbacks may run."""
+CALLERS: Final = ("ebbpool._", "starlette.concurrency")
+"""How the names of modules begin whose functions call what they are given."""
+GIVEN: Final = ("fn", "func", "iterator")
+"""How their parameter for that is called."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,9 @@ class RunningTask:
     """A task that runs.
 
     Attributes:
-        name: The module and the name of the function that was to be called, seen through partials and contexts. A
-            callable without a name is called by that of its type.
+        name: The module and the name of the function that was to be called, seen through what wraps it: partials,
+            contexts, and what anyio, asyncio, Starlette, FastAPI and asgiref put around it. A callable without a name
+            is called by that of its type.
         lane: The name of its lane, or None.
         thread: The name of its thread.
         native_id: The number that the operating system gave the thread; None if it gives none.
@@ -104,17 +111,46 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
             fn = fn.fn
         elif isinstance(owner, Context) and args:
             fn, args = args[0], args[1:]
+        elif isinstance(owner, _GeneratorContextManager):
+            fn = owner.gen
         elif type(owner).__module__.startswith("ebbpool.") and hasattr(owner, "fn"):
             # What ebbpool itself runs on behalf of a user's function, such as the turn of a map.
             fn = owner.fn
+        elif type(owner).__module__ == "asgiref.sync":
+            fn = owner.func
+        elif (given := _given(fn, args)) is not None:
+            fn, args = given
         else:
             break
     if fn is None:
         return OVER
     name = getattr(fn, "__qualname__", None)
-    module = getattr(fn, "__module__", None)
+    module = _module_of(fn) if isinstance(fn, GeneratorType) else getattr(fn, "__module__", None)
     if not isinstance(name, str):
         name, module = type(fn).__qualname__, type(fn).__module__
     if isinstance(owner, ModuleType) and not isinstance(module, str):
         module = owner.__name__
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def _given(fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return what one of the `CALLERS` was given to call, and with which arguments; None where `fn` is none of them."""
+    code = getattr(fn, "__code__", None)
+    if code is None or not str(fn.__module__).startswith(CALLERS):
+        return None
+    names = code.co_varnames[: code.co_argcount]
+    values = (fn.__self__, *args) if hasattr(fn, "__self__") else args
+    for place, (name, value) in enumerate(zip(names, values, strict=False), 1):
+        if name in GIVEN:
+            return value, values[place] if names[place : place + 1] == ("args",) else values[place:]
+    return None
+
+
+def _module_of(generator: Any) -> str | None:
+    """Return the module in whose file the function of a generator is; its frame, which says so, may run."""
+    path = generator.gi_code.co_filename
+    for name, module in list(sys.modules.items()):
+        # A module of another type may be imported only now, by a look at its attributes.
+        if type(module) is ModuleType and vars(module).get("__file__") == path:
+            return name
+    return None
