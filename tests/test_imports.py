@@ -35,10 +35,11 @@ IMPORTS: dict[str, set[str]] = {
     "_quota": set(),
     "_version": set(),
     "_interpreter": {"_quota"},
+    "_frames": {"_interpreter"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_checks", "_output"},
+    "_prefork": {"_checks", "_frames", "_output"},
     "sync": {"_core", "_interpreter"},
-    "_pool": {"_checks", "_core", "_interpreter"},
+    "_pool": {"_checks", "_core", "_frames", "_interpreter"},
     "_loops": {"_checks", "_core", "_pool"},
     "_work": {"_checks", "_core", "_interpreter", "_pool"},
     "_monitor": {"_interpreter", "_pool", "_version"},
@@ -47,13 +48,13 @@ IMPORTS: dict[str, set[str]] = {
     "__init__": {"_core", "_pool", "_version", "_work", "executor", "lane"},
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
-    "testing": {"_monitor", "_pool", "aio", "executor"},
+    "testing": {"_frames", "_monitor", "_pool", "aio", "executor"},
     "_testing": {"_pool"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_checks", "_interpreter", "_pool"},
     "dask": {"_checks", "_core", "_dask", "_interpreter", "_work", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_work", "executor", "sync"},
-    "_servers": {"_checks", "_core", "_interpreter", "_pool", "executor", "lane"},
+    "_servers": {"_checks", "_core", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
@@ -151,6 +152,12 @@ def test_every_file_and_folder_has_its_row() -> None:
 def test_the_table_says_what_is_imported(unit: str) -> None:
     used = {unit_of(name) for module in MODULES if unit_of(module) == unit for name in own(module)}
     assert used - {unit} == IMPORTS[unit]
+
+
+def test_one_module_reads_the_frames_of_other_threads() -> None:
+    assert [name for name, path in SOURCES.items() if "_current_frames" in path.read_text(encoding="utf-8")] == [
+        "_frames"
+    ]
 
 
 def test_files_and_folders_form_no_circle() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.common import PLUGIN
+from support.common import PLUGIN, STACKS
 
 pytest_plugins = ["pytester"]
 
@@ -144,10 +144,10 @@ def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
             "test_it.py::test_hanging left this behind:",
             "pool 'stuck' was shut down, but has not ended (1 threads, 1 tasks running, 0 waiting)",
             "stuck_0: test_it.hang_here, running for * s",
-            "*hang_here*",
+            "*hang_here*" if STACKS else "*(no stack*",
             "test_it.py::test_a_task_in_it left this behind:",
             "pool 'shared', which is not the test's own, goes on to run test_it.hang_here for * s",
-            "*hang_here*",
+            "*hang_here*" if STACKS else "*(no stack*",
         ]
     )
     assert "'allowed'" not in result.stdout.str()

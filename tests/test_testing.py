@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.common import TIMEOUT
+from support.common import STACKS, TIMEOUT
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.testing import no_thread_leaks, wait_idle
@@ -65,7 +65,7 @@ def test_the_timekeeper_is_no_leak(gate: threading.Event) -> None:
 def test_a_leak_is_reported_with_its_name_and_stack(gate: threading.Event) -> None:
     with pytest.raises(AssertionError, match="left-behind") as caught, no_thread_leaks(grace=0):
         waiting_at(gate, "left-behind")
-    assert "stand_at_the_gate" in str(caught.value)
+    assert ("stand_at_the_gate" if STACKS else "(no stack") in str(caught.value)
     assert "daemon=False" in str(caught.value)
 
 

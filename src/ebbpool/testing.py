@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ebbpool._frames import stacks
 from ebbpool._monitor.names import residents
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
@@ -103,12 +102,8 @@ def _new_threads(before: Collection[threading.Thread], allowed: Collection[str])
     ]
 
 
-def _report(leaked: Iterable[threading.Thread], grace: float) -> str:
-    frames = sys._current_frames()
+def _report(leaked: Collection[threading.Thread], grace: float) -> str:
     lines = [f"threads that were still alive {grace:g} s after the block:"]
-    for thread in leaked:
-        lines.append(f"{thread.name} (daemon={thread.daemon})")
-        frame = frames.get(thread.ident) if thread.ident is not None else None
-        stack = traceback.format_stack(frame) if frame is not None else ["  (no Python frame)\n"]
-        lines.append("".join(stack).rstrip("\n"))
+    for thread, stack in zip(leaked, stacks(thread.ident for thread in leaked), strict=True):
+        lines += [f"{thread.name} (daemon={thread.daemon})", stack.rstrip("\n")]
     return "\n".join(lines)

@@ -120,5 +120,5 @@ def test_the_oldest_task_is_one_that_will_run() -> None:
         pool.submit_first(int)
         assert cancelled.cancel()
         oldest = pool._pool.longest_waiting()
-        assert oldest is not None and (oldest[1], oldest[2]) == (max, 2)
+        assert oldest is not None and (oldest[1], oldest[3]) == (max, 2)
         gate.open()

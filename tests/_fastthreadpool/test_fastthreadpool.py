@@ -75,6 +75,16 @@ def test_what_a_generator_yielded_before_it_failed_is_kept(pool: Pool) -> None:
     assert list(pool.done) == [1] and len(pool.failed) == 1
 
 
+@pytest.mark.parametrize("result_id", [False, True])
+def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
+    with Pool(3, result_id=result_id) as pool, Gate() as gate:
+        pool.submit(gate)
+        pool.submit_done(gate, same)
+        pool.map(gate, [1])
+        gate.await_begun(3)
+        assert {task.name for task in pool._executor.running()} == {"support.common.Gate"}
+
+
 def test_even_a_system_exit_in_a_job_is_a_failure(pool: Pool) -> None:
     pool.submit(lambda: exec("raise SystemExit(1)"))
     assert pool.wait_idle(TIMEOUT)

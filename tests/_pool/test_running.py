@@ -12,11 +12,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Boom, Gate, Thing, eventually, gone, wait_for_idle
+from support.common import (
+    COUNTS_REFERENCES,
+    LONG,
+    TIMEOUT,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    gone,
+    needs_stacks,
+    wait_for_idle,
+)
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._core.accel import Probe
-from ebbpool._pool.running import called_name
+from ebbpool._pool.running import OVER, called_name
 
 HERE = __name__
 
@@ -56,6 +67,7 @@ def test_what_runs_is_listed_the_longest_first() -> None:
             listed[0].name = "other"  # type: ignore[misc]  # that is what is tried
 
 
+@needs_stacks
 def test_a_stack_shows_the_task_and_nothing_of_the_pool() -> None:
     with AdaptiveExecutor() as pool, Gate() as gate:
         pool.submit(wait_at, gate)
@@ -111,11 +123,11 @@ def test_a_call_without_a_python_frame_has_its_name() -> None:
         lock.release()
 
 
-def test_a_task_in_its_submitters_context_is_named_after_its_first_function() -> None:
+def test_a_task_in_its_submitters_context_has_the_name_of_its_function() -> None:
     with AdaptiveExecutor(propagate_context=True) as pool, Gate() as gate:
         pool.submit(wait_at, gate)
         gate.await_begun()
-        assert [task.name for task in pool.running()] == ["wait_at"]
+        assert [task.name for task in pool.running()] == [f"{HERE}.wait_at"]
 
 
 def test_a_map_is_named_after_its_function() -> None:
@@ -149,10 +161,10 @@ class Strange:
         ([].append, "list.append"),
         (Boom, f"{Boom.__module__}.Boom"),
         (Strange(), f"{HERE}.Strange"),
-        (None, None),
+        (None, OVER),
     ],
 )
-def test_the_names_of_callables(fn: Any, name: str | None) -> None:
+def test_the_names_of_callables(fn: Any, name: str) -> None:
     assert called_name(fn) == name
 
 

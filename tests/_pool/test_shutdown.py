@@ -8,7 +8,18 @@ import time
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually, fail, wait_for_idle
+from support.common import (
+    LONG,
+    STACKS,
+    TIMEOUT,
+    Background,
+    Gate,
+    all_end,
+    eventually,
+    fail,
+    needs_stacks,
+    wait_for_idle,
+)
 
 from ebbpool import AdaptiveExecutor
 
@@ -195,9 +206,9 @@ def test_a_shutdown_that_times_out_tells_what_still_runs(timeout: float) -> None
         text = str(caught.value)
         for name in ("report_0", "report_1"):
             assert name in text
-        assert text.count("the line that a report has to show") == 2
         assert "stubborn" in text
-        assert __file__ in text
+        assert text.count("the line that a report has to show" if STACKS else "(no stack") == 2
+        assert __file__ in text or not STACKS
         with pytest.raises(RuntimeError, match="after shutdown"):
             pool.submit(int)
         with pytest.raises(TimeoutError):
@@ -210,6 +221,7 @@ def test_a_shutdown_that_times_out_tells_what_still_runs(timeout: float) -> None
     assert not any(thread.is_alive() for thread in gate.threads)
 
 
+@needs_stacks
 def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
     def wait_for_it(event: threading.Event) -> None:
         event.wait()
@@ -235,6 +247,7 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]
 
 
+@needs_stacks
 def test_the_report_shows_which_future_of_the_pool_a_task_waits_for() -> None:
     with AdaptiveExecutor(2, "report") as pool, Gate() as gate:
         inner = gate.hold(pool)

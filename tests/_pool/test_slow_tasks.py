@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, eventually, needs_fork, run_script, wait_for_idle
+from support.common import LONG, STACKS, TIMEOUT, Gate, eventually, needs_fork, run_script, wait_for_idle
 from support.manual_time import ManualTimekeeper
 
 from ebbpool import AdaptiveExecutor
@@ -51,7 +51,7 @@ def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(caplog: pyt
             assert first.startswith(f"{__name__}.hang of pool 'web'") and re.search(
                 r" has run for \d+\.\d s in ", first
             )
-            assert any("in hang" in line for line in stack)
+            assert any(("in hang" if STACKS else "(no stack") in line for line in stack)
         assert len(warnings(caplog, ", lane 'reports',")) == 1
 
 

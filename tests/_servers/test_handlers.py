@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually
+from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually, needs_stacks
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._servers import handlers as module
@@ -203,6 +203,7 @@ def test_close_shuts_its_own_executor_down_and_waits_for_its_threads() -> None:
     handlers.close(0)
 
 
+@needs_stacks
 def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
@@ -237,6 +238,7 @@ def test_a_report_names_the_first_of_many_queued_handlers_only() -> None:
     assert handlers.report() == f"{MENTIONED + 1} queued: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
 
 
+@needs_stacks
 def test_a_report_on_a_handler_without_a_python_frame() -> None:
     lock = threading.Lock()
     lock.acquire()
@@ -248,6 +250,7 @@ def test_a_report_on_a_handler_without_a_python_frame() -> None:
     assert "(no Python frame)" in report
 
 
+@needs_stacks
 def test_a_report_on_a_handler_that_waits_for_the_others() -> None:
     def waits_here(handlers: Handlers) -> None:
         handlers.join(TIMEOUT)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, eventually
+from support.common import STACKS, TIMEOUT, Background, Gate, eventually
 from support.server import (
     LOOPBACK,
     Echo,
@@ -156,7 +156,8 @@ def test_server_close_says_which_handlers_still_run() -> None:
                 server.server_close()
             message = str(caught.value)
             assert message.startswith("after 0.01 s these handlers still run:\n")
-            assert str(client.getsockname()) in message and "in stuck_here" in message and "running for" in message
+            assert str(client.getsockname()) in message and "running for" in message
+            assert ("in stuck_here" if STACKS else "(no stack") in message
             assert server.socket.fileno() == -1
             gate.open()
             assert read_all(client) == b""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.common import needs_fork, output_of
+from support.common import needs_fork, needs_stacks, output_of
 
 STARTS_NO_THREAD = sys.version_info[:2] == (3, 12)
 """CPython 3.12 starts no thread once it has begun to exit."""
@@ -83,6 +83,7 @@ def test_a_handler_may_end_a_loop_that_outlasts_the_main_thread() -> None:
     assert lines == ["served"] * 3 + ["closed"]
 
 
+@needs_stacks
 def test_a_thread_that_waits_for_the_main_thread_may_end_a_loop() -> None:
     lines = output_of(
         """

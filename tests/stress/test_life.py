@@ -353,3 +353,42 @@ def test_even_the_timekeeper_is_refused() -> None:
     for number in rounds():
         out = run_script(REFUSED.format(patience=PATIENCE), str(SEED + number), patience=2 * PATIENCE)
         assert out.strip() == "well"
+
+
+LOOKED_AT = """
+import threading, time
+from ebbpool import AdaptiveExecutor
+
+def build(size):
+    return {{number: [str(part) for part in range(size)] for number in range(size)}}
+
+over = threading.Event()
+pools = [AdaptiveExecutor(1, keep_alive=0, propagate_context=bool(number % 2)) for number in range(6)]
+
+def feed(pool):
+    while not over.is_set():
+        for future in [pool.submit(build, 5) for _ in range(3)]:
+            future.result(timeout={patience})
+
+feeders = [threading.Thread(target=feed, args=[pool]) for pool in pools]
+for feeder in feeders:
+    feeder.start()
+seen = set()
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    for stacks in (False, True):
+        for pool in pools:
+            seen.update(task.name for task in pool.running(stacks=stacks))
+over.set()
+for feeder in feeders:
+    feeder.join()
+for pool in pools:
+    pool.shutdown()
+print(*sorted(seen))
+"""
+
+
+def test_short_tasks_are_looked_at_while_their_threads_come_and_go() -> None:
+    """Looking at what runs, with stacks and without, harms neither the tasks nor the interpreter."""
+    out = run_script(LOOKED_AT.format(seconds=SECONDS, patience=PATIENCE))
+    assert set(out.strip().split(" ", 1)) >= {"__main__.build"} or not LONG_ENOUGH, out

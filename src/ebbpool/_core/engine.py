@@ -457,16 +457,13 @@ class FutureCore:
     def perform(self, aside: bool = True) -> None:
         """Run the call in this thread; count it here if it has not been taken from a queue (`aside`)."""
         fn, args, kwargs = self._fn, self._packed(), self._kwargs
-        self._args = self._kwargs = None
         self._code = RUNNING
         value = error = None
         try:
             value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
         except BaseException as caught:
             error = _trimmed(caught)
-        with self._pool.mutex:
-            # `fn` keeps it until the mutex is free, for its end may run any code.
-            self._fn = None
+        self._drop_call()
         fn = args = kwargs = None
         if aside:
             self._pool.count_aside(error is not None)
@@ -479,7 +476,7 @@ class FutureCore:
             self._forget()
 
     def _drop_call(self) -> None:
-        """Drop the call of a task that ran elsewhere; what it holds may end in any way, but not under the mutex."""
+        """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
         fn = args = kwargs = None
         with self._pool.mutex:
             fn, self._fn = self._fn, fn
@@ -837,12 +834,13 @@ class LoopCall(FutureCore):
     def perform(self, aside: bool = True) -> None:
         """Run the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
-            self._args = (self._fn, *(self._packed() or ()))
-            if self._kwargs is True:
-                self._kwargs = None
-            run = self._context.run
+            fn, args = self._context.run, (self._fn, *(self._packed() or ()))
+            # `args` keeps what they replace until the mutex is free.
             with self._pool.mutex:
-                self._fn = run
+                self._fn = fn
+                self._args = args
+                if self._kwargs is True:
+                    self._kwargs = None
             self._context = None
         FutureCore.perform(self, aside)
 
@@ -1193,7 +1191,6 @@ class Worker:
                 future = None
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
-            future._args = future._kwargs = None
             if cython.compiled and type(future) is LoopCall:
                 loop_call = future
                 context, loop_call._context = loop_call._context, None
@@ -1217,12 +1214,12 @@ class Worker:
                 leave(context)
                 context = None
             # Dropped while the task still counts as running: the end of what was called may run any code, which may
-            # wait for this pool. `fn` keeps it until the mutex, under which `in_hand` reads it, is free.
+            # wait for this pool. These keep it until the mutex, under which `in_hand` reads it, is free.
             if GIL:
-                future._fn = None
+                future._fn = future._args = future._kwargs = None
             else:
                 with pool.mutex:
-                    future._fn = None
+                    future._fn = future._args = future._kwargs = None
             fn = args = kwargs = None
             done = future
             future = None
@@ -2366,7 +2363,6 @@ class Pool:
     @cython.locals(worker=Worker, current=FutureCore)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
         """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
-        fn = None
         with self.mutex:
             current = worker.current
             self._clear(worker)
@@ -2376,15 +2372,14 @@ class Pool:
                 self._remove(worker)
             worker.current = None
             if current is not None:
-                fn, current._fn = current._fn, fn
                 if error is not None:
                     self.failed += 1
                 if current._lane is not None:
                     self._vacate(current._lane, error is not None)
             self._make_room()
             errand = self._arrange() if self._waiting() > 0 and not self.broken else None
-        fn = None
         if current is not None:
+            current._drop_call()
             current._conclude(RUNNING, RUNNING, FINISHED, None, error)
         if errand is not None:
             self._run(errand, None)
@@ -2656,8 +2651,12 @@ class Pool:
         return listed
 
     @cython.locals(worker=Worker, current=FutureCore)
-    def in_hand(self) -> list[tuple[threading.Thread, float, Any, LaneCore | None, bool]]:
-        """Return (thread, since when, what is called, lane, whether it waits for this pool) of every running task."""
+    def in_hand(self) -> list[tuple[Any, Any, threading.Thread, float, LaneCore | None, bool]]:
+        """Return what runs.
+
+        Returns:
+            (what is called, its arguments, thread, since when, lane, whether it waits for this pool) of every task.
+        """
         listed = []
         with self.mutex:
             collects = hold_collector()
@@ -2665,14 +2664,17 @@ class Pool:
                 for worker in self.workers:
                     current = worker.current
                     if current is not None:
-                        listed.append((worker.thread, worker.since, current._fn, current._lane, worker.waits > 0))
+                        args = current._packed()
+                        # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
+                        fn = current._fn
+                        listed.append((fn, args, worker.thread, worker.since, current._lane, worker.waits > 0))
             finally:
                 let_collector(collects)
         return listed
 
     @cython.locals(head=FutureCore)
-    def longest_waiting(self) -> tuple[float, Any, int] | None:
-        """Return (since when, what is to be called, how many wait) of the oldest task in the queue, or None."""
+    def longest_waiting(self) -> tuple[float, Any, Any, int] | None:
+        """Return (since when, what is to be called, its arguments, how many wait) of the oldest task that waits."""
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -2681,7 +2683,9 @@ class Pool:
                 if self._waiting() == 0:
                     return None
                 head = self._oldest()
-                return head._queued_at, head._fn if head._code == PENDING else None, self._waiting()
+                if head._code != PENDING:
+                    return head._queued_at, None, None, self._waiting()
+                return head._queued_at, head._fn, head._packed(), self._waiting()
             finally:
                 let_collector(collects)
 

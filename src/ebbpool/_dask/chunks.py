@@ -11,9 +11,10 @@ from time import monotonic
 from typing import Any, Final, NoReturn
 
 from ebbpool._checks import time_limit, whole_or_none
-from ebbpool._dask.link import Link, name_of
+from ebbpool._dask.link import Link
 from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import Failed, apply, brief, error_of
+from ebbpool._pool.running import called_name
 
 TARGET: Final = 0.05
 """Seconds that a chunk should take on a worker: so long that what a call costs by itself does not matter."""
@@ -74,7 +75,7 @@ class Run:
         link.check(fn)
         # An unpicklable function is refused here, as by `submit`.
         self._mapped = Mapped(fn, link.values())
-        self._name = name_of(fn)
+        self._name = called_name(fn)
         self.fn = fn
         self._link = link
         self._start = start

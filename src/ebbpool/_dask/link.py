@@ -25,7 +25,7 @@ from distributed import Client, KilledWorker
 from ebbpool._dask.once import ONCE, AtMostOnce
 from ebbpool._dask.pace import TARGET, Pace
 from ebbpool._dask.packing import LARGE, Packed, packed_call
-from ebbpool._dask.remote import HANDED_BACK, LOST, OK, Outcome, brief, error_of, loads, perform, variable
+from ebbpool._dask.remote import HANDED_BACK, LOST, OK, Outcome, error_of, loads, perform, variable
 from ebbpool._dask.scattered import Scattered, There
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
@@ -206,7 +206,7 @@ class Link:
         else:
             context = None
         packed = packed_call(fn, args, kwargs, self.values(context))
-        name = name_of(fn)
+        name = called_name(fn)
         now = monotonic()
         self._pace.expect(name, now)
         executor = self._executor() if self._executor is not None else None
@@ -490,11 +490,6 @@ class Link:
 def width_of(threads: int, window: float) -> int:
     """Return how many tasks may be with the cluster at a time."""
     return max(1, ceil(threads * window))
-
-
-def name_of(fn: Callable[..., Any]) -> str:
-    """Return what a function is called in messages."""
-    return called_name(fn) or brief(fn)
 
 
 def _teller(told: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[[Any], None]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import sys
-import traceback
 from collections.abc import Container, Iterator
+from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
 from time import monotonic
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, GeneratorType, ModuleType
+from typing import Any, Final
 
 from ebbpool._core.accel import Pool, Probe
-from ebbpool._pool.frames import above
-from ebbpool._pool.marks import Spillable, marked_call
+from ebbpool._frames import stacks as stacks_of
+from ebbpool._pool.marks import Spillable
 
-UNNAMED = "a call without a Python frame"
+OVER: Final = "a call that is over"
+"""The name of a task whose function has been let go of; its callbacks may run."""
+CALLERS: Final = ("ebbpool._", "starlette.concurrency")
+"""How the names of modules begin whose functions call what they are given."""
+GIVEN: Final = ("fn", "func", "iterator")
+"""How their parameter for that is called."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +29,17 @@ class RunningTask:
     """A task that runs.
 
     Attributes:
-        name: The module and the name of what is called. A task that was submitted with its context is named after its
-            first Python function.
+        name: The module and the name of the function that was to be called, seen through what wraps it: partials,
+            contexts, and what anyio, asyncio, Starlette, FastAPI and asgiref put around it. A callable without a name
+            is called by that of its type.
         lane: The name of its lane, or None.
         thread: The name of its thread.
         native_id: The number that the operating system gave the thread; None if it gives none.
         seconds: How long it has run, to about 0.05 s.
         blocked: Whether it waits for a future of this same pool.
-        stack: The task's own part of the thread's stack, as `traceback` writes it; None if it was not asked for, and
-            for a task that is away.
+        stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
+            why there is none: without a GIL it cannot be read safely. None if it was not asked for, and for a task that
+            is away.
         away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
             that, and `seconds` counts from the sending.
     """
@@ -50,26 +57,16 @@ class RunningTask:
 
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
-    """Return the running tasks of `pool`, the one that has run longest first; see `frames.above` for `below`."""
-    tasks = [(called_name(fn), thread, since, lane, blocked) for thread, since, fn, lane, blocked in pool.in_hand()]
-    frames = sys._current_frames() if stacks or any(name is None for name, *_ in tasks) else {}
-    try:
-        return sorted(_described(tasks, frames, below, stacks), key=lambda task: -task.seconds)
-    finally:
-        # One of the frames is that of this call, which refers to them all: a cycle of all locals of all threads.
-        frames.clear()
-
-
-def _described(
-    tasks: list[Any], frames: dict[int, FrameType], below: Container[CodeType], stacks: bool
-) -> Iterator[RunningTask]:
+    """Return the running tasks of `pool`, the one that has run longest first; see `_frames.stacks` for `below`."""
+    tasks: list[tuple[str, Any, float, Any, bool]] = [
+        (called_name(fn, args), thread, since, lane, blocked)
+        for fn, args, thread, since, lane, blocked in pool.in_hand()
+    ]
+    texts = stacks_of([thread.ident for _, thread, *_ in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()
-    for name, thread, since, lane, blocked in tasks:
-        # Source lines are read for a stack, so only where one is asked for, or gives the task its name.
-        stack = above(frames.get(thread.ident or 0), below) if stacks or name is None else []
-        text = "".join(traceback.format_list(stack)) if stacks else None
-        yield RunningTask(
-            name or (stack[0].name if stack else UNNAMED),
+    found = [
+        RunningTask(
+            name,
             None if lane is None else lane.name,
             thread.name,
             getattr(thread, "native_id", None),
@@ -77,18 +74,17 @@ def _described(
             blocked,
             text,
         )
+        for (name, thread, since, lane, blocked), text in zip(tasks, texts, strict=True)
+    ]
+    return sorted(found, key=lambda task: -task.seconds)
 
 
 def away(pool: Pool, target: Any) -> Iterator[RunningTask]:
     """Yield the tasks of `pool` that `target` runs."""
     now = monotonic()
     for since, fn, args, lane in pool.abroad():
-        # What is called is in the partials and contexts that marks are found in.
-        call = marked_call(fn, args, None)
-        name = called_name(fn if call is None else call.fn) or UNNAMED
-        yield RunningTask(
-            name, None if lane is None else lane.name, name_of(target), None, now - since, False, None, True
-        )
+        lane_name = None if lane is None else lane.name
+        yield RunningTask(called_name(fn, args), lane_name, name_of(target), None, now - since, False, None, True)
 
 
 def name_of(target: Any) -> str:
@@ -97,35 +93,64 @@ def name_of(target: Any) -> str:
     return name if isinstance(name, str) else type(target).__qualname__
 
 
-def called_name(fn: Any) -> str | None:
-    """Return the module and name of a callable, seen through what wraps it; None where that cannot be seen through."""
+def called_name(fn: Any, args: tuple[Any, ...] | None = None) -> str:
+    """Return the module and name of what a call is for, seen through what wraps it."""
     try:
-        return _name(fn)
+        return _name(fn, args or ())
     except Exception:
         # Its attributes are computed, and need something that is not there.
         return type(fn).__qualname__
 
 
-def _name(fn: Any) -> str | None:
+def _name(fn: Any, args: tuple[Any, ...]) -> str:
     while True:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):
-            fn = fn.func
+            fn, args = fn.func, (*fn.args, *args)
         elif isinstance(fn, (Probe, Spillable)):
             fn = fn.fn
-        elif isinstance(owner, Context):
-            return None
+        elif isinstance(owner, Context) and args:
+            fn, args = args[0], args[1:]
+        elif isinstance(owner, _GeneratorContextManager):
+            fn = owner.gen
         elif type(owner).__module__.startswith("ebbpool.") and hasattr(owner, "fn"):
             # What ebbpool itself runs on behalf of a user's function, such as the turn of a map.
             fn = owner.fn
+        elif type(owner).__module__ == "asgiref.sync":
+            fn = owner.func
+        elif (given := _given(fn, args)) is not None:
+            fn, args = given
         else:
             break
     if fn is None:
-        return None
+        return OVER
     name = getattr(fn, "__qualname__", None)
-    module = getattr(fn, "__module__", None)
+    module = _module_of(fn) if isinstance(fn, GeneratorType) else getattr(fn, "__module__", None)
     if not isinstance(name, str):
         name, module = type(fn).__qualname__, type(fn).__module__
-    if isinstance(owner, type(sys)) and not isinstance(module, str):
+    if isinstance(owner, ModuleType) and not isinstance(module, str):
         module = owner.__name__
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def _given(fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return what one of the `CALLERS` was given to call, and with which arguments; None where `fn` is none of them."""
+    code = getattr(fn, "__code__", None)
+    if code is None or not str(fn.__module__).startswith(CALLERS):
+        return None
+    names = code.co_varnames[: code.co_argcount]
+    values = (fn.__self__, *args) if hasattr(fn, "__self__") else args
+    for place, (name, value) in enumerate(zip(names, values, strict=False), 1):
+        if name in GIVEN:
+            return value, values[place] if names[place : place + 1] == ("args",) else values[place:]
+    return None
+
+
+def _module_of(generator: Any) -> str | None:
+    """Return the module in whose file the function of a generator is; its frame, which says so, may run."""
+    path = generator.gi_code.co_filename
+    for name, module in list(sys.modules.items()):
+        # A module of another type may be imported only now, by a look at its attributes.
+        if type(module) is ModuleType and vars(module).get("__file__") == path:
+            return name
+    return None

@@ -124,9 +124,9 @@ class SlowTasks:
                 )  # fmt: skip
         oldest = crew.pool.longest_waiting() if crowded else None
         if oldest is not None:
-            since, fn, count = oldest
+            since, fn, args, count = oldest
             LOGGER.warning(
                 "%d tasks wait in pool %r, the oldest, %s, for %.1f s; the pool %s",
-                count, crew.name, called_name(fn) or "a call in its submitter's context", monotonic() - since,
+                count, crew.name, called_name(fn, args), monotonic() - since,
                 crew.decisions.last() or "has not grown",
             )  # fmt: skip

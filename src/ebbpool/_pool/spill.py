@@ -305,7 +305,7 @@ class Spill:
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
-        name = called_name(call.fn) or repr(call.fn)
+        name = called_name(call.fn)
         if refused and first and back:
             LOGGER.warning("%s came back to pool %r and runs there, from %r: %s", name, crew.name, self.target, reason)
         elif not refused and back and name not in self._told:

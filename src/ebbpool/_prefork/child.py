@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
+from ebbpool._frames import stacks
 from ebbpool._output import flush_or_discard, last_words, unhindered
 from ebbpool._prefork.own_signals import OwnSignals
 
@@ -277,9 +278,7 @@ class Child:
             self._line.send_bytes(message)
 
     def _warn(self, seconds: float) -> None:
-        ident = threading.main_thread().ident
-        frame = sys._current_frames().get(ident) if ident is not None else None
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        (stack,) = stacks([threading.main_thread().ident])
         self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(seconds, 3))
 
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 from ebbpool._core.accel import ExecutorCore, instrumented
-from ebbpool._pool.frames import above
+from ebbpool._frames import stacks
 from ebbpool._servers.complaints import Complaint
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
@@ -218,23 +216,19 @@ class Handlers:
 
     def report(self) -> str:
         """Return a text on handlers that run (client, seconds and stack of each) and on those that are queued."""
-        frames = sys._current_frames()
         now = monotonic()
         live = list(self._live)
-        lines = []
-        for handler in live:
-            if handler.thread:
-                lines.append(f"{handler.address}: running for {now - handler.since:.1f} s\n")
-                lines += _stack(frames.get(handler.thread))
+        begun = [handler for handler in live if handler.thread]
+        places = stacks((handler.thread for handler in begun), (run_handler.__code__,))
+        lines = [
+            f"{handler.address}: running for {now - handler.since:.1f} s\n{place}"
+            for handler, place in zip(begun, places, strict=True)
+        ]
         queued = [str(handler.address) for handler in live if not handler.thread]
         if queued:
             more = ", ..." if len(queued) > MENTIONED else ""
             lines.append(f"{len(queued)} queued: {', '.join(queued[:MENTIONED])}{more}\n")
         return "".join(lines).rstrip("\n")
-
-
-def _stack(frame: FrameType | None) -> list[str]:
-    return above(frame, (run_handler.__code__,)).format() or ["  (no Python frame)\n"]
 
 
 def _check_policy(executor: Executor) -> None:

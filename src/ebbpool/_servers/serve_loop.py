@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import threading
 import weakref
 from _thread import get_ident
 from time import monotonic
-from types import FrameType
 
+from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
@@ -144,29 +143,17 @@ def _may_begin() -> bool:
     )
 
 
-def _main_is_joined() -> bool:
-    """Return whether a thread waits for the end of the main thread, perhaps in order to end a loop then."""
-    main = threading.main_thread()
-    frame: FrameType | None
-    for frame in sys._current_frames().values():
-        while frame is not None:
-            if frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("self") is main:
-                return True
-            frame = frame.f_back
-    return False
-
-
 def _outlast() -> None:
     """Wait for the loops that keep the process alive, then end the others.
 
     For `Thread.join` the main thread has not ended before this returns. So this does not wait while a thread waits for
-    the main thread.
+    the main thread, perhaps in order to end a loop then.
     """
     deadline = monotonic() + START_UP
     pause = threading.Event()
     while True:
         loop = next((loop for loop in _known() if loop.outlasts_main()), None)
-        if loop is not None and not _main_is_joined():
+        if loop is not None and not is_joined(threading.main_thread()):
             loop.wait(LOOK)
         elif loop is not None:
             return

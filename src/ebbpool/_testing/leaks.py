@@ -79,7 +79,7 @@ def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
     """Return the pool and the name of the thread of each running task, by what tells it from all others."""
     found = {}
     for crew in crews:
-        for thread, since, fn, _, _ in crew.pool.in_hand():
+        for fn, _, thread, since, _, _ in crew.pool.in_hand():
             found[id(crew), id(thread), since, id(fn)] = (crew, thread.name)
     return found
 
