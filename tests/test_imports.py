@@ -36,7 +36,7 @@ IMPORTS: dict[str, set[str]] = {
     "_version": set(),
     "_interpreter": {"_quota"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_checks", "_output"},
+    "_prefork": {"_output"},
     "sync": {"_core", "_interpreter"},
     "_loops": {"_checks", "_core"},
     "_pool": {"_checks", "_core", "_interpreter"},
