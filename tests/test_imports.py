@@ -37,7 +37,7 @@ IMPORTS: dict[str, set[str]] = {
     "_interpreter": {"_quota"},
     "_frames": {"_interpreter"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_checks", "_frames", "_output"},
+    "_prefork": {"_frames", "_output"},
     "sync": {"_core", "_interpreter"},
     "_pool": {"_checks", "_core", "_frames", "_interpreter"},
     "_loops": {"_checks", "_core", "_pool"},

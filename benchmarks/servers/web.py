@@ -151,6 +151,7 @@ def _prefork(directory: Path, log: Path | None, processes: int, reuse_port: bool
         processes=processes,
         backlog=BACKLOG,
         reuse_port=reuse_port,
+        preload=True,
         graceful_timeout=10.0,
     )
     sys.exit(status)

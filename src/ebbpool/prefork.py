@@ -26,8 +26,13 @@ Signals to the parent, as in gunicorn:
 Windows knows neither SIGQUIT, SIGHUP, SIGTTIN nor SIGTTOU, and its SIGTERM kills the parent before it can do anything:
 the children notice that, and stop gracefully by themselves. Ctrl-C and Ctrl-Break do what SIGINT does.
 
-Children are started by multiprocessing's fork server, or spawned, and never forked from this process. A process that
-is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
+Children are forked from a template, a process of one thread that is started in a new interpreter, and never from this
+process. Without `preload` it has imported nothing of yours, and each child imports what it needs. With it, the template
+imports the application once, and a child is there some milliseconds after another one has died; but what the modules do
+as they are imported is then shared, as under gunicorn's ``preload_app``: open connections in `serve`, and start threads
+there. Windows cannot fork: there each child is spawned.
+
+A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
 Normal events have the level INFO, which Python shows only if logging is set up for that. While `run` runs, writing to
@@ -43,8 +48,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ebbpool._checks import above_zero, seconds, whole
@@ -52,7 +56,8 @@ from ebbpool._interpreter import available_cpus
 from ebbpool._output import unhindered
 from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import Child, Server, log
-from ebbpool._prefork.parent import Parent, Reports, context_of
+from ebbpool._prefork.parent import Parent, Reports
+from ebbpool._prefork.template import packed
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
@@ -65,7 +70,7 @@ def run(
     processes: int | None = None,
     backlog: int = 1024,
     reuse_port: bool = False,
-    context: str | None = None,
+    preload: bool | Iterable[str] = False,
     graceful_timeout: float = 30.0,
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
@@ -91,11 +96,13 @@ def run(
             spreads connections evenly, without regard to which child is busy. A connection then waits for the child
             that it was given to, or for its replacement if that dies; those that wait for a child that SIGTTOU ends are
             lost.
-        context: "forkserver" or "spawn"; None for the first of these that the system has.
+        preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child;
+            or the names of more modules to import there with these. SIGHUP imports all anew. Modules that start
+            threads as they are imported do not belong there. Without effect where processes cannot be forked.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
-        start_timeout: Seconds that a child may take to get ready before it is killed. The fork server may take as long
-            to answer, and at least three seconds; otherwise it is killed, and replaced.
+        start_timeout: Seconds that a child may take to get ready before it is killed; for the first ones that includes
+            what the template takes to import.
         metrics: Where the parent answers ``/metrics``, in Prometheus' text format, with the figures of the pools of all
             children, those of one name added up; written like `bind`. None for nowhere. Each child reports once a
             second, and as it stops; one that is killed loses what it has counted since. What ended children had
@@ -119,7 +126,7 @@ def run(
         raise RuntimeError(
             "prefork.run() was called while a child imports the main module: put it under if __name__ == '__main__'"
         )
-    chosen = context_of(context)
+    modules = _modules(preload)
     _check_importable(serve)
     watchdog = Watchdog(
         available_cpus() if processes is None else whole("processes", processes, 1),
@@ -138,10 +145,10 @@ def run(
                 "pid": os.getpid(),
                 "address": listeners.shown,
                 "processes": watchdog.processes,
-                "context": chosen.get_start_method(),
+                "preload": modules is not None,
             },
         )
-        return Parent(serve, listeners, watchdog, chosen, reports).run()
+        return Parent(serve, listeners, watchdog, modules, reports).run()
 
 
 @contextlib.contextmanager
@@ -157,8 +164,8 @@ def _figures(metrics: Bind | None, sample: float | None) -> Iterator[Reports | N
     if sample is not None:
         one_in(sample, "metrics_sample")
     service = Service(sample)
-    # Threads do no harm here, although children are started while they run: this process starts them through the fork
-    # server, or spawns them, and no Python code runs between its fork and its exec.
+    # Threads do no harm here, although processes are started while they run: no Python code runs between their fork and
+    # their exec.
     with endpoint(metrics, service.read, histograms=sample is not None) as address:
         log(logging.INFO, {"event": "metrics", "pid": os.getpid(), "address": address})
         try:
@@ -167,11 +174,21 @@ def _figures(metrics: Bind | None, sample: float | None) -> Iterator[Reports | N
             service.forsake()
 
 
+def _modules(preload: Any) -> list[str] | None:
+    """Return the names of the modules to preload; None if nothing of the user's is to be imported."""
+    if isinstance(preload, bool):
+        return [] if preload else None
+    names: list[Any] = list(preload) if isinstance(preload, Iterable) and not isinstance(preload, str) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"preload must be True, False or names of modules, not {preload!r}")
+    return names
+
+
 def _check_importable(serve: Any) -> None:
     if not callable(serve):
         raise TypeError(f"serve must be callable, not {serve!r}")
     try:
-        pickled = bytes(ForkingPickler.dumps(serve))
+        pickled, _ = packed(serve)
     except Exception as error:
         raise TypeError(f"serve must be picklable, such as a function at the top of a module: {error}") from error
     main = sys.modules["__main__"]

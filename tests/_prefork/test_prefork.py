@@ -18,12 +18,12 @@ from support.prefork import Load, answer_on, is_gone, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
-CONTEXTS = pytest.mark.parametrize("context", ["forkserver", "spawn"])
+PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 
-@CONTEXTS
-def test_it_serves_and_stops(tmp_path: Path, context: str) -> None:
-    with site(tmp_path, f"context={context!r}") as running:
+@PRELOAD
+def test_it_serves_and_stops(tmp_path: Path, preload: bool) -> None:
+    with site(tmp_path, f"preload={preload}") as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
         assert running.ask() in children
@@ -35,12 +35,12 @@ def test_it_serves_and_stops(tmp_path: Path, context: str) -> None:
             running.connect()
 
 
-@CONTEXTS
+@PRELOAD
 @pytest.mark.parametrize("reuse_port", [False, True])
-def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, context: str, reuse_port: bool) -> None:
+def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, preload: bool, reuse_port: bool) -> None:
     if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
         pytest.skip("no SO_REUSEPORT")
-    with site(tmp_path, f"context={context!r}, reuse_port={reuse_port}") as running:
+    with site(tmp_path, f"preload={preload}, reuse_port={reuse_port}") as running:
         running.children()
         with Load(running, clients := 4) as load:
             for kill in range(1, 4):
@@ -54,9 +54,9 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, co
         assert running.stop() == STOPPED
 
 
-@CONTEXTS
-def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, context: str) -> None:
-    with site(tmp_path, f"context={context!r}") as running:
+@PRELOAD
+def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, preload: bool) -> None:
+    with site(tmp_path, f"preload={preload}") as running:
         children = running.children()
         with running.begin() as connection:
             running.signal(signal.SIGKILL)
@@ -89,9 +89,9 @@ def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path
         eventually(running.nobody_is_left)
 
 
-@CONTEXTS
-def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, context: str) -> None:
-    with site(tmp_path, f"context={context!r}") as running:
+@PRELOAD
+def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload: bool) -> None:
+    with site(tmp_path, f"preload={preload}") as running:
         old = running.children()
         with Load(running) as load:
             load.await_answers()
@@ -106,8 +106,8 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, context
         assert running.stop() == STOPPED
 
 
-@CONTEXTS
-def test_hang_up_brings_new_code_in(tmp_path: Path, context: str) -> None:
+@PRELOAD
+def test_hang_up_brings_new_code_in(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "application.py").write_text("VERSION = 1\n", encoding="utf-8")
     script = """
     sys.dont_write_bytecode = True
@@ -117,7 +117,7 @@ def test_hang_up_brings_new_code_in(tmp_path: Path, context: str) -> None:
         say(f"version {application.VERSION}")
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
+    with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
         running.await_text("version 1")
         running.children(1)
         (tmp_path / "application.py").write_text("VERSION = 2  # and longer\n", encoding="utf-8")
@@ -320,10 +320,10 @@ def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals
             assert running.status() == UNFINISHED
 
 
-@CONTEXTS
+@PRELOAD
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_whole_group_stops_gracefully(tmp_path: Path, context: str, number: signal.Signals) -> None:
-    with site(tmp_path, f"context={context!r}") as running:
+def test_a_signal_to_the_whole_group_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals) -> None:
+    with site(tmp_path, f"preload={preload}") as running:
         children = running.children()
         with running.begin() as connection:
             running.signal_all(number)
@@ -344,17 +344,17 @@ def test_a_child_that_is_asked_to_stop_finishes_and_is_replaced(tmp_path: Path) 
         assert running.stop() == STOPPED
 
 
-def test_children_outlive_the_fork_server(tmp_path: Path) -> None:
+def test_children_outlive_the_template(tmp_path: Path) -> None:
     script = """
     import multiprocessing.forkserver
 
     def serve(child):
-        say(f"event=fork_server pid={os.getppid()}")
+        say(f"event=template pid={os.getppid()}")
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, "serve, context='forkserver', heartbeat_timeout=10.0", script) as running:
+    with site(tmp_path, "serve, heartbeat_timeout=10.0", script) as running:
         children = running.children()
-        os.kill(int(running.await_event("fork_server")["pid"]), signal.SIGKILL)
+        os.kill(int(running.await_event("template")["pid"]), signal.SIGKILL)
         assert running.ask() in children
         os.kill(children[0], signal.SIGKILL)
         new = running.child(0, 2)
@@ -394,9 +394,9 @@ def test_a_grandchild_that_outlives_a_child_does_not_hide_its_death(tmp_path: Pa
                 os._exit(0)
         child.serve(Server(child.listener))
     """
-    for context in ("spawn", "forkserver"):
+    for preload in (False, True):
         (tmp_path / "again").unlink(missing_ok=True)
-        with site(tmp_path, f"serve, processes=1, context={context!r}", script) as running:
+        with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
             os.kill(running.child(0), signal.SIGKILL)
             running.child(0, 2)
             assert running.stop() == STOPPED

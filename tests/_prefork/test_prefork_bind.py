@@ -8,7 +8,6 @@ import functools
 import logging
 import multiprocessing
 import os
-import pickle
 import socket
 import sys
 import threading
@@ -18,11 +17,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.common import output_of, run_script
+from support.common import output_of
 
 from ebbpool import prefork
 from ebbpool._prefork import child
-from ebbpool._prefork.bind import Handed, Listeners, address_of
+from ebbpool._prefork.bind import Listeners, address_of
+from ebbpool._prefork.template import packed, unpacked
 
 HERE = ("127.0.0.1", 0)
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
@@ -76,9 +76,9 @@ class TestArguments:
             ({"heartbeat_timeout": "1"}, TypeError, "heartbeat_timeout must be a number of seconds, not '1'"),
             ({"start_timeout": float("nan")}, ValueError, "start_timeout must be a number of seconds, not nan"),
             ({"start_timeout": 0.0}, ValueError, "start_timeout must be greater than 0 seconds, not 0.0"),
-            ({"context": "fork"}, ValueError, "context must be one of .*'spawn', not 'fork'"),
-            ({"context": "thread"}, ValueError, "context must be one of .*'spawn', not 'thread'"),
-            ({"context": 1}, TypeError, "context must be a string or None, not 1"),
+            ({"preload": "json"}, TypeError, "preload must be True, False or names of modules, not 'json'"),
+            ({"preload": [1]}, TypeError, r"preload must be True, False or names of modules, not \[1\]"),
+            ({"preload": None}, TypeError, "preload must be True, False or names of modules, not None"),
             ({"bind": 8000}, TypeError, "bind must be .*, not 8000"),
             ({"bind": None}, TypeError, "bind must be .*, not None"),
             ({"bind": ("127.0.0.1",)}, TypeError, "bind must be"),
@@ -338,55 +338,23 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
     assert (record.__dict__["event"], record.__dict__["pid"], record.__dict__["seconds"]) == ("child_ready", 12, 0.5)
 
 
-def test_the_modules_that_a_fork_server_imports_start_no_thread() -> None:
+def test_what_every_template_imports_starts_no_thread() -> None:
     script = """
     import threading
-    from ebbpool._prefork.helper_processes import PRELOADED
-    for name in PRELOADED:
+    from ebbpool._prefork.template import OURS
+    for name in OURS:
         __import__(name)
     print(threading.active_count())
     """
     assert output_of(script) == ["1"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no fork server")
-def test_the_users_own_choice_of_what_to_preload_is_kept() -> None:
-    script = """
-    import multiprocessing
-    from multiprocessing import forkserver
-    from ebbpool._prefork import helper_processes
-
-    def chosen():
-        return forkserver._forkserver._preload_modules
-
-    multiprocessing.set_forkserver_preload(["json"])
-    helper_processes.start_helpers(multiprocessing.get_context("spawn"))
-    helper_processes.start_helpers(multiprocessing.get_context("forkserver"))
-    print(chosen())
-    """
-    done = run_script(script)
-    assert done.stdout == "['json']\n", done
-
-
-class Duplicate:
-    """Stands for a socket: multiprocessing hands one over only while it starts a process."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return duplicate_of, (self._listener.fileno(),)
-
-
-def duplicate_of(descriptor: int) -> socket.socket:
-    return socket.socket(fileno=os.dup(descriptor))
-
-
 @pytest.mark.skipif(os.name != "posix", reason="sockets have no descriptors that can be duplicated")
 def test_a_listener_never_blocks_the_processes_that_have_it_already() -> None:
     with socket.socket() as listener:
         listener.setblocking(False)
-        with pickle.loads(pickle.dumps(Handed(Duplicate(listener)))) as received:
+        pickled, descriptors = packed(listener)
+        with unpacked(pickled, [os.dup(number) for number in descriptors]) as received:
             assert received.gettimeout() == (0 if sys.implementation.name == "pypy" else None)
             assert not os.get_blocking(listener.fileno())
     assert socket.getdefaulttimeout() is None

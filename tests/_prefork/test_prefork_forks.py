@@ -17,7 +17,7 @@ from support.prefork import is_gone, site
 
 from ebbpool.prefork import STOPPED
 
-CONTEXTS = pytest.mark.parametrize("context", ["forkserver", "spawn"])
+PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 FORKS = '''
 import multiprocessing
@@ -71,8 +71,8 @@ def test_a_signal_that_somebody_else_handles_is_none_of_its_business(tmp_path: P
         assert running.stop() == STOPPED
 
 
-@CONTEXTS
-def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Path, context: str) -> None:
+@PRELOAD
+def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Path, preload: bool) -> None:
     script = """
     class Last:
         def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
@@ -81,15 +81,15 @@ def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Pa
     if __name__ != "__main__":
         last = Last()
     """
-    with site(tmp_path, f"processes=1, context={context!r}", script) as running:
+    with site(tmp_path, f"processes=1, preload={preload}", script) as running:
         running.children(1)
         assert running.stop() == STOPPED
         running.await_event("child_exited", number=0, exitcode=0)
 
 
-@CONTEXTS
+@PRELOAD
 @pytest.mark.parametrize("way", ["os", "pty", "multiprocessing"])
-def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Path, context: str, way: str) -> None:
+def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Path, preload: bool, way: str) -> None:
     script = """
     def forked(way):
         if way == "multiprocessing":
@@ -113,7 +113,7 @@ def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Pa
         threading.Thread(target=fork, args=(way,), daemon=True).start()
         child.serve(Server(child.listener))
     """
-    settings = f"functools.partial(serve, {way!r}), processes=1, context={context!r}"
+    settings = f"functools.partial(serve, {way!r}), processes=1, preload={preload}"
     with site(tmp_path, settings, FORKS + dedent(script)) as running:
         running.await_event("ended", 3, exitcode=-signal.SIGTERM)
         assert running.ask() == running.child(0)
@@ -121,8 +121,7 @@ def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Pa
         assert running.stop() == STOPPED
 
 
-@CONTEXTS
-def test_not_even_a_signal_that_comes_at_once_is_taken_for_the_childs(tmp_path: Path, context: str) -> None:
+def test_not_even_a_signal_that_comes_at_once_is_taken_for_the_childs(tmp_path: Path) -> None:
     script = """
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 
@@ -130,15 +129,15 @@ def test_not_even_a_signal_that_comes_at_once_is_taken_for_the_childs(tmp_path: 
         tell("ended", exitcode=in_fork(lambda: None))
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, f"serve, processes=1, context={context!r}", FORKS + dedent(script)) as running:
+    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
         running.await_event("ended", exitcode=-signal.SIGTERM)
         assert running.ask() == running.child(0)
         assert not running.events("child_leaving")
         assert running.stop() == STOPPED
 
 
-@CONTEXTS
-def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Path, context: str) -> None:
+@PRELOAD
+def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Path, preload: bool) -> None:
     script = """
     def own(number, frame):
         pass
@@ -161,7 +160,7 @@ def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Pa
         tell("ended", exitcode=in_fork(compare), same=state() == now)
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, f"serve, processes=1, context={context!r}", FORKS + dedent(script)) as running:
+    with site(tmp_path, f"serve, processes=1, preload={preload}", FORKS + dedent(script)) as running:
         assert running.await_event("compared") == {"event": "compared", "handlers": "True", "descriptor": "-1"}
         assert running.await_event("masked")["mask"] == "0"
         assert running.await_event("ended")["same"] == "True"
@@ -192,23 +191,23 @@ def test_the_death_of_a_child_is_seen_at_the_end_of_its_pipe_whatever_it_forked(
     def serve(child):
         if not os.path.exists("again"):
             open("again", "w").close()
-            tell("fork_server", pid=os.getppid())
+            tell("template", pid=os.getppid())
             if os.fork() == 0:
                 time.sleep(60)
                 os._exit(0)
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, "serve, processes=1, context='forkserver'", FORKS + dedent(script)) as running:
+    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
         first = running.child(0)
-        os.kill(int(running.await_event("fork_server")["pid"]), signal.SIGKILL)
+        os.kill(int(running.await_event("template")["pid"]), signal.SIGKILL)
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
         assert running.stop() == STOPPED
         running.signal_all(signal.SIGKILL)
 
 
-@CONTEXTS
-def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, context: str) -> None:
+@PRELOAD
+def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, preload: bool) -> None:
     script = """
     def compare():
         after = state()
@@ -234,7 +233,7 @@ def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, context: st
         before = state()
         threading.Thread(target=fork, daemon=True).start()
     """
-    call = f"serve, processes=1, context={context!r}"
+    call = f"serve, processes=1, preload={preload}"
     with site(tmp_path, call, FORKS + dedent(script)) as running:
         assert running.await_event("compared")["same"] == "True"
         running.await_event("ended", exitcode=-signal.SIGTERM)

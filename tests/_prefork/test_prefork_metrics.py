@@ -57,9 +57,9 @@ def scrape(running: Site) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_one_endpoint_shows_the_whole_service(tmp_path: Path, context: str) -> None:
-    with site(tmp_path, f"{METRICS}, context={context!r}", POOL) as running:
+@pytest.mark.parametrize("preload", [False, True])
+def test_one_endpoint_shows_the_whole_service(tmp_path: Path, preload: bool) -> None:
+    with site(tmp_path, f"{METRICS}, preload={preload}", POOL) as running:
         running.children()
         eventually(lambda: scrape(running).get(DONE) == 20)
         assert scrape(running)['ebbpool_thread_limit{pool="web"}'] == 512

@@ -30,9 +30,11 @@ def configured(folder: str, child: prefork.Child) -> int:
 
 
 assert_type(prefork.run(serve, bind=("127.0.0.1", 8000)), int)
-prefork.run(functools.partial(configured, "."), bind="unix:/run/it", processes=2, context="spawn", graceful_timeout=1)
+prefork.run(functools.partial(configured, "."), bind="unix:/run/it", processes=2, preload=True, graceful_timeout=1)
 prefork.run(serve, bind=socket.create_server(("", 0)), heartbeat_timeout=float("inf"), reuse_port=False)
 prefork.run(serve, bind=":8000", metrics=("127.0.0.1", 9464), metrics_sample=1 / 64)
+prefork.run(serve, bind=":8000", preload=["json"])
+prefork.run(serve, bind=":8000", preload=1)  # type: ignore[arg-type]
 prefork.run(serve, bind=":8000", metrics=9464)  # type: ignore[arg-type]
 prefork.run(configured, bind="localhost:8000")  # type: ignore[arg-type]
 prefork.run(serve, bind=8000)  # type: ignore[arg-type]

@@ -145,6 +145,7 @@ def _serve_in_children(listener: socket.socket, options: Options, metrics: socke
         bind=listener,
         processes=options.processes,
         backlog=BACKLOG,
+        preload=True,
         graceful_timeout=options.shutdown_timeout,
         metrics=metrics,
     )

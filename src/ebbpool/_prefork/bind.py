@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
 import socket
 import stat
 import sys
 from collections.abc import Collection, Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, TypeAlias
 
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
@@ -74,35 +72,6 @@ def _bound(listener: socket.socket, name: str) -> socket.socket:
     if not (bound[1] if isinstance(bound, tuple) else bound):
         raise ValueError(f"{name} must be a socket that is bound, not {listener!r}")
     return listener
-
-
-class Handed:
-    """A listening socket on its way to a child, which it does not make blocking for the others on its way.
-
-    When PyPy makes a socket of a descriptor, it makes the descriptor blocking for all processes that share it. A
-    process that is about to accept a connection that another one takes would hang.
-    """
-
-    def __init__(self, listener: Any) -> None:
-        self._listener = listener
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return received, (bytes(ForkingPickler.dumps(self._listener)),)
-
-
-def received(pickled: bytes) -> Any:
-    """Return the socket of a `Handed`, in the child.
-
-    On PyPy sockets that another thread makes in the same moment are non-blocking, too.
-    """
-    if sys.implementation.name != "pypy":
-        return pickle.loads(pickled)
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(0)
-    try:
-        return pickle.loads(pickled)
-    finally:
-        socket.setdefaulttimeout(before)
 
 
 def shown(listener: socket.socket) -> str:

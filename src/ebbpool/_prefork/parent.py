@@ -5,78 +5,58 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, Final, Protocol, TypeAlias
 
-from ebbpool._checks import one_of
-from ebbpool._output import flush_or_discard
-from ebbpool._prefork.bind import Handed, Listeners
-from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Reporter, Terms, log, main
-from ebbpool._prefork.helper_processes import (
-    PATIENCE,
-    PROMPT,
-    answered,
-    blocked,
-    continue_server,
-    kill_server,
-    start_helpers,
-)
+from ebbpool._prefork.bind import Listeners
+from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Reporter, Terms, log
 from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._prefork.spawner import Spawner
+from ebbpool._prefork.template import Template
 from ebbpool._prefork.watchdog import Action, Kill, Report, Start, Watchdog
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext
-    from multiprocessing.process import BaseProcess
-
 OURS: Final = FROM_THE_PARENT + ((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD") else ())
-TO_STOP: Final = tuple(number for number in OURS if number.name in ("SIGBREAK", "SIGINT", "SIGQUIT", "SIGTERM"))
-"""Signals after which a fork server that does not answer is killed early."""
+KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 LONGEST_WAIT: Final = 3600.0
-SERVER_DIED: Final = 255
-"""The exit code that multiprocessing reports for every process whose fork server has died."""
+PROMPT: Final = 1.0
+"""Seconds within which a template should tell of a child. After that it is continued, for it may have been stopped."""
+PATIENCE: Final = 3.0
+"""Seconds after which a template is killed that does not tell of the end of a child."""
+LOST: Final = 255
+"""The exit code of a child of which its template cannot tell any more."""
 
+FORKS: Final = hasattr(os, "fork") and hasattr(socket, "send_fds")
+"""Whether children are forked by a template. Otherwise each is spawned."""
 
-def context_of(name: str | None) -> SpawnContext | ForkServerContext:
-    """Return multiprocessing's context of that name; for None the one in which a child is replaced soonest.
-
-    Raises:
-        TypeError: `name` is no string.
-        ValueError: `name` is "fork", or that of a context which this system does not have.
-    """
-    known = [method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods()]
-    if name is None:
-        name = known[0]
-    if not isinstance(name, str):
-        raise TypeError(f"context must be a string or None, not {name!r}")
-    name = one_of("context", name, known)
-    chosen: SpawnContext | ForkServerContext = multiprocessing.get_context(name)  # type: ignore[assignment]  # not "fork"
-    return chosen
+Maker: TypeAlias = Template | Spawner
 
 
 @dataclass
 class _Process:
     """One child as the system sees it."""
 
-    pid: int
     number: int
-    process: BaseProcess
+    maker: Maker
     line: Connection
+    due: float
+    """When to find out why nothing is told of its start, or of its end: the template may have been stopped."""
+    pid: int | None = None
+    """Known once it has been started."""
+    exitcode: int | None = None
+    error: Exception | None = None
+    """Why it could not be started."""
     talks: bool = True
     """Whether its end of the pipe is open."""
-    watched: bool = True
-    """Whether multiprocessing's sentinel still means something."""
-    due: float = math.inf
-    """When to find out why its end is not reported: it was killed, or its end of the pipe was closed."""
+    doomed: bool = False
+    """Whether it is to be killed."""
     asked: bool = False
-    """Whether that has been tried before."""
+    """Whether it was cut off, which is the first remedy if its end of the pipe is closed."""
 
 
 class Reports(Protocol):
@@ -110,7 +90,7 @@ class Parent:
         serve: Called in each child; picklable.
         listeners: The sockets on which children listen; they are left open.
         watchdog: Decides what to start, stop and kill.
-        context: Makes the processes.
+        preload: Modules that a template imports for all children, beside those of `serve`; None for none of the user's.
         reports: What the children report to; None if they need not report.
         clock: Seconds of a clock that never goes back.
     """
@@ -120,19 +100,22 @@ class Parent:
         serve: Callable[[Child], object],
         listeners: Listeners,
         watchdog: Watchdog,
-        context: SpawnContext | ForkServerContext,
+        preload: Sequence[str] | None = None,
         reports: Reports | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._serve = serve
         self._listeners = listeners
         self._watchdog = watchdog
-        self._context = context
+        self._preload = preload
         self._reports = reports
-        self._forked = context.get_start_method() == "forkserver"
         self._clock = clock
         self._terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout)
         self._processes: dict[int, _Process] = {}
+        self._makers: list[Maker] = []
+        """The last one makes new children; the others are kept until their last child has ended."""
+        self._renew = True
+        """Whether the next child needs a new one."""
         self._bell: socket.socket
 
     def run(self) -> int:
@@ -143,7 +126,6 @@ class Parent:
         """
         with self._signals():
             try:
-                start_helpers(self._context)
                 self._do(self._watchdog.tick(self._clock()))
                 while self._watchdog.status is None:
                     self._turn()
@@ -165,6 +147,8 @@ class Parent:
                 rope.close()
                 for child in self._processes.values():
                     child.line.close()
+                for maker in self._makers:
+                    maker.forsake()
                 if self._reports is not None:
                     self._reports.forsake()
 
@@ -181,16 +165,16 @@ class Parent:
             moments.append(due)
         timeout = min(LONGEST_WAIT, max(0.0, min(moments, default=math.inf) - self._clock()))
         sources: list[Any] = [self._bell]
-        for child in self._processes.values():
-            if child.talks:
-                sources.append(child.line)
-            if child.watched:
-                sources.append(child.process.sentinel)
+        for maker in self._makers:
+            sources += maker.sources()
+        # What a child says is heard once it is known who it is, which the maker tells.
+        sources += [child.line for child in self._processes.values() if child.talks and child.pid is not None]
         if self._reports is not None:
             sources += self._reports.sources()
         wait(sources, timeout)
         if self._reports is not None:
             self._reports.hear()
+        self._learn()
         # Messages that have come are read before `tick` decides which children have been silent for too long.
         for serial in list(self._processes):
             self._hear(serial)
@@ -199,11 +183,27 @@ class Parent:
         for serial in list(self._processes):
             self._check_child(serial)
         self._do(self._watchdog.tick(self._clock()))
+        self._let_makers_go()
+
+    def _learn(self) -> None:
+        """Take in what the makers tell; the watchdog hears of it later."""
+        for maker in self._makers:
+            for serial, pid, exitcode, error in maker.news():
+                child = self._processes[serial]
+                child.exitcode, child.error = exitcode, error
+                if pid is not None:
+                    child.pid, child.due = pid, math.inf
+                    self._log(Report("child_started", serial, fields={"number": child.number}))
+                    if child.doomed:
+                        self._end(child, True)
+            if maker.threads:
+                log(logging.WARNING, {"event": "template_threads", "threads": ", ".join(maker.threads)})
+                maker.threads = []
 
     def _hear(self, serial: int) -> None:
         child = self._processes[serial]
         tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
-        while child.talks:
+        while child.talks and child.pid is not None:
             try:
                 if not child.line.poll():
                     return
@@ -216,42 +216,45 @@ class Parent:
 
     def _check_child(self, serial: int) -> None:
         child = self._processes[serial]
-        exitcode = child.process.exitcode
-        if exitcode is None:
+        # If the template is dead, the end of the pipe shows when the child ends.
+        lost = not child.maker.alive and (child.pid is None or not child.talks)
+        if child.exitcode is None and child.error is None and not lost:
             if self._clock() >= child.due:
                 self._ask_after(child)
             return
         self._hear(serial)
-        if self._forked and exitcode == SERVER_DIED and child.talks:
-            # The fork server is dead, and not this child: from now on the end of its pipe shows when it ends.
-            child.watched = False
-            return
         if self._reports is not None:
             self._reports.gone(serial)
-        self._do(self._watchdog.gone(serial, exitcode, self._clock()))
+        if child.pid is None:
+            error = child.error or ChildProcessError("the template has ended")
+            self._do(self._watchdog.not_started(serial, error, self._clock()))
+        else:
+            self._do(self._watchdog.gone(serial, LOST if child.exitcode is None else child.exitcode, self._clock()))
         del self._processes[serial]
         child.line.close()
-        child.process.join()
-        child.process.close()
 
     def _ask_after(self, child: _Process) -> None:
-        """Deal with a child that seems to be gone, and whose end is not reported."""
-        if child.talks:
-            # It was killed, which takes a while if it is large. So it is not yet taken for a fault.
-            child.due = math.inf
-        elif not child.asked:
+        """Deal with a child that is not reported to have started, or to have ended although it seems so."""
+        child.due = math.inf
+        if child.asked:
+            child.maker.kill()
+            return
+        # A start may take its time, and so may the end of a large process that was killed: neither is a fault yet.
+        if not child.talks:
             log(logging.WARNING, {"event": "child_cut_off", "pid": child.pid, "number": child.number})
             # If it lives after all, its pipe is closed, so that it cannot be told to stop.
             self._end(child, True)
             child.due = self._clock() + PATIENCE
             child.asked = True
-        else:
-            child.due = math.inf
-            if self._forked:
-                kill_server()
-            return
-        if self._forked:
-            continue_server()
+        child.maker.resume()
+
+    def _let_makers_go(self) -> None:
+        """Close the makers of earlier children, once they have none any more."""
+        used = [child.maker for child in self._processes.values()]
+        for maker in self._makers[:-1]:
+            if maker not in used:
+                self._makers.remove(maker)
+                maker.close()
 
     def _obey(self, number: int) -> None:
         if number not in OURS:
@@ -269,6 +272,8 @@ class Parent:
         }.get(signal.Signals(number).name)
         if event is not None:
             log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": signal.Signals(number).name})
+            # A new template imports what may have changed.
+            self._renew |= event == self._watchdog.reload
             self._do(event(now))
 
     def _do(self, actions: Iterable[Action]) -> None:
@@ -286,19 +291,12 @@ class Parent:
     def _start(self, action: Start) -> None:
         ours = theirs = None
         try:
+            maker = self._maker()
             listener = self._listeners.of(action.number)
-            ours, theirs = self._context.Pipe()
+            ours, theirs = Pipe()
             reporter = None if self._reports is None else self._reports.admit(action.serial)
-            process = self._context.Process(
-                target=main,
-                args=(self._serve, Handed(listener), action.number, theirs, self._terms, reporter),
-                name=f"ebbpool-prefork-{action.number}",
-                daemon=False,
-            )
-            flush_or_discard(sys.stdout, sys.stderr)
-            limit = self._watchdog.start_timeout
-            with answered(limit, self._hurried) if self._forked else contextlib.nullcontext(), blocked():
-                process.start()
+            args = (listener, action.number, theirs, self._terms, reporter)
+            maker.start(action.serial, f"ebbpool-prefork-{action.number}", args)
         except (OSError, EOFError, RuntimeError) as error:
             if ours is not None:
                 ours.close()
@@ -306,51 +304,57 @@ class Parent:
                 self._reports.gone(action.serial)
             self._do(self._watchdog.not_started(action.serial, error, self._clock()))
         else:
-            assert process.pid is not None
-            self._processes[action.serial] = _Process(process.pid, action.number, process, ours)
-            self._log(Report("child_started", action.serial, fields={"number": action.number}))
+            self._processes[action.serial] = _Process(action.number, maker, ours, self._clock() + PROMPT)
+            self._learn()
         finally:
             if theirs is not None:
                 theirs.close()
             if self._reports is not None:
                 self._reports.handed_over(action.serial)
 
-    def _hurried(self) -> bool:
-        """Return, in any thread, whether a signal to stop has come that has not been handled yet."""
-        with contextlib.suppress(BlockingIOError):
-            return any(number in TO_STOP for number in self._bell.recv(4096, socket.MSG_PEEK))
-        return False
+    def _maker(self) -> Maker:
+        """Return what makes new children.
+
+        Raises:
+            OSError: A new one is needed, and the system refuses it.
+        """
+        if self._renew or not self._makers[-1].alive:
+            self._makers.append(Template(self._serve, self._preload) if FORKS else Spawner(self._serve))
+            self._renew = False
+        return self._makers[-1]
 
     def _end(self, child: _Process, kill: bool) -> None:
         if kill:
+            child.doomed = True
             child.due = min(child.due, self._clock() + PROMPT)
         else:
             with contextlib.suppress(OSError):
                 child.line.send_bytes(STOP)
-        if os.name == "posix":
-            # Not Process.kill, which does nothing once the fork server has died.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL if kill else signal.SIGTERM)
-        elif kill:
-            child.process.kill()
+        if child.pid is None:
+            if kill:
+                # It has not come that far: what the template imports is stuck, or all is to end.
+                child.maker.kill()
+        elif kill or os.name == "posix":
+            with contextlib.suppress(OSError):
+                os.kill(child.pid, KILL if kill else signal.SIGTERM)
 
     def _kill_all(self) -> None:
         for child in self._processes.values():
             self._end(child, True)
-        for patience, remedy in [(PROMPT, continue_server), (PATIENCE, kill_server)] if self._forked else []:
-            if self._all_ended(patience):
+        deadline = time.monotonic() + PATIENCE
+        for maker in self._makers:
+            maker.resume()
+        while any(child.exitcode is None and child.maker.alive for child in self._processes.values()):
+            if (left := deadline - time.monotonic()) <= 0:
                 break
-            remedy()
-        self._all_ended(PATIENCE)
+            wait([source for maker in self._makers for source in maker.sources()], left)
+            self._learn()
         for child in self._processes.values():
             child.line.close()
         self._processes.clear()
-
-    def _all_ended(self, patience: float) -> bool:
-        deadline = time.monotonic() + patience
-        for child in self._processes.values():
-            child.process.join(max(0.0, deadline - time.monotonic()))
-        return not any(child.process.is_alive() for child in self._processes.values())
+        for maker in self._makers:
+            maker.close()
+        self._makers.clear()
 
     def _log(self, report: Report) -> None:
         fields: dict[str, object] = {"event": report.event, "pid": os.getpid()}
