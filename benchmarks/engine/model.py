@@ -35,8 +35,10 @@ LOOP_QUESTIONS = (
     "offload",
     "anyio_tasks",
     "loop_lag",
+    "loop_beside",
     "fastapi_burst",
     "fastapi_rate",
+    "health_beside",
 )
 TASK_QUESTIONS = (
     "simple_sum",

@@ -270,21 +270,33 @@ _POOLS = (
 )
 
 _OTHERS = (
-    Peer("fastapi", "FastAPI, stock", _WEB, listens=_runs("fastapi", *_FASTAPI)),
+    Peer(
+        "fastapi",
+        "FastAPI, stock",
+        _WEB,
+        listens=_runs("fastapi", *_FASTAPI) | _runs("fastapi --computing", "health_beside"),
+    ),
+    Peer(
+        "fastapi-256",
+        "FastAPI, 256 tokens",
+        _WEB,
+        listens=_runs("fastapi --computing --threads 256", "health_beside"),
+    ),
     *_both(
         "fastapi-installed",
         "FastAPI, ebbpool installed",
         "FastAPI, ebbpool (plain) installed",
         *_WEB,
         "ebbpool.anyio",
-        listens=_runs("fastapi --install", *_FASTAPI),
+        listens=_runs("fastapi --install", *_FASTAPI) | _runs("fastapi --computing --install", "health_beside"),
     ),
     Peer(
         "fastapi-own-loop",
         "FastAPI, ebbpool installed, its uvloop",
         (*_WEB, "ebbpool.anyio", "ebbpool.aio"),
         core=True,
-        listens=_runs("fastapi --install --own-loop", *_FASTAPI),
+        listens=_runs("fastapi --install --own-loop", *_FASTAPI)
+        | _runs("fastapi --computing --install --own-loop", "health_beside"),
     ),
     Peer("lock", "threading.Lock (floor)", semaphore=lambda permits: threading.Lock()),
     Peer("semaphore", "threading.Semaphore", semaphore=threading.Semaphore),

@@ -12,12 +12,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.computing import compute, turns_in
 from benchmarks.load.http import answers
 from benchmarks.peers import package
 from benchmarks.servers.serving import announce, die_with_parent
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 ASYNC = "async def"
+COMPUTING = "computing"
 BODY = b'{"answer":42}'
 _BACKLOG = 2048
 
@@ -29,10 +31,11 @@ def target(endpoint: str) -> str:
     return "/" + endpoint.replace(" ", "-")
 
 
-def build_app(freeze: bool = True) -> Any:
+def build_app(freeze: bool = True, turns: int = 0) -> Any:
     """Returns an app whose endpoints are plain functions, as FastAPI's own first example has them; one is `async def`.
 
-    The first request for /ready freezes what the app is made of, so that full collections do not go through it.
+    One more computes for so many `turns`, if there are any. The first request for /ready freezes what the app is made
+    of, so that full collections do not go through it.
     """
     app = package("fastapi").FastAPI()
 
@@ -46,6 +49,10 @@ def build_app(freeze: bool = True) -> Any:
 
         return endpoint
 
+    def computing() -> Any:
+        compute(turns)
+        return {"answer": 42}
+
     async def at_once() -> Any:
         return {"answer": 42}
 
@@ -57,6 +64,8 @@ def build_app(freeze: bool = True) -> Any:
 
     app.get("/ready", response_model=None)(ready)
     app.get(target(ASYNC), response_model=None)(at_once)
+    if turns:
+        app.get(target(COMPUTING), response_model=None)(computing)
     for name, seconds in ENDPOINTS.items():
         app.get(target(name), response_model=None)(sleeper(seconds) if seconds else trivial)
     return app
@@ -68,6 +77,7 @@ def serve(argv: Sequence[str]) -> None:
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--unfrozen", action="store_true", help="without gc.freeze() after the start")
     parser.add_argument("--own-loop", action="store_true")
+    parser.add_argument("--computing", action="store_true", help="with an endpoint that computes for 5 ms")
     parser.add_argument("--threads", type=int, help="a fixed size of the pool, in place of the usual one")
     asked = parser.parse_args(argv)
     die_with_parent()
@@ -76,7 +86,8 @@ def serve(argv: Sequence[str]) -> None:
         fixed = package("ebbpool").AdaptiveExecutor(asked.threads, min_workers=asked.threads) if asked.threads else None
         package("ebbpool.anyio").install(fixed)
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
-    config = uvicorn.Config(build_app(not asked.unfrozen), http="httptools", log_level="warning", access_log=False)
+    app = build_app(not asked.unfrozen, turns_in(0.005) if asked.computing else 0)
+    config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop) as runner:

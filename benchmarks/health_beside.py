@@ -1,0 +1,102 @@
+"""64 clients ask a sync FastAPI endpoint that computes; one asks an `async def` /health: how long does it wait?"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import Self
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, percentile, server_variants
+from benchmarks.load.http import Clients
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.fastapi import ASYNC, BODY, COMPUTING, ready, target
+from benchmarks.servers.serving import serving
+
+_CLIENTS = 64
+_PAUSE = 0.01
+_WHERE = {"clients": _CLIENTS}
+_SHARE = 0.1
+
+
+class _Health:
+    """One client that asks for the health of the server, in a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._over = threading.Event()
+        self._port = port
+        self._asked: list[tuple[float, float]] = []
+        self.errors = 0
+        self._thread = threading.Thread(target=self._ask)
+
+    def _ask(self) -> None:
+        with Clients(self._port, 1, target(ASYNC), BODY) as client:
+            while not self._over.wait(_PAUSE):
+                begun = time.perf_counter()
+                answered = client.burst(60.0)
+                self._asked.append((begun, time.perf_counter() - begun))
+                self.errors += answered.errors
+
+    def latencies(self, since: float) -> list[float]:
+        """Return how long each answer took that was asked for after `since`, in seconds."""
+        return [latency for begun, latency in self._asked if begun >= since]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def measure(peer: Peer, params: Params) -> Samples:
+    with (
+        serving(peer, "health_beside", ready=ready) as found,
+        Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
+        _Health(found.port) as health,
+    ):
+        begun = time.perf_counter() + params["warm_up"]
+        answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    latencies = health.latencies(begun)
+    if not answered.latencies or not latencies:
+        raise RuntimeError(f"not one right response, {answered.errors + health.errors} wrong ones")
+    return {
+        "p99": [percentile(latencies, 0.99) * 1e3],
+        "p50": [statistics.median(latencies) * 1e3],
+        "rate": [len(answered.latencies) / answered.seconds],
+        "errors": [answered.errors + health.errors],
+    }
+
+
+def targets(settings: Settings) -> tuple[Target, ...]:
+    found = []
+    for peer in ("fastapi-installed", "fastapi-own-loop"):
+        found += [
+            Target("/health p99 at most a tenth of stock's", peer, "p99", _SHARE, _WHERE, rival="fastapi"),
+            Target("at least 0.97 of stock's requests/s", peer, "rate", 0.97, _WHERE, rival="fastapi"),
+            Target("every response right", peer, "errors", 0, _WHERE),
+        ]
+    return tuple(found)
+
+
+QUESTION = Question(
+    module="benchmarks.health_beside",
+    title="FastAPI: /health beside 64 clients that compute",
+    method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
+    "ask a plain `def` endpoint that computes 5 ms of Python; one more asks an `async def` endpoint, 10 ms after each "
+    "answer",
+    columns=(
+        Column("p99", "/health p99, ms", 1),
+        Column("p50", "/health p50, ms", 1, ratio=False),
+        Column("rate", "requests/s", 0, more=True),
+        Column("errors", "wrong responses", 0, ratio=False, worst=True),
+    ),
+    variants=server_variants("health_beside", _WHERE, otherwise="no web server"),
+    sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 1.0 if quick else 4.0},
+    measure=measure,
+    targets=targets,
+    rival=("fastapi", "x stock"),
+    floor="what uvicorn needs for a request",
+    limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
+)
