@@ -138,6 +138,8 @@ def run(
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
     with contextlib.closing(listeners), unhindered(), _figures(metrics, metrics_sample) as reports:
+        if modules is not None and reports is not None:
+            modules.append("ebbpool._figures.reporter")
         log(
             logging.INFO,
             {
