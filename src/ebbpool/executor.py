@@ -454,9 +454,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         Calls of `submit_later` whose time has not come are cancelled, and schedules end, whatever `cancel_futures`
         says; their number is logged to the ``concurrent.futures`` logger at level INFO.
 
-        Where the system refuses threads and no worker is left for queued tasks, the thread that waits here without a
-        `timeout` runs them itself, unless the pool has an initializer, a finalizer or a `thread_stack_size`. So does
-        the main thread at the interpreter's exit.
+        Where the system refuses threads for a second and no worker is left for queued tasks, these fail with
+        `BrokenThreadPool`.
 
         Args:
             wait: Whether to wait until all threads have ended.

@@ -11,9 +11,9 @@ import pytest
 from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import crew, stack_size
+from ebbpool._pool import crew, stack_size, threads
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import timekeeper
+from ebbpool._pool.timekeeper import Timekeeper, timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
 
@@ -173,3 +173,54 @@ def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.Mo
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
         assert waits[0].join() == 8
+
+
+def stillborn(patch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
+    """Have the first threads of that name die before they begin; return the names of the dead."""
+    bootstrap: Any = vars(threading.Thread)["_bootstrap"]
+    dead: list[str] = []
+
+    def die_first(thread: threading.Thread) -> None:
+        if thread.name == name and len(dead) < times:
+            dead.append(name)
+        else:
+            bootstrap(thread)
+
+    patch.setattr(threading.Thread, "_bootstrap", die_first)
+    return dead
+
+
+needs_stillborn = pytest.mark.skipif(not threads.STILLBORN, reason="no error hits a thread before it begins")
+
+
+@needs_stillborn
+def test_a_worker_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = AdaptiveExecutor(1, "stillborn")
+    dead = stillborn(monkeypatch, "stillborn_0", 1)
+    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+    pool.shutdown(timeout=TIMEOUT)
+    assert dead == ["stillborn_0"]
+
+
+@needs_stillborn
+def test_a_worker_that_dies_again_and_again_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = AdaptiveExecutor(1, "stillborn")
+    stillborn(monkeypatch, "stillborn_0", 2)
+    with pytest.raises(RuntimeError, match="can't start new thread: it died before it began"):
+        pool.submit(int)
+    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+    pool.shutdown(timeout=TIMEOUT)
+
+
+@needs_stillborn
+def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Timekeeper()
+    keeper.kind = WorkerThread
+    keeper.needed = lambda: True
+    dead = stillborn(monkeypatch, "ebbpool-timekeeper", 1)
+    called = threading.Event()
+    keeper.start()
+    keeper.call_soon(called.set)
+    assert called.wait(TIMEOUT)
+    Background(keeper.stop).join()
+    assert dead == ["ebbpool-timekeeper"]

@@ -108,8 +108,6 @@ SPELL = 10.0
 """Seconds for which such times are added up, before a new count begins."""
 SPELLS = 6
 """How many such counts are kept."""
-STOOD_BY = 1.0
-"""Seconds after which a thread that stands in for a worker, and waits, looks for tasks that no worker takes."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
 """Seconds for which a loop gets results, slice after slice, before the other threads get the GIL.
@@ -454,8 +452,8 @@ class FutureCore:
         """
         return (self._args,) if self._kwargs is True else self._args
 
-    def perform(self, aside: bool = True) -> None:
-        """Run the call in this thread; count it here if it has not been taken from a queue (`aside`)."""
+    def perform(self) -> None:
+        """Run the call, which is on no queue, in this thread."""
         fn, args, kwargs = self._fn, self._packed(), self._kwargs
         self._code = RUNNING
         value = error = None
@@ -465,8 +463,7 @@ class FutureCore:
             error = _trimmed(caught)
         self._drop_call()
         fn = args = kwargs = None
-        if aside:
-            self._pool.count_aside(error is not None)
+        self._pool.count_aside(error is not None)
         self._conclude(RUNNING, RUNNING, FINISHED, value, error)
         value = error = None
 
@@ -551,9 +548,9 @@ class FutureCore:
             if worker is None:
                 told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
             elif timeout is None:
-                told = wait_counted(self._pool, self.done, waiter.acquire, True, -1)
+                told = wait_counted(self._pool, waiter.acquire)
             else:
-                told = wait_counted(self._pool, None, waiter.acquire, True, timeout if timeout > 0 else 0)
+                told = wait_counted(self._pool, waiter.acquire, True, timeout if timeout > 0 else 0)
         finally:
             if not told:
                 self._ignore(waiter)
@@ -710,43 +707,16 @@ _bare: Any = FutureCore.__new__
 """Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
 
 
-def wait_counted(pool: Pool, over: Callable[[], bool] | None, wait: Callable[..., Any], *args: Any) -> Any:
-    """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile.
-
-    A thread that stands in for a worker runs tasks that no worker takes until `over()` is true, if that is given: there
-    may be no other thread to run the tasks that it waits for. Then the last of `args` is the seconds to wait (-1 or
-    None: for ever), and `wait` returns whether what is waited for has come.
-    """
+def wait_counted(pool: Pool, wait: Callable[..., Any], *args: Any) -> Any:
+    """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile."""
     worker = _here.worker
     if worker is None or worker.pool is not pool:
         return wait(*args)
     pool.block(worker)
     try:
-        if over is not None and worker.standing_in:
-            return _stand_by(pool, over, wait, args)
         return wait(*args)
     finally:
         pool.unblock(worker)
-
-
-def _stand_by(pool: Pool, over: Callable[[], bool], wait: Callable[..., bool], args: tuple[Any, ...]) -> bool:
-    while not over() and pool.stand_in():
-        pass
-    # Nobody wakes this thread for a task: that a worker will take none turns out later, when the start of one is
-    # refused, or when one waits for this pool, too. It must last: a task that a worker takes after all does no harm
-    # there, but here it could wait for one that is beneath it.
-    *others, timeout = args
-    deadline = inf if timeout is None or timeout < 0 else monotonic() + timeout
-    stranded = False
-    while True:
-        left = max(0.0, deadline - monotonic())
-        if wait(*others, min(left, STOOD_BY)):
-            return True
-        if left == 0:
-            return False
-        lasting, stranded = stranded, pool.stranded() > 0
-        while lasting and not over() and pool.stand_in():
-            pass
 
 
 class Observers(list[Any]):
@@ -788,7 +758,7 @@ class _CountedEvent(_WaiterEvent):
 
     def wait(self, timeout: float | None = None) -> bool:
         timeout = None if timeout is None else max(0.0, timeout)
-        told: bool = wait_counted(self._pool, self._event.is_set, self._event.wait, timeout)
+        told: bool = wait_counted(self._pool, self._event.wait, timeout)
         return told
 
 
@@ -831,7 +801,7 @@ class LoopCall(FutureCore):
         if cython.compiled:
             self._context = None
 
-    def perform(self, aside: bool = True) -> None:
+    def perform(self) -> None:
         """Run the call in this thread, in its own context."""
         if cython.compiled and self._context is not None:
             fn, args = self._context.run, (self._fn, *(self._packed() or ()))
@@ -842,7 +812,7 @@ class LoopCall(FutureCore):
                 if self._kwargs is True:
                     self._kwargs = None
             self._context = None
-        FutureCore.perform(self, aside)
+        FutureCore.perform(self)
 
     def _unwanted(self) -> bool:
         """Return whether the loop has given the call up."""
@@ -1064,7 +1034,6 @@ class Worker:
         patience: Seconds to stay parked; below zero, for ever.
         fresh: Whether `Pool._arrived` has something to clear.
         waits: How many waits for its own pool it is in, one within the other.
-        standing_in: Whether its thread does not belong to the pool; see `Pool.stand_in`.
     """
 
     __slots__ = (
@@ -1079,7 +1048,6 @@ class Worker:
         "roused",
         "searching",
         "since",
-        "standing_in",
         "starting",
         "thread",
         "waits",
@@ -1101,7 +1069,6 @@ class Worker:
         self.expired: bool = False
         self.leaving: bool = False
         self.waits: int = 0
-        self.standing_in: bool = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
@@ -2043,19 +2010,10 @@ class Pool:
                     self.covered = False
             raise
         if refusal is not None:
-            self._strand(refusal)
-
-    def _strand(self, refusal: BaseException) -> None:
-        """Fail at once what no worker will ever take, because not even the timekeeper can be started."""
-        with self.mutex:
-            self.covered = False
-        # Each future that fails may let in others, of its lane or from the seekers.
-        while self.headcount == 0:
-            stranded = self.waiting()
-            if not stranded:
-                break
-            for future in stranded:
-                future.reject(refusal)
+            # There is no timekeeper that would try again.
+            with self.mutex:
+                self.covered = False
+            self.give_up(refusal)
 
     def _waiting(self) -> int:
         return len(self.queue) - self.dead
@@ -2386,7 +2344,7 @@ class Pool:
 
     @cython.locals(future=FutureCore, worker=Worker, lane=LaneCore)
     def waiting(self) -> list[FutureCore]:
-        """Return the pending futures: those held in lanes, then those in the queue, oldest first."""
+        """Return the pending futures: those held in lanes, those in the queue, oldest first, and held seekers."""
         waiting: list[FutureCore] = []
         lanes: list[LaneCore] = []
         with self.mutex:
@@ -2403,6 +2361,9 @@ class Pool:
                         lanes.append(future._lane)
                 for lane in lanes:
                     waiting.extend(lane.backlog)
+                for seeker in self.seekers:
+                    if type(seeker) is not LockType:
+                        seen.append(seeker)
             finally:
                 let_collector(collects)
         waiting.extend(seen)
@@ -2422,18 +2383,15 @@ class Pool:
 
     def await_idle(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
-        return self._await(None, -1, timeout, False)
+        return self._await(None, -1, timeout)
 
-    def await_departure(self, remaining: int, timeout: float, helping: bool) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until no task waits or is away, and `remaining` workers are left.
-
-        With `helping` the wait also ends when tasks wait that no worker will take; see `stranded`.
-        """
-        return self._await(None, remaining, timeout, helping)
+    def await_departure(self, remaining: int, timeout: float) -> bool:
+        """Wait up to `timeout` seconds (-1: for ever) until no task waits or is away, and so many workers remain."""
+        return self._await(None, remaining, timeout)
 
     def await_lane(self, lane: LaneCore, timeout: float) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
-        return self._await(lane, 0, timeout, False)
+        return self._await(lane, 0, timeout)
 
     def forbids(self) -> str | None:
         """Return why the calling thread must not wait for this pool, or None."""
@@ -2446,54 +2404,24 @@ class Pool:
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            return self._stranded()
+            return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
 
-    def _stranded(self) -> int:
-        return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+    @cython.locals(future=FutureCore)
+    def give_up(self, refusal: BaseException) -> None:
+        """Fail all tasks that wait, if no worker will take them; `refusal` is why the system starts none."""
+        if self.stranded() == 0:
+            return
+        # Without the frames in which it was raised, which futures would keep alive.
+        refusal.__traceback__ = None
+        reason = f"no worker can run this task: {refusal}"
+        waiting = self.waiting()
+        LOGGER.critical("%d tasks have failed: %s", len(waiting), reason)
+        for future in waiting:
+            error = thread.BrokenThreadPool(reason)
+            error.__cause__ = refusal
+            future.reject(error)
 
-    @cython.locals(worker=Worker, future=FutureCore)
-    def stand_in(self) -> bool:
-        """Run the next task in the calling thread, in place of a worker, if no worker will take it.
-
-        Returns:
-            False if there is no such task.
-        """
-        trash: list[FutureCore] = []
-        worker = Worker(self, False)
-        worker.standing_in = True
-        worker.starting = worker.fresh = False
-        worker.thread = threading.current_thread()
-        with self.mutex:
-            self._trim(trash)
-            if self._stranded() == 0:
-                return False
-            future = self.dequeue()
-            if self.ahead:
-                self.ahead -= 1
-            self.workers.append(worker)
-            self.headcount += 1
-            self.started += 1
-            future._code = RUNNING
-            self.taken += 1
-            self.clock = monotonic()
-            worker.current = future
-            worker.since = self.clock
-            if self.seekers:
-                self._make_room()
-        before = _here.worker
-        _here.worker = worker
-        try:
-            # In an empty context, as in a worker, and not in that of the thread that happens to wait.
-            Context().run(future.perform, False)
-        finally:
-            _here.worker = before
-            self.dismiss(worker, future._error)
-        if isinstance(future._error, KeyboardInterrupt):
-            # The interrupt may have been meant for this thread and not for the task.
-            raise KeyboardInterrupt
-        return True
-
-    def _await(self, lane: LaneCore | None, remaining: int, timeout: float, helping: bool) -> bool:
+    def _await(self, lane: LaneCore | None, remaining: int, timeout: float) -> bool:
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
         told = True
@@ -2507,7 +2435,6 @@ class Pool:
                     over = self._idle()
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
-                    over = over or (helping and self._stranded() > 0)
                 if over:
                     return True
                 if reason is None:

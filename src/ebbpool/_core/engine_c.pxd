@@ -314,7 +314,6 @@ cdef class Pool:
     cdef _run(self, object errand, FutureCore future)
     cdef _unpark(self, Worker worker)
     cdef _watch(self)
-    cdef _strand(self, object refusal)
     cdef Py_ssize_t _waiting(self) except -1
     cdef Py_ssize_t _demand(self) except -1
     cdef Py_ssize_t _at_hand(self) except -1
@@ -337,10 +336,7 @@ cdef class Pool:
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
-    cdef Py_ssize_t _stranded(self) except -1
-    @cython.locals(worker=Worker, future=FutureCore)
-    cpdef bint stand_in(self) except -1
-    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout, bint helping) except -1
+    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout) except -1
     cdef _trim(self, list trash)
     @cython.locals(departed=cython.longlong)
     cdef Py_ssize_t _unscanned(self) except -1
@@ -377,7 +373,6 @@ cdef class Worker:
     cdef bint expired
     cdef bint leaving
     cdef Py_ssize_t waits
-    cdef readonly bint standing_in
 
 
 cdef class ExecutorCore:

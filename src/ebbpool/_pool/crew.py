@@ -30,6 +30,8 @@ from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
 
+GIVE_UP = 1.0
+"""Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
 CEILING_TICK = 0.01
 """Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
 
@@ -115,7 +117,8 @@ class Crew:
         self._ended = -inf
         census.prepare()
         self._census = Census()
-        self._refused = False
+        self._refusal: BaseException | None = None
+        self._stuck = inf
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
 
@@ -191,8 +194,7 @@ class Crew:
         try:
             timekeeper.watch(self)
         except (RuntimeError, MemoryError) as error:
-            # While the interpreter exits, the thread that joins the pool sees to what no worker will take.
-            return None if lifecycle.exiting() and not self.daemon else error
+            return error
         return None
 
     def begin(self, tick: Tick) -> None:
@@ -206,11 +208,14 @@ class Crew:
         previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
-            self._refused = False
+            self._refusal = None
+            self._stuck = inf
             self._admission.rest()
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
             return None
+        if seen.workers > seen.blocked or previous is None or seen.taken > previous.taken:
+            self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
         cpus = processors.count(tick.now)
@@ -234,7 +239,7 @@ class Crew:
             late=tick.late,
             cpu=tick.cpu - previous.cpu,
             cpus=cpus,
-            refused=self._refused,
+            refused=self._refusal is not None,
             asleep=self._asleep(tick.now, tick.cpu),
         )
         pool = self.pool
@@ -246,6 +251,11 @@ class Crew:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
             self._start_many(count)
+        if self._refusal is not None and seen.workers <= seen.blocked:
+            self._stuck = min(self._stuck, tick.now)
+            if tick.now - self._stuck >= GIVE_UP:
+                self._stuck = inf
+                self.pool.give_up(self._refusal)
         return self._sizing.tick
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
@@ -267,14 +277,15 @@ class Crew:
         return self._census.measure(now, cpu, self.threads, threading.enumerate(), self._sizing.busy)
 
     def _start_many(self, count: int) -> None:
-        self._refused = False
+        self._refusal = None
         left = self.pool.reserve(count)
         try:
-            while left > 0 and not self._refused:
+            while left > 0 and self._refusal is None:
                 try:
                     interruption = self.start(False)
-                except (RuntimeError, MemoryError):
-                    self._refused = True
+                except (RuntimeError, MemoryError) as error:
+                    # Without its frames, which hold this crew.
+                    self._refusal = error.with_traceback(None)
                 else:
                     left -= 1
                     if interruption is not None:
@@ -336,25 +347,14 @@ class Crew:
     def join(self, timeout: float | None) -> bool:
         """Wait up to `timeout` seconds for all threads, but the calling one, to end; the pool has been closed.
 
-        Without a `timeout` the calling thread runs the tasks for which the system refuses a worker.
-
         Returns:
             Whether all threads have ended and no task waits.
         """
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
-        # Where the system refuses a thread, the timekeeper goes on trying. While the interpreter exits there is no time
-        # for that.
-        helping = timeout is None and (self._unframed or lifecycle.exiting())
-        while True:
-            left = -1.0 if deadline is None else max(0.0, deadline - monotonic())
-            # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
-            if not self.pool.await_departure(len(self.threads & own), left, helping):
-                return False
-            # Without a task for this thread, check again: a stranded task may have been taken meanwhile, and others may
-            # follow it.
-            if not helping or (not self.relieve() and self.pool.await_departure(len(self.threads & own), 0.0, False)):
-                break
+        # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
+        if not self.pool.await_departure(len(self.threads & own), -1.0 if timeout is None else timeout):
+            return False
         for thread in self.threads - own:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
             if thread.ended():
@@ -375,41 +375,6 @@ class Crew:
             timekeeper.consider()
         else:
             timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
-
-    def relieve(self) -> bool:
-        """Run a task that no worker will take, in the calling thread.
-
-        If the pool has an initializer, a finalizer or a stack size, on which tasks may rely, all waiting tasks fail
-        instead, with the error with which the system refuses a thread.
-
-        Returns:
-            False if there is no such task.
-        """
-        if self._unframed:
-            return self.pool.stand_in()
-        if self.pool.stranded() == 0:
-            return False
-        if self.pool.reserve(1) == 0:
-            return True
-        waiting = self.pool.waiting()
-        try:
-            interruption = self.start(False)
-        except BaseException as error:
-            self.pool.unreserve(False, None, False)
-            if not isinstance(error, (RuntimeError, MemoryError)):
-                raise
-            for future in waiting:
-                future.reject(error)
-            LOGGER.critical("%d tasks of %s have failed: %s", len(waiting), self.prefix, error)
-        else:
-            if interruption is not None:
-                raise interruption
-        return True
-
-    @property
-    def _unframed(self) -> bool:
-        """Whether a task runs in any other thread just as in one of the pool's."""
-        return self.initializer is None and self.finalizer is None and self.stack_size is None
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """Return what runs, the task that has run longest first."""
@@ -440,6 +405,7 @@ class Crew:
         self.settings_lock = threading.Lock()
         self._previous = None
         self._ended = -inf
+        self._stuck = inf
         self._census = Census()
         if self._slow_tasks is not None:
             self._slow_tasks.renew()

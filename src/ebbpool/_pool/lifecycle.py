@@ -16,8 +16,6 @@ from ebbpool._core.accel import Pool, keep_time, orphans
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.timekeeper import timekeeper
 
-EXIT_ROUND = 0.02
-"""Seconds for which the interpreter's exit waits for one of several pools before it looks after the others."""
 FORKED = "the process was forked; this call was left with the parent"
 
 
@@ -32,7 +30,6 @@ class Registered(Protocol):
 
     def owner(self) -> object: ...
     def join(self, timeout: float | None) -> bool: ...
-    def relieve(self) -> bool: ...
     def renew(self, error: BaseException) -> None: ...
 
 
@@ -125,16 +122,9 @@ def _at_exit() -> None:
         if crew.daemon:
             for future in crew.pool.waiting():
                 future.cancel()
-    joined = [crew for crew in crews if not crew.daemon]
-    left = joined
-    while len(left) > 1:
-        # A task of one pool may wait for a task of another that no worker will take.
-        for crew in left:
-            while crew.relieve():
-                pass
-        left = [crew for crew in left if not crew.pool.await_departure(0, EXIT_ROUND, False)]
-    for crew in joined:
-        crew.join(None)
+    for crew in crews:
+        if not crew.daemon:
+            crew.join(None)
     timekeeper.stop()
     for call in _after_exit:
         call()

@@ -243,7 +243,7 @@ class MapRun(Ledger):
     def _wait(self, patience: float) -> bool:
         told = False
         try:
-            told = wait_counted(self.pool, None, self.bell.acquire, True, patience)
+            told = wait_counted(self.pool, self.bell.acquire, True, patience)
         finally:
             with self.lock:
                 if self.wanted == NOTHING and not told:

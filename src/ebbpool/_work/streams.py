@@ -120,7 +120,7 @@ class Channel:
                 self.stalled = False
                 return not self.left
         # The worker counts as blocked: the consumer may be a task that waits for a worker.
-        wait_counted(self.pool, None, self.bell.acquire)
+        wait_counted(self.pool, self.bell.acquire)
         return not self.left
 
     def _goes_on(self) -> bool:
@@ -266,7 +266,7 @@ class Stream(Generic[T]):
             value = channel.next_value(waiter)
             if value is _WAIT:
                 try:
-                    wait_counted(channel.pool, None, waiter.acquire)
+                    wait_counted(channel.pool, waiter.acquire)
                 except BaseException:
                     channel.forget_reader()
                     raise
