@@ -6,6 +6,7 @@ import gc
 import importlib
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -29,6 +30,9 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell has its background jobs ignore it, and so would the programs that tests start and interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "counts_references: it rests on the last reference freeing an object at once")
     if REQUIRE_EXT and not ebbpool.COMPILED:
         raise pytest.UsageError("EBBPOOL_REQUIRE_EXT is set, but the compiled core is not what runs")
