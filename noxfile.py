@@ -94,6 +94,7 @@ TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or (nam
 turn. With "pure" the other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
 
 ENDS = {OLDEST, NEWEST, FREE}
+CORES = {"ext": "compiled core and plain one", "pure": "plain core alone"}
 EACH_KIND = {*ENDS, PLAIN, *((name, "pure") for name in OTHERS)}
 """One session of each kind: the oldest, the newest, without a GIL, plain, and not CPython."""
 
@@ -213,7 +214,13 @@ def install_tests(session: nox.Session) -> None:
 @pairs(TESTED)
 def tests(session: nox.Session, variant: str) -> None:
     """Run the test suite against the installed package, in several processes: most tests wait most of the time."""
+    number = TESTED.index((str(session.python), variant)) + 1
+    session.log(
+        f"Session {number} of {len(TESTED)}: the suite on {session.python}, {CORES[variant]}. Some minutes each."
+    )
+    session.log("First what the tests need is installed: half a minute, with no output.")
     install_tests(session)
+    session.log("Now ebbpool is built from this folder and installed: up to two minutes, with no output.")
     install_ebbpool(session, variant)
     # Each process of an interpreter that compiles as it runs does so anew.
     processes = os.environ.get("EBBPOOL_TEST_PROCESSES", "2" if session.python in OTHERS else "4")

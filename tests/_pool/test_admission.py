@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from test_growth import Nobody
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._core.accel import ALL
+from ebbpool._interpreter import processors
 from ebbpool._pool.admission import CREW, LATE, STALL, STALL_PAUSE, WINDOW, Admission, Look
 from ebbpool._pool.census import Workers
+from ebbpool._pool.crew import CEILING_TICK
+from ebbpool._pool.sizing import MEMORY, TICK
 from ebbpool._pool.timekeeper import Tick
 
 CPUS = 4
@@ -277,4 +281,88 @@ def test_a_pool_whose_tasks_must_not_wait_holds_nobody_back(pool: AdaptiveExecut
         pool.resize(max_queue=0)
         crew.begin(Tick(1000.0, 1.0, 0.0))
         crew.tick(Tick(1000.1, 1.1, 0.0))
+        assert pool._pool.allowed == ALL
+
+
+class Watching(Nobody):
+    """Counts how often it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def watch(self, watched: object) -> None:
+        self.calls += 1
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
+    watching = Watching()
+    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", watching)
+    return watching
+
+
+@pytest.fixture(autouse=True)
+def two_are_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._pool.crew.CREW", 2 - processors.count(monotonic()))
+
+
+def warm(pool: AdaptiveExecutor, watching: Watching, count: int) -> None:
+    with Gate() as gate:
+        gate.hold(pool, count)
+    wait_for_idle(pool)
+    eventually(lambda: pool.stats().idle == count)
+    pool._crew.tick(Tick(900.0, 1.0, 0.0))
+    watching.calls = 0
+
+
+def test_many_that_run_are_looked_at_though_no_task_waits(watching: Watching) -> None:
+    with AdaptiveExecutor(8, min_workers=4) as pool:
+        warm(pool, watching, 4)
+        crew: Any = pool._crew
+        with Gate() as gate:
+            gate.hold(pool, 2)
+            assert watching.calls == 0
+            gate.hold(pool)
+            assert watching.calls == 1
+            gate.hold(pool)
+            assert watching.calls == 1, "it looks already"
+            pool._crew.begin(Tick(1000.0, 1.0, 0.0))
+            crew._admission = OneAtATime()
+            assert crew.tick(Tick(1000.1, 1.2, 0.0)) == CEILING_TICK
+            pool.submit(gate)
+            assert watching.calls == 2, "once a task waits it is called all the same"
+            assert pool._pool.allowed == 1
+
+
+def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
+    with AdaptiveExecutor(8, min_workers=4) as pool:
+        warm(pool, watching, 4)
+        crew: Any = pool._crew
+        with Gate() as gate:
+            gate.hold(pool, 3)
+            assert watching.calls == 1
+            crew._admission = Admission()
+            crew.begin(Tick(1000.0, 1.0, 0.0))
+            assert crew.tick(Tick(1000.0 + TICK, 1.0, 0.0)) == CEILING_TICK
+            assert crew.tick(Tick(1000.1, 1.0, 0.0)) is None
+            gate.hold(pool)
+            assert watching.calls == 2, "and looked at again when another one runs"
+
+
+def test_what_was_found_out_is_kept_for_a_moment(watching: Watching) -> None:
+    with AdaptiveExecutor(8, min_workers=2) as pool:
+        warm(pool, watching, 2)
+        crew: Any = pool._crew
+        crew._admission = OneAtATime()
+        with Gate() as gate:
+            gate.hold(pool, 2)
+            pool.submit(gate)
+            crew.begin(Tick(1000.0, 1.0, 0.0))
+            crew.tick(Tick(1000.0 + TICK, 1.0, 0.0))
+        wait_for_idle(pool)
+        assert crew.tick(Tick(1000.0 + 2 * TICK, 1.0, 0.0)) is None
+        crew.begin(Tick(1000.0 + MEMORY, 1.0, 0.0))
+        assert pool._pool.allowed == 1
+        crew.begin(Tick(1000.0 + 3 * TICK + MEMORY, 1.0, 0.0))
         assert pool._pool.allowed == ALL

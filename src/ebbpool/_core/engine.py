@@ -1494,6 +1494,8 @@ class Pool:
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
+        crowd: More workers than these are looked at although no task waits: they may all compute.
+        minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
         tight: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         taken: Tasks taken off the queue so far.
         wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
@@ -1526,6 +1528,7 @@ class Pool:
         "contextual",
         "covered",
         "crew",
+        "crowd",
         "dead",
         "departed",
         "dequeue",
@@ -1540,6 +1543,7 @@ class Pool:
         "max_workers",
         "min_spare_workers",
         "min_workers",
+        "minded",
         "mutex",
         "parked",
         "passed",
@@ -1610,6 +1614,8 @@ class Pool:
         self.blocked: int = 0
         self.surplus: int = 0
         self.allowed: int = ALL
+        self.crowd: int = ALL
+        self.minded: bool = False
         self.tight: bool = False
         self.dead: int = 0
         self.ahead: int = 0
@@ -1921,15 +1927,24 @@ class Pool:
         return self._spare()
 
     def _spare(self) -> str | None:
-        """Return the errand that gets spare workers, if some are missing and the timekeeper does not watch."""
-        if self.covered or not self._lacks_spare():
+        """Return the errand that has the timekeeper look, if spare workers are missing or many run, and it does not."""
+        if self.covered:
             return None
-        self.covered = True
+        if self._lacks_spare():
+            self.covered = True
+            return WATCH
+        if self.minded or not self._crowded():
+            return None
+        self.minded = True
         return WATCH
 
     def _engaged(self) -> int:
         """Return how many workers have a task in hand, or are on their way to one; the blocked do not count."""
         return self.headcount - len(self.parked) - self.blocked
+
+    def _crowded(self) -> bool:
+        """Return whether so many workers run that they may be too many, though no task waits."""
+        return self._engaged() > self.crowd
 
     def _has_room(self) -> bool:
         """Return whether a parked worker may be woken for a task."""
@@ -1952,6 +1967,11 @@ class Pool:
                 errand = self._rouse()
         if errand is not None:
             self._run(errand, None)
+
+    def leave_alone(self) -> None:
+        """Have the timekeeper called again if workers are woken while the pool is crowded."""
+        with self.mutex:
+            self.minded = False
 
     def _rouse_all(self) -> None:
         for worker in self.parked:
@@ -2484,6 +2504,8 @@ class Pool:
             waiting = self._demand()
             self.turned_away = False
             needed = waiting > 0 or self._lacks_spare()
+            self.minded = self._crowded()
+            looked_at = needed or self.minded
             self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
             self.covered = needed
             may_grow = not self.at_ceiling
@@ -2496,7 +2518,7 @@ class Pool:
             blocked = self.blocked
         if errand is not None:
             self._run(errand, None)
-        if not needed:
+        if not looked_at:
             return None
         return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked)
 
@@ -2840,6 +2862,8 @@ class Pool:
                 self.searching = self.covered = self.at_ceiling = self.turned_away = False
                 self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
                 self.lent = 0
+                self.allowed = ALL
+                self.minded = False
                 self.max_workers = self.ceiling
                 if mine is not None and mine._lane is not None:
                     lanes.add(mine._lane)

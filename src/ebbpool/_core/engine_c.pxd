@@ -268,6 +268,8 @@ cdef class Pool:
     cdef readonly Py_ssize_t blocked
     cdef readonly Py_ssize_t surplus
     cdef readonly Py_ssize_t allowed
+    cdef public Py_ssize_t crowd
+    cdef bint minded
     cdef bint tight
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
@@ -307,6 +309,7 @@ cdef class Pool:
     cdef _rouse(self)
     cdef _spare(self)
     cdef Py_ssize_t _engaged(self) except -1000000
+    cdef bint _crowded(self) except -1
     cdef bint _has_room(self) except -1
     cdef bint _admits(self) except -1
     @cython.locals(worker=Worker)

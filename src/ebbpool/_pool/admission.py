@@ -85,9 +85,10 @@ class Admission:
 
     Attributes:
         quick: How many workers may run at a time, those with a long task left out; `ALL` where nobody is held back.
+        idle: Whether nobody is held back, and the process computed little in the last window.
     """
 
-    __slots__ = ("_begun", "_cpu", "_late", "_looks", "_moved", "_short", "_taken", "_used", "quick")
+    __slots__ = ("_begun", "_cpu", "_late", "_looks", "_moved", "_short", "_taken", "idle", "quick")
 
     def __init__(self) -> None:
         self.rest()
@@ -95,7 +96,8 @@ class Admission:
     def rest(self) -> None:
         """Forget what was seen: no task waits any more."""
         self.quick = ALL
-        self._begun = self._cpu = self._late = self._used = self._moved = 0.0
+        self._begun = self._cpu = self._late = self._moved = 0.0
+        self.idle = False
         self._taken = -1
         self._looks = 0
         self._short = ""
@@ -134,10 +136,10 @@ class Admission:
             if running == 0:
                 # What is computed is not computed here.
                 self.quick = max(self.quick, look.cpus + CREW)
-                return
-            quick = min(self.quick, running)
-            self.quick = max(1, quick - max(1, quick // 4))
-            self._short = "the GIL is"
+            else:
+                quick = min(self.quick, running)
+                self.quick = max(1, quick - max(1, quick // 4))
+                self._short = "the GIL is"
         elif used > FULL * look.cpus:
             self.quick = max(look.cpus, min(self.quick, look.cpus + CREW))
             self._short = "processors are"
@@ -145,3 +147,4 @@ class Admission:
             self.quick = self.quick * 2 if used < 0.5 else self.quick + 1
             if self.quick > look.workers().running + look.cpus + CREW:
                 self.quick = ALL
+        self.idle = self.quick == ALL and used < OWN

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
 from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
-from ebbpool._pool.admission import LONG, Admission, Look
+from ebbpool._pool.admission import CREW, LONG, Admission, Look
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, away, running
-from ebbpool._pool.sizing import TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.sizing import MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
@@ -113,6 +113,7 @@ class Crew:
         self._slow_tasks = None if warn_after is None else SlowTasks(timekeeper, warn_after)
         self.spill: Spill | None = None
         self._ceiling_tick = CEILING_TICK
+        self.pool.crowd = processors.count(monotonic()) + CREW
         self._previous: _Reading | None = None
         self._ended = -inf
         census.prepare()
@@ -199,7 +200,12 @@ class Crew:
 
     def begin(self, tick: Tick) -> None:
         """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
-        self._sizing.begin(tick.now - self._ended)
+        rest = tick.now - self._ended
+        self._sizing.begin(rest)
+        if rest > MEMORY:
+            self._admission.rest()
+            if self.pool.allowed != ALL:
+                self.pool.admit(ALL)
         self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
 
     def tick(self, tick: Tick) -> float | None:
@@ -210,16 +216,21 @@ class Crew:
             self._ended = tick.now
             self._refusal = None
             self._stuck = inf
-            self._admission.rest()
-            if self.pool.allowed != ALL:
-                self.pool.admit(ALL)
             return None
         if seen.workers > seen.blocked or previous is None or seen.taken > previous.taken:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
         cpus = processors.count(tick.now)
+        self.pool.crowd = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
+        if seen.queued == 0 and not self.pool.covered:
+            # Many run, and no task waits. Once one does, the timekeeper is called.
+            self._ended = tick.now
+            if not self._admission.idle:
+                return CEILING_TICK
+            self.pool.leave_alone()
+            return None
         if not seen.may_grow:
             self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
@@ -407,6 +418,7 @@ class Crew:
         self._ended = -inf
         self._stuck = inf
         self._census = Census()
+        self._admission = Admission()
         if self._slow_tasks is not None:
             self._slow_tasks.renew()
         if self.spill is not None:
