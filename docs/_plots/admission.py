@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib as mpl
 
-matplotlib.use("svg")
+mpl.use("svg")
 
 import matplotlib.pyplot as plt
 
