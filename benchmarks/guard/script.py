@@ -309,8 +309,8 @@ def main() -> None:
     gc.disable()
     # The timekeeper would look at the pool more often the slower the machine is.
     crew.CEILING_TICK = _FAR_SECONDS
-    # Nor do results come in slices of time: how many that are is the machine's.
-    vars(sys.modules[LoopCall.__module__])["thread_time"] = float
+    # Nor do results come in slices of time, or workers nap: how many, and how often, is the machine's.
+    vars(sys.modules[LoopCall.__module__]).update(thread_time=float, KEPT_WAITING=_FAR_SECONDS)
     for name in sys.argv[1:] or LOADS:
         load = (LOADS | FLOORS)[name]
         with SCRIPTS[name]() as work:

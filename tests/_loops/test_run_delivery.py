@@ -15,8 +15,8 @@ from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wa
 from support.loops import Loops, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import LoopCall
-from ebbpool._core.engine import DELIVERED_AT_ONCE, FEWEST, SLICE
+from ebbpool._core.accel import LoopCall, Mailbox
+from ebbpool._core.engine import DELIVERED_AT_ONCE, FEWEST, GIL, NAP, SLICE
 from ebbpool.aio import mailbox_of
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
@@ -180,6 +180,36 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
     assert max(steps) <= usual + 1
     # No less than a slice at a time, either, but for the first ones and for what is left.
     assert sum(step >= usual - 1 for step in steps) >= len(steps) - 4
+
+
+@pytest.mark.skipif(not GIL, reason="there is no GIL to leave to a loop")
+def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = LoopCall.__module__
+    naps: list[float] = []
+    callbacks: list[Callable[[], None]] = []
+    monkeypatch.setattr(f"{core}.sleep", naps.append)
+    mailbox = Mailbox(callbacks.append, callbacks.append)
+
+    def deliver(count: int) -> None:
+        with AdaptiveExecutor(1) as pool:
+            for _ in range(count):
+                pool.offload(mailbox, Ticket(), None, int, (), None)
+
+    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e9)
+    deliver(4)
+    assert naps == []
+    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e-9)
+    while callbacks:
+        callbacks.pop(0)()
+    naps.clear()
+    deliver(4)
+    assert naps == [NAP] * 3, "the first one has woken the loop"
+    callbacks.pop(0)()
+    while callbacks:
+        callbacks.pop(0)()
+    naps.clear()
+    deliver(1)
+    assert naps == []
 
 
 @on_every_loop

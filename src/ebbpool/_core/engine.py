@@ -116,7 +116,10 @@ Between two slices the loop looks for events, which gives the GIL up and takes i
 the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew.
 """
 NAP = 50e-6
-"""Seconds for which a loop leaves the GIL to other threads then: as long as a thread needs to wake up."""
+"""Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
+KEPT_WAITING = 1e-3
+"""Seconds that a loop may take to come until the worker that brings it another result leaves the GIL to it, and each
+time twice as many: the loop would get it after the switch interval only, several times for one turn."""
 
 ALL = sys.maxsize
 """As many workers as there are: nobody is held back."""
@@ -874,7 +877,8 @@ class Mailbox:
         arrived: Finished calls, left by workers.
         due: Calls that the next callback delivers; only the loop's thread touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
-        rung: When the loop was last woken (monotonic seconds).
+        rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
+        patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
         nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
         portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
         delivered: How many the last callback delivered; 0 if it was not one of the same batch.
@@ -894,6 +898,7 @@ class Mailbox:
         "most",
         "mutex",
         "nap_due",
+        "patience",
         "portion",
         "ringing",
         "rung",
@@ -914,6 +919,7 @@ class Mailbox:
         self.ringing: bool = False
         self.rung: float = 0.0
         self.nap_due: float = 0.0
+        self.patience: float = 0.0
         self.portion: int = FEWEST
         self.delivered: int = 0
         self.spent: float = 0.0
@@ -929,6 +935,7 @@ class Mailbox:
             self.ringing = True
         if ring:
             self.rung = monotonic()
+            self.patience = KEPT_WAITING
             try:
                 self.wake(self.open)
             except BaseException:
@@ -942,6 +949,9 @@ class Mailbox:
                         LOGGER.exception("%d results could not be delivered", len(lost))
                 else:
                     raise
+        elif GIL and 0.0 < self.patience < monotonic() - self.rung:
+            self.patience *= 2.0
+            sleep(NAP)
 
     def _empty(self, ringing: bool) -> list[LoopCall]:
         arrived: list[LoopCall] = []
@@ -954,6 +964,7 @@ class Mailbox:
     def open(self) -> None:
         """Deliver the first result, and have the others delivered later; in the loop's thread."""
         self.note(self.rung, monotonic())
+        self.patience = 0.0
         self.delivered = 0
         arrived = self._empty(True)
         try:
@@ -972,6 +983,7 @@ class Mailbox:
 
         What the last ones led to has run by now: it was put on the loop before this callback.
         """
+        self.patience = 0.0
         spent = thread_time()
         if self.delivered > 0:
             fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
@@ -1016,6 +1028,8 @@ class Mailbox:
                 self.ringing = bool(self.arrived)
                 if not self.ringing:
                     return
+        self.rung = monotonic()
+        self.patience = KEPT_WAITING
         try:
             self.again(self.deliver)
         except BaseException:

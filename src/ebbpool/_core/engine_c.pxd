@@ -193,6 +193,7 @@ cdef class Mailbox:
     cdef readonly bint ringing
     cdef readonly double rung
     cdef double nap_due
+    cdef double patience
     cdef Py_ssize_t portion
     cdef Py_ssize_t delivered
     cdef double spent

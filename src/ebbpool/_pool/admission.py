@@ -21,10 +21,10 @@ LATE: Final = 0.4
 """Looks that spend this share of the time waiting for their turn, while about one processor is used, show that threads
 queue for the GIL."""
 
-ONE: Final = 0.92
+ONE: Final = 0.96
 """A process that uses this share of one processor keeps the GIL busy, if it is the GIL that is short ..."""
 
-SLACK: Final = 0.88
+SLACK: Final = 0.95
 """... one that uses less than this share leaves it idle now and then ..."""
 
 MORE: Final = 1.25
@@ -32,6 +32,9 @@ MORE: Final = 1.25
 
 WAIT: Final = 0.006
 """Seconds that a look waits on average where more than one thread wants the GIL or a processor all the time ..."""
+
+FREE: Final = 0.004
+"""... and less than this where the one that has the GIL lets go of it by itself, before it is asked to ..."""
 
 OWN: Final = 0.35
 """... if the process uses at least this share of one: otherwise nothing of it is in the way."""
@@ -132,19 +135,21 @@ class Admission:
         """Set `quick` by what a window has shown: processors `used`, and for which share looks were `late`."""
         wait = self._late / self._looks
         if look.gil and ((late > LATE and ONE < used < MORE) or (wait > WAIT and OWN < used < MORE)):
-            running = look.workers().running
-            if running == 0:
-                # What is computed is not computed here.
-                self.quick = max(self.quick, look.cpus + CREW)
-            else:
-                quick = min(self.quick, running)
-                self.quick = max(1, quick - max(1, quick // 4))
-                self._short = "the GIL is"
-        elif used > FULL * look.cpus:
-            self.quick = max(look.cpus, min(self.quick, look.cpus + CREW))
-            self._short = "processors are"
-        elif self.quick != ALL and (used < SLACK or (late < PUNCTUAL and used < ROOM * look.cpus)):
+            self._fewer(look, 1, "the GIL is")
+        elif late > LATE and used > FULL * look.cpus:
+            self._fewer(look, look.cpus, "processors are")
+        elif self.quick != ALL and ((used < SLACK and wait < FREE) or (late < PUNCTUAL and used < ROOM * look.cpus)):
             self.quick = self.quick * 2 if used < 0.5 else self.quick + 1
             if self.quick > look.workers().running + look.cpus + CREW:
                 self.quick = ALL
         self.idle = self.quick == ALL and used < OWN
+
+    def _fewer(self, look: Look, least: int, short: str) -> None:
+        running = look.workers().running
+        if running == 0:
+            # What is computed is not computed here.
+            self.quick = max(self.quick, look.cpus + CREW)
+        else:
+            quick = min(self.quick, running)
+            self.quick = max(least, quick - max(1, quick // 4))
+            self._short = short

@@ -106,7 +106,7 @@ class Census:
         """
         if now - self._sorted < self._rest:
             return self._in_hand
-        self._sorted = now
+        enough, self._sorted = MOST * (now - self._sorted), now
         looked_up = self._looked_up
         efforts = {}
         running = longest = asleep = 0
@@ -121,7 +121,11 @@ class Census:
                 running += now - since < long
                 continue
             before = self._efforts.get(tid)
-            sight = self._sight(before and before.sight, tid, used, now)
+            if before is not None and used - before.sight.used > enough:
+                # It has run most of the time, and its place tells no more.
+                sight = _Sight(used, now, Place.RUNNING)
+            else:
+                sight = self._sight(before and before.sight, tid, used, now)
             begun = used if before is None or before.task != since else before.begun
             efforts[tid] = _Effort(since, begun, sight)
             if sight.place is Place.OUTSIDE or (sight.place is Place.LOCK and now - sight.since >= STILL):

@@ -251,7 +251,7 @@ class Crew:
             cpu=tick.cpu - previous.cpu,
             cpus=cpus,
             refused=self._refusal is not None,
-            asleep=self._asleep(tick.now, tick.cpu),
+            asleep=self._asleep(tick.now, tick.cpu) if seen.workers - seen.blocked < allowed else None,
         )
         pool = self.pool
         most = min(pool.max_workers, max(allowed, pool.min_workers))
