@@ -105,7 +105,6 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_anyio": {OLDEST, PLAIN, FREE},
     "_figures": {*ENDS, PLAIN},
     "_monitor": EACH_KIND,
-    "_pool/test_simulation_page.py": {NEWEST},
     "_top": {OLDEST, NEWEST},
     "_fastthreadpool": EACH_KIND,
     "_http": EACH_KIND,
@@ -370,8 +369,7 @@ def tests_of(path: Path) -> set[str]:
         return {"tests"}
     else:
         examples = "test_examples.py"
-        site = (examples, "_pool/test_simulation_page.py")
-        others = {"benchmarks": ("bench",), "docs": site, "README.md": (examples,)}
+        others = {"benchmarks": ("bench",), "docs": (examples,), "README.md": (examples,)}
         others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
         wanted = others.get(first, ())
     return {f"tests/{name}" for name in wanted}

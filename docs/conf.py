@@ -178,12 +178,9 @@ def public_bases(app: Sphinx, name: str, thing: Any, options: Any, bases: list[A
 
 
 def mend_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Give the captions of the navigation a level, and load the simulation on the one page that has it."""
+    """Give the captions of the navigation a level."""
     tree = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
-    if page == "design/growth":
-        app.add_js_file("sizing.js", loading_method="defer")
-        app.add_js_file("simulation.js", loading_method="defer")
 
 
 def setup(app: Sphinx) -> None:
