@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.common import Gate, eventually, wait_for_idle
-from test_growth import Nobody
+from support.timekeeper import Nobody
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._core.accel import ALL

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from support.common import Gate, wait_for_idle
+from support.timekeeper import Nobody
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._pool.crew import CEILING_TICK
 from ebbpool._pool.sizing import MEMORY, TICK, Sample, Sizing, WorkerBounds
-from ebbpool._pool.timekeeper import Tick, Timekeeper
+from ebbpool._pool.timekeeper import Tick
 
 
 class Recorded(Sizing):
@@ -29,25 +29,6 @@ class Recorded(Sizing):
     def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
         self.samples.append(sample)
         return 0
-
-
-class Nobody(Timekeeper):
-    """A timekeeper that never comes: the test looks itself."""
-
-    def start(self) -> None:
-        pass
-
-    def watch(self, watched: object) -> None:
-        pass
-
-    def call_soon(self, call: Any) -> None:
-        call()
-
-    def consider(self) -> None:
-        pass
-
-    def dismiss(self, timeout: float) -> None:
-        pass
 
 
 def tick(now: float, cpu: float = 0.0) -> Tick:
