@@ -65,6 +65,27 @@ def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> No
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
 
 
+def test_figures_are_read_while_a_loop_notes_others() -> None:
+    loop = Loop()
+    over = threading.Event()
+
+    def keep_noting() -> None:
+        now = 1000.0
+        while not over.is_set():
+            now += SPELL
+            note(loop.mailbox, now, 0.001)
+
+    noting = threading.Thread(target=keep_noting)
+    noting.start()
+    try:
+        for _ in range(2_000):
+            for lag in shown(loop.mailbox.turn - 1.0):
+                assert lag.most == pytest.approx(0.001)
+    finally:
+        over.set()
+        noting.join()
+
+
 def test_a_loop_that_is_held_up_shows_in_the_figures_of_its_pools() -> None:
     held = threading.Event()
 

@@ -923,8 +923,8 @@ class Mailbox:
         self.portion: int = FEWEST
         self.delivered: int = 0
         self.spent: float = 0.0
-        self.lags: deque[list[int]] = deque([[0] * LAGS], SPELLS)
-        self.most: deque[float] = deque([0.0], SPELLS)
+        self.lags: list[list[int]] = [[0] * LAGS]
+        self.most: list[float] = [0.0]
         self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
@@ -1012,13 +1012,13 @@ class Mailbox:
         if now >= self.turn:
             passed = 1 + int(min((now - self.turn) / SPELL, float(SPELLS)))
             self.turn = now + SPELL if passed > SPELLS else self.turn + passed * SPELL
-            for _ in range(passed):
-                self.lags.append([0] * LAGS)
-                self.most.append(0.0)
-        lag = max(0.0, now - rung)
+            # Replaced, not changed: other threads read them meanwhile.
+            self.lags = (self.lags + [[0] * LAGS for _ in range(passed)])[-SPELLS:]
+            self.most = (self.most + [0.0] * passed)[-SPELLS:]
+        lag = now - rung
         latest = self.lags[-1]
-        bucket = int(min(4.0 * log2(1.0 + 1e6 * lag), len(latest) - 1.0))
-        latest[bucket] += 1
+        bucket = int(4.0 * log2(1.0 + 1e6 * lag))
+        latest[bucket if bucket < len(latest) else -1] += 1
         if lag > self.most[-1]:
             self.most[-1] = lag
 
@@ -1508,6 +1508,7 @@ class Pool:
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
+        held: Whether there are fewer than `ALL` that may.
         crowd: More workers than these are looked at although no task waits: they may all compute.
         minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
         tight: Whether a worker has to look closer before it takes another task: some are surplus or held back.
@@ -1551,6 +1552,7 @@ class Pool:
         "every",
         "failed",
         "headcount",
+        "held",
         "idlers",
         "lent",
         "max_queue",
@@ -1628,6 +1630,7 @@ class Pool:
         self.blocked: int = 0
         self.surplus: int = 0
         self.allowed: int = ALL
+        self.held: bool = False
         self.crowd: int = ALL
         self.minded: bool = False
         self.tight: bool = False
@@ -1891,7 +1894,7 @@ class Pool:
             return None
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
         coming = self._at_hand() + self.starting - self.surplus
-        if self.allowed != ALL:
+        if self.held:
             coming = min(coming, self.allowed - self._engaged() + self.roused + self.starting)
         coming = max(0, coming)
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
@@ -1906,7 +1909,7 @@ class Pool:
         self.clock = monotonic()
         if self.searching:
             return None
-        if self.parked and self._has_room():
+        if self.parked and (not self.held or self._has_room()):
             return self._rouse()
         self.at_ceiling = self.headcount - self.blocked >= self.max_workers
         if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
@@ -1947,7 +1950,7 @@ class Pool:
         if self._lacks_spare():
             self.covered = True
             return WATCH
-        if self.minded or not self._crowded():
+        if self.headcount <= self.crowd or self.minded or not self._crowded():
             return None
         self.minded = True
         return WATCH
@@ -1962,11 +1965,11 @@ class Pool:
 
     def _has_room(self) -> bool:
         """Return whether a parked worker may be woken for a task."""
-        return self.allowed == ALL or self._engaged() < self.allowed
+        return not self.held or self._engaged() < self.allowed
 
     def _admits(self) -> bool:
         """Return whether the calling worker, which has no task in hand, may take one."""
-        return self.surplus == 0 and (self.allowed == ALL or self._engaged() <= self.allowed)
+        return self.surplus == 0 and (not self.held or self._engaged() <= self.allowed)
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -2069,7 +2072,8 @@ class Pool:
     def _measure(self) -> None:
         surplus = self.headcount - self.blocked - self.max_workers
         self.surplus = surplus if surplus > 0 else 0
-        self.tight = surplus > 0 or self.allowed != ALL
+        self.held = self.allowed != ALL
+        self.tight = surplus > 0 or self.held
 
     def _uncover(self) -> None:
         if self.at_ceiling:

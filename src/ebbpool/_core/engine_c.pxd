@@ -197,8 +197,8 @@ cdef class Mailbox:
     cdef Py_ssize_t portion
     cdef Py_ssize_t delivered
     cdef double spent
-    cdef readonly object lags
-    cdef readonly object most
+    cdef readonly list lags
+    cdef readonly list most
     cdef readonly double turn
 
     cpdef post(self, LoopCall call)
@@ -272,6 +272,7 @@ cdef class Pool:
     cdef public Py_ssize_t crowd
     cdef bint minded
     cdef bint tight
+    cdef bint held
     cdef readonly Py_ssize_t dead
     cdef Py_ssize_t ahead
     cdef Py_ssize_t passed

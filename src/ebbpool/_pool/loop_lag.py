@@ -8,7 +8,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 from time import monotonic
 from typing import Any
 
@@ -64,9 +64,10 @@ def lags(now: float | None = None) -> tuple[LoopLag, ...]:
         if mailbox is None:
             continue
         passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
-        for spell in islice(tuple(mailbox.lags), max(0, len(mailbox.lags) - SPELLS + passed), None):
+        spells, longests = mailbox.lags, mailbox.most
+        for spell in spells[max(0, len(spells) - SPELLS + passed) :]:
             counts[name] = [sum(pair) for pair in zip(counts.get(name, [0] * LAGS), spell, strict=True)]
-        for longest in islice(tuple(mailbox.most), max(0, len(mailbox.most) - SPELLS + passed), None):
+        for longest in longests[max(0, len(longests) - SPELLS + passed) :]:
             most[name] = max(most.get(name, 0.0), longest)
     return tuple(
         LoopLag(name, min(_at(0.5, spread), most[name]), min(_at(0.99, spread), most[name]), most[name])
