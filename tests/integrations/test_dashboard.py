@@ -15,7 +15,7 @@ import pytest
 from support.pages import ROOT
 
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "docs/grafana/ebbpool.json").read_text(encoding="utf-8"))
-LABELS = {"job", "instance", "pool", "lane", "state", "outcome", "le"}
+LABELS = {"job", "instance", "pool", "lane", "loop", "state", "outcome", "le"}
 
 
 def panels(inside: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
