@@ -2182,15 +2182,18 @@ class Pool:
         """Under the mutex: have a worker without a task park or leave; return an errand or None."""
         expired = worker.expired or self.patience == 0
         self._clear(worker)
-        if self.surplus > 0 or self.closed:
+        if self.surplus > 0:
             worker.leaving = True
+        elif self.closed:
+            # What is away may come back when no thread can be started any more.
+            worker.leaving = not self.away or self.headcount - self.blocked > 1
         elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
             worker.leaving = True
         if worker.leaving:
             self._remove(worker)
         else:
             # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
-            worker.patience = -1.0 if expired else self.patience
+            worker.patience = -1.0 if expired or self.closed else self.patience
             worker.parked = True
             self.parked.append(worker)
         if self.seekers:
@@ -2781,6 +2784,8 @@ class Pool:
                     self._tell_idlers()
                     if self._waiting() > 0 and not self.broken:
                         errand = self._arrange()
+                    if self.closed and not self.away:
+                        self._rouse_all()
             if errand is not None:
                 self._run(errand, None)
 
@@ -2809,6 +2814,8 @@ class Pool:
             else:
                 self.queue.insert(self.ahead, future)
             errand = self._arrange()
+            if self.closed and not self.away:
+                self._rouse_all()
         del before, given, named
         if errand is not None:
             self._run(errand, None)

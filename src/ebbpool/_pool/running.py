@@ -115,9 +115,9 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
             fn = owner.gen
         elif type(owner).__module__.startswith("ebbpool.") and hasattr(owner, "fn"):
             # What ebbpool itself runs on behalf of a user's function, such as the turn of a map.
-            fn = owner.fn
+            fn = getattr(owner, "fn", None)
         elif type(owner).__module__ == "asgiref.sync":
-            fn = owner.func
+            fn = getattr(owner, "func", None)
         elif (given := _given(fn, args)) is not None:
             fn, args = given
         else:
