@@ -28,7 +28,7 @@ from itertools import islice
 from math import inf
 from time import sleep, thread_time
 from types import BuiltinMethodType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from ebbpool._core import uncompiled as cython
@@ -244,7 +244,9 @@ class FutureCore:
         "_value",
     )
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def __init__(self) -> None:
         self._pool = _ORPHANS

@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 from _thread import allocate_lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from ebbpool._core import uncompiled as cython
@@ -289,7 +289,9 @@ class Semaphore(SemaphoreCore):
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def __repr__(self) -> str:
         cls = type(self)

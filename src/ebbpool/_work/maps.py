@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, 
 from concurrent.futures import Executor
 from itertools import chain, repeat, starmap
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
 from ebbpool._work.map_ledger import ANY
@@ -155,7 +155,9 @@ def _raising(error: BaseException) -> Generator[Any]:
 class Maps(Executor):
     """The maps of an executor and of a lane."""
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def map(
         self,
