@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from _thread import LockType, allocate_lock
+from array import array
 from collections import deque
 from concurrent.futures import CancelledError, InvalidStateError, thread
 from concurrent.futures._base import LOGGER
@@ -885,8 +886,9 @@ class Mailbox:
         portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
         delivered: How many the last callback delivered; 0 if it was not one of the same batch.
         spent: The loop's own processor time when that callback began.
-        lags: How often the loop took how long to come since `turn` - `SPELL`, and in the spells before; see `LAGS`.
+        lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
         most: The longest that it took, in each of these spells (seconds).
+        spell: The place of the present spell among them.
         turn: When the next spell begins (monotonic seconds).
     """
 
@@ -904,6 +906,7 @@ class Mailbox:
         "portion",
         "ringing",
         "rung",
+        "spell",
         "spent",
         "turn",
         "wake",
@@ -925,8 +928,10 @@ class Mailbox:
         self.portion: int = FEWEST
         self.delivered: int = 0
         self.spent: float = 0.0
-        self.lags: list[list[int]] = [[0] * LAGS]
-        self.most: list[float] = [0.0]
+        # Arrays that are never replaced: other threads read them at any time, also where there is no GIL.
+        self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
+        self.most: array[float] = array("d", bytes(8 * SPELLS))
+        self.spell: int = 0
         self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
@@ -1014,15 +1019,16 @@ class Mailbox:
         if now >= self.turn:
             passed = 1 + int(min((now - self.turn) / SPELL, float(SPELLS)))
             self.turn = now + SPELL if passed > SPELLS else self.turn + passed * SPELL
-            # Replaced, not changed: other threads read them meanwhile.
-            self.lags = (self.lags + [[0] * LAGS for _ in range(passed)])[-SPELLS:]
-            self.most = (self.most + [0.0] * passed)[-SPELLS:]
+            for _ in range(passed):
+                self.spell = (self.spell + 1) % SPELLS
+                self.most[self.spell] = 0.0
+                for bucket in range(LAGS):
+                    self.lags[self.spell * LAGS + bucket] = 0
         lag = now - rung
-        latest = self.lags[-1]
-        bucket = int(4.0 * log2(1.0 + 1e6 * lag))
-        latest[bucket if bucket < len(latest) else -1] += 1
-        if lag > self.most[-1]:
-            self.most[-1] = lag
+        bucket = min(int(4.0 * log2(1.0 + 1e6 * lag)), LAGS - 1)
+        self.lags[self.spell * LAGS + bucket] += 1
+        if lag > self.most[self.spell]:
+            self.most[self.spell] = lag
 
     def _go_on(self) -> None:
         if not self.due:

@@ -197,13 +197,14 @@ cdef class Mailbox:
     cdef Py_ssize_t portion
     cdef Py_ssize_t delivered
     cdef double spent
-    cdef readonly list lags
-    cdef readonly list most
+    cdef readonly object lags
+    cdef readonly object most
+    cdef readonly Py_ssize_t spell
     cdef readonly double turn
 
     cpdef post(self, LoopCall call)
     cdef list _empty(self, bint ringing)
-    @cython.locals(lag=double, latest=list, bucket=Py_ssize_t)
+    @cython.locals(lag=double, bucket=Py_ssize_t)
     cpdef note(self, double rung, double now)
     cdef _go_on(self)
 

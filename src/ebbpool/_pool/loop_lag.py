@@ -64,15 +64,15 @@ def lags(now: float | None = None) -> tuple[LoopLag, ...]:
         if mailbox is None:
             continue
         passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
-        spells, longests = mailbox.lags, mailbox.most
-        for spell in spells[max(0, len(spells) - SPELLS + passed) :]:
-            counts[name] = [sum(pair) for pair in zip(counts.get(name, [0] * LAGS), spell, strict=True)]
-        for longest in longests[max(0, len(longests) - SPELLS + passed) :]:
-            most[name] = max(most.get(name, 0.0), longest)
+        for before in range(SPELLS - passed):
+            spell = (mailbox.spell - before) % SPELLS
+            spread = mailbox.lags[spell * LAGS : (spell + 1) * LAGS]
+            counts[name] = [sum(pair) for pair in zip(counts.get(name, [0] * LAGS), spread, strict=True)]
+            most[name] = max(most.get(name, 0.0), mailbox.most[spell])
     return tuple(
-        LoopLag(name, min(_at(0.5, spread), most[name]), min(_at(0.99, spread), most[name]), most[name])
-        for name, spread in sorted(counts.items())
-        if any(spread)
+        LoopLag(name, min(_at(0.5, total), most[name]), min(_at(0.99, total), most[name]), most[name])
+        for name, total in sorted(counts.items())
+        if any(total)
     )
 
 
