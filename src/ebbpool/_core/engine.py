@@ -105,6 +105,7 @@ DELIVERED_AT_ONCE = 256
 """... and so many at most."""
 LAGS = 96
 """How many buckets the times are sorted into that a loop needs to come: four for each power of two, in microseconds."""
+LAST = LAGS - 1
 SPELL = 10.0
 """Seconds for which such times are added up, before a new count begins."""
 SPELLS = 6
@@ -889,6 +890,8 @@ class Mailbox:
         lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
         most: The longest that it took, in each of these spells (seconds).
         spell: The place of the present spell among them.
+        first: The first of its buckets.
+        longest: What `most` has for it.
         turn: When the next spell begins (monotonic seconds).
     """
 
@@ -898,7 +901,9 @@ class Mailbox:
         "arrived",
         "delivered",
         "due",
+        "first",
         "lags",
+        "longest",
         "most",
         "mutex",
         "nap_due",
@@ -932,6 +937,8 @@ class Mailbox:
         self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
         self.most: array[float] = array("d", bytes(8 * SPELLS))
         self.spell: int = 0
+        self.first: int = 0
+        self.longest: float = 0.0
         self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
@@ -1021,14 +1028,15 @@ class Mailbox:
             self.turn = now + SPELL if passed > SPELLS else self.turn + passed * SPELL
             for _ in range(passed):
                 self.spell = (self.spell + 1) % SPELLS
-                self.most[self.spell] = 0.0
+                self.first = self.spell * LAGS
+                self.most[self.spell] = self.longest = 0.0
                 for bucket in range(LAGS):
-                    self.lags[self.spell * LAGS + bucket] = 0
+                    self.lags[self.first + bucket] = 0
         lag = now - rung
-        bucket = min(int(4.0 * log2(1.0 + 1e6 * lag)), LAGS - 1)
-        self.lags[self.spell * LAGS + bucket] += 1
-        if lag > self.most[self.spell]:
-            self.most[self.spell] = lag
+        bucket = int(4.0 * log2(1.0 + 1e6 * lag))
+        self.lags[self.first + (bucket if bucket < LAST else LAST)] += 1
+        if lag > self.longest:
+            self.most[self.spell] = self.longest = lag
 
     def _go_on(self) -> None:
         if not self.due:

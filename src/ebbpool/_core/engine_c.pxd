@@ -123,7 +123,7 @@ cdef bint GIL
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
-cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, FEWEST, TURNS, ROOM
+cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, FEWEST, LAST, TURNS, ROOM
 cdef double SLICE
 cdef list _NOBODY
 cdef tuple _EMPTY
@@ -200,6 +200,8 @@ cdef class Mailbox:
     cdef readonly object lags
     cdef readonly object most
     cdef readonly Py_ssize_t spell
+    cdef Py_ssize_t first
+    cdef double longest
     cdef readonly double turn
 
     cpdef post(self, LoopCall call)
