@@ -13,10 +13,10 @@ from support.timekeeper import Nobody
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._core.accel import ALL
 from ebbpool._interpreter import processors
-from ebbpool._pool.admission import CREW, FREE, LATE, STALL, STALL_PAUSE, WINDOW, Admission, Look
+from ebbpool._pool.admission import FREE, LATE, Admission, Look
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK
-from ebbpool._pool.sizing import MEMORY, TICK
+from ebbpool._pool.sizing import CREW, MEMORY, STALL, STALL_PAUSE, TICK, WINDOW
 from ebbpool._pool.timekeeper import Tick
 
 CPUS = 4

@@ -13,9 +13,7 @@ from typing import Final, NamedTuple
 
 from ebbpool._core.accel import ALL
 from ebbpool._pool.census import Workers
-
-WINDOW: Final = 0.012
-"""Seconds over which looks are added up: the clock of a process may move in steps of 4 ms."""
+from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
 
 LATE: Final = 0.4
 """Looks that spend this share of the time waiting for their turn, while about one processor is used, show that threads
@@ -50,15 +48,6 @@ PUNCTUAL: Final = 0.15
 
 LONG: Final = 0.025
 """Seconds of processor time after which a task no longer holds others up."""
-
-CREW: Final = 4
-"""Workers beyond the number of processors that may run at a time, if some of them have run for `LONG`."""
-
-STALL: Final = 0.2
-"""Seconds without a task being taken until one more worker may run ..."""
-
-STALL_PAUSE: Final = 0.5
-"""... and seconds until the next one after that."""
 
 
 class Look(NamedTuple):
@@ -97,7 +86,7 @@ class Admission:
         self.rest()
 
     def rest(self) -> None:
-        """Forget what was seen: no task waits any more."""
+        """Forget what was seen: no task has waited for a while."""
         self.quick = ALL
         self._begun = self._cpu = self._late = self._moved = 0.0
         self.idle = False

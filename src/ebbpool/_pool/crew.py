@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
 from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool import census, instruments, lifecycle, stack_size
-from ebbpool._pool.admission import CREW, LONG, Admission, Look
+from ebbpool._pool.admission import LONG, Admission, Look
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.running import RunningTask, away, running
-from ebbpool._pool.sizing import MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
