@@ -212,6 +212,37 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     assert naps == []
 
 
+@pytest.mark.skipif(not GIL, reason="there is no GIL to leave to others")
+@pytest.mark.parametrize(("share", "naps_wanted"), [(1.0, True), (0.2, False)])
+def test_a_loop_naps_where_it_delivers_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, share: float, naps_wanted: bool
+) -> None:
+    """One that had to wait itself for most of the time has let others run."""
+    core = LoopCall.__module__
+    if core.endswith("_c"):
+        pytest.skip("compiled code reads the clock in C")
+    naps: list[float] = []
+    callbacks: list[Callable[[], None]] = []
+    clock = iter(range(10**9))
+    ticks = [1000.0]
+
+    def tick() -> float:
+        ticks[0] = 1000.0 + next(clock) * 1e-3
+        return ticks[0]
+
+    monkeypatch.setattr(f"{core}.monotonic", tick)
+    monkeypatch.setattr(f"{core}.thread_time", lambda: share * ticks[0])
+    monkeypatch.setattr(f"{core}.sleep", naps.append)
+    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e9)
+    mailbox = Mailbox(callbacks.append, callbacks.append)
+    with AdaptiveExecutor(1) as pool:
+        for _ in range(40 * DELIVERED_AT_ONCE):
+            pool.offload(mailbox, Ticket(), None, int, (), None)
+    while callbacks:
+        callbacks.pop(0)()
+    assert bool(naps) is naps_wanted
+
+
 @on_every_loop
 async def test_a_call_that_ends_in_the_midst_of_a_delivery_is_delivered() -> None:
     mailbox = mailbox_of(asyncio.get_running_loop())

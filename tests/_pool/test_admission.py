@@ -13,9 +13,9 @@ from support.timekeeper import Nobody
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._core.accel import ALL
 from ebbpool._interpreter import processors
-from ebbpool._pool.admission import FREE, LATE, Admission, Look
+from ebbpool._pool.admission import LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Look
 from ebbpool._pool.census import Workers
-from ebbpool._pool.crew import CEILING_TICK
+from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
 from ebbpool._pool.sizing import CREW, MEMORY, STALL, STALL_PAUSE, TICK, WINDOW
 from ebbpool._pool.timekeeper import Tick
 
@@ -33,19 +33,19 @@ class Spell:
         self.gil = True
         self.look()
 
-    def look(self, used: float = 0.0, late: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
-        """Let `after` seconds pass in which so many processors were `used`, and for which share this look is `late`."""
+    def look(self, used: float = 0.0, wait: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
+        """Let `after` seconds pass in which so many processors were `used`; this look has to `wait` for so long."""
         self.now += after
         self.cpu += used * after
         self.taken += taken
         return self.admission.decide(
-            Look(self.now, self.cpu, late * after, self.cpus, self.taken, lambda: self.workers, self.gil)
+            Look(self.now, self.cpu, wait, self.cpus, self.taken, lambda: self.workers, self.gil)
         )
 
-    def window(self, used: float = 0.0, late: float = 0.0, times: int = 1, taken: int = 1) -> int:
+    def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1, taken: int = 1) -> int:
         allowed = ALL
-        for _ in range(times):
-            allowed = self.look(used, late, 1.01 * WINDOW, taken)
+        for _ in range(times * LOOKS):
+            allowed = self.look(used, wait, 1.01 * WINDOW / LOOKS, taken)
         return allowed
 
     def compute(self, running: int, long: int = 0, asleep: int = 0) -> None:
@@ -57,32 +57,37 @@ def spell() -> Spell:
     return Spell()
 
 
+QUEUED = 1.2 * QUEUE
+"""What looks wait where threads queue."""
+
+
 def test_nobody_is_held_back_while_looks_are_punctual(spell: Spell) -> None:
     spell.compute(6)
     assert spell.window(used=1.0, times=5) == ALL
-    assert spell.window(used=0.2, late=LATE / 2, times=5) == ALL
+    assert spell.window(used=1.0, wait=0.9 * QUEUE, times=5) == ALL
+    assert spell.window(used=0.2, wait=QUEUED, times=5) == ALL
 
 
 def test_where_threads_queue_for_the_gil_fewer_run_from_window_to_window(spell: Spell) -> None:
     spell.compute(8)
-    seen = [spell.window(used=1.0, late=0.8)]
+    seen = [spell.window(used=1.0, wait=QUEUED)]
     while len(seen) < 2 or seen[-1] < seen[-2]:
         spell.compute(seen[-1])
-        seen.append(spell.window(used=1.0, late=0.8))
-    assert seen == [6, 5, 4, 3, 2, 1, 1]
+        seen.append(spell.window(used=1.0, wait=QUEUED))
+    assert seen == [4, 2, 1, 1]
 
 
 def test_looks_that_wait_for_long_show_a_short_gil_though_others_have_the_processors(spell: Spell) -> None:
     spell.compute(8)
-    # Two looks, each late by more than one turn of the GIL.
-    spell.look(used=0.5, late=0.99, after=WINDOW / 1.5)
-    assert spell.look(used=0.5, late=0.99, after=WINDOW / 1.5) == 6
+    assert spell.window(used=0.5, wait=0.9 * TURN) == ALL
+    assert spell.window(used=0.3, wait=1.1 * TURN) == ALL
+    assert spell.window(used=0.5, wait=1.1 * TURN) == 4
 
 
 def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
     spell.gil = False
     spell.compute(8)
-    assert spell.window(used=1.0, late=0.8, times=5) == ALL
+    assert spell.window(used=1.0, wait=QUEUED, times=5) == ALL
 
 
 def test_where_the_gil_is_let_go_as_many_run_as_there_are_processors(spell: Spell) -> None:
@@ -90,44 +95,69 @@ def test_where_the_gil_is_let_go_as_many_run_as_there_are_processors(spell: Spel
     seen = [8]
     while len(seen) < 2 or seen[-1] < seen[-2]:
         spell.compute(seen[-1])
-        seen.append(spell.window(used=CPUS, late=0.8))
-    assert seen == [8, 6, 5, 4, 4]
+        seen.append(spell.window(used=CPUS, wait=QUEUED))
+    assert seen == [8, 4, 4]
     spell.compute(2)
-    assert spell.window(used=1.0, late=0.8) == 1
-    assert spell.window(used=CPUS, late=0.8) == CPUS
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=CPUS, wait=QUEUED) == CPUS
 
 
 def test_an_idle_gil_lets_more_run_until_nobody_is_held_back(spell: Spell) -> None:
     spell.compute(2)
-    assert spell.window(used=1.0, late=0.8) == 1
-    assert spell.window(used=0.7, late=0.3) == 2
-    assert spell.window(used=0.7, late=0.3) == 3
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=0.7, wait=QUEUED) == 2
+    assert spell.window(used=0.7, wait=QUEUED) == 3
     assert spell.window(used=0.3) == 6
-    spell.window(used=0.3, times=2)
+    spell.window(used=0.3)
     assert spell.window(used=0.3) == ALL
 
 
+def test_room_on_the_processors_lets_more_run_where_the_gil_is_free(spell: Spell) -> None:
+    spell.compute(2)
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=1.0, wait=1.2 * PUNCTUAL) == 1
+    assert spell.window(used=1.0, wait=0.8 * PUNCTUAL) == 2
+    assert spell.window(used=0.9 * CPUS, wait=0.8 * PUNCTUAL) == 2
+
+
+def test_fewer_are_not_tried_again_for_a_while_where_they_left_the_gil_idle(spell: Spell) -> None:
+    spell.compute(2)
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=0.7) == 2
+    windows = int(RETRY / WINDOW)
+    assert spell.window(used=1.0, wait=QUEUED, times=windows - 2) == 2
+    assert spell.window(used=1.0, wait=QUEUED, times=3) == 1
+
+
+def test_what_slept_and_now_computes_is_not_kept_at_as_many(spell: Spell) -> None:
+    spell.compute(2)
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=0.1, times=5) == ALL
+    spell.compute(8)
+    assert spell.window(used=1.0, wait=QUEUED) == 4
+
+
 def test_a_gil_that_is_just_busy_enough_changes_nothing(spell: Spell) -> None:
-    spell.compute(3)
-    assert spell.window(used=1.0, late=0.8) == 2
-    assert spell.window(used=0.95, late=0.3, times=5) == 2
+    spell.compute(4)
+    assert spell.window(used=1.0, wait=QUEUED) == 2
+    assert spell.window(used=0.95, wait=QUEUED, times=5) == 2
 
 
 def test_a_gil_that_looks_wait_for_is_not_idle(spell: Spell) -> None:
     spell.compute(2)
-    assert spell.window(used=1.0, late=0.8) == 1
-    assert spell.window(used=0.7, late=1.2 * FREE / WINDOW, times=5) == 1
-    assert spell.window(used=0.7, late=0.8 * FREE / WINDOW) == 2
+    assert spell.window(used=1.0, wait=QUEUED) == 1
+    assert spell.window(used=0.7, wait=1.2 * TURN, times=5) == 1
+    assert spell.window(used=0.7, wait=0.8 * TURN) == 2
 
 
 def test_those_that_sleep_do_not_count(spell: Spell) -> None:
     spell.compute(2, asleep=40)
-    assert spell.window(used=1.0, late=0.8) == 1 + 40
+    assert spell.window(used=1.0, wait=QUEUED) == 1 + 40
 
 
 def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell) -> None:
     spell.compute(2)
-    spell.window(used=1.0, late=0.8)
+    spell.window(used=1.0, wait=QUEUED)
     spell.compute(0, long=3)
     assert spell.look() == 1 + 3
     spell.compute(0, long=30)
@@ -138,24 +168,24 @@ def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell)
 
 def test_where_nothing_is_taken_for_long_one_more_may_run_each_pause(spell: Spell) -> None:
     spell.compute(2)
-    spell.window(used=1.0, late=0.8)
+    spell.window(used=1.0, wait=QUEUED)
     spell.compute(1, long=30)
-    assert spell.look(after=STALL - 0.01, used=0.95, late=0.3, taken=0) == CPUS + CREW
-    assert spell.look(after=0.02, used=0.95, late=0.3, taken=0) == 31 + 1
-    assert spell.look(after=STALL_PAUSE, used=0.95, late=0.3, taken=0) == 31 + 2
+    assert spell.look(after=STALL - 0.01, used=0.95, wait=QUEUED, taken=0) == CPUS + CREW
+    assert spell.look(after=0.02, used=0.95, wait=QUEUED, taken=0) == 31 + 1
+    assert spell.look(after=STALL_PAUSE, used=0.95, wait=QUEUED, taken=0) == 31 + 2
     assert spell.look(taken=1) == CPUS + CREW
 
 
 def test_what_others_compute_keeps_few_of_the_pools_own_back(spell: Spell) -> None:
     spell.compute(0, asleep=3)
-    spell.window(used=1.0, late=0.8)
+    spell.window(used=1.0, wait=QUEUED)
     spell.admission.quick = 1
-    assert spell.window(used=1.0, late=0.8) == CPUS + CREW + 3
+    assert spell.window(used=1.0, wait=QUEUED) == CPUS + CREW + 3
 
 
 def test_the_next_spell_begins_with_nobody_held_back(spell: Spell) -> None:
     spell.compute(8)
-    assert spell.window(used=1.0, late=0.8) == 6
+    assert spell.window(used=1.0, wait=QUEUED) == 4
     spell.admission.rest()
     assert spell.look() == ALL
 
@@ -277,6 +307,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         crew.tick(Tick(1000.2, 1.2, 0.0))
         assert second.nobody_begins()
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is short: 1 may run at a time"
+        assert crew.tick(Tick(1000.3, 1.3, 0.0)) == HELD_TICK, "a look takes the GIL from those that compute"
 
 
 def test_a_pool_whose_tasks_must_not_wait_holds_nobody_back(pool: AdaptiveExecutor) -> None:
@@ -352,6 +383,8 @@ def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
             crew._admission = Admission()
             crew.begin(Tick(1000.0, 1.0, 0.0))
             assert crew.tick(Tick(1000.0 + TICK, 1.0, 0.0)) == CEILING_TICK
+            for number in range(1, LOOKS):
+                assert crew.tick(Tick(1000.0 + number * WINDOW, 1.0, 0.0)) == CEILING_TICK
             assert crew.tick(Tick(1000.1, 1.0, 0.0)) is None
             gate.hold(pool)
             assert watching.calls == 2, "and looked at again when another one runs"

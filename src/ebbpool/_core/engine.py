@@ -112,10 +112,11 @@ SPELLS = 6
 """How many such counts are kept."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
-"""Seconds for which a loop gets results, slice after slice, before the other threads get the GIL.
+"""Seconds of its processor time that a loop spends on results, in hardly more time than that, before others get the GIL.
 
 Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
-the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew.
+the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew. A loop
+that had to wait itself has let others run.
 """
 NAP = 50e-6
 """Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
@@ -883,7 +884,8 @@ class Mailbox:
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
         rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
         patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
-        nap_due: When a stint of delivering ends; long past where none is under way (monotonic seconds).
+        stint_begun: When the present stint of delivering began (monotonic seconds).
+        stint_spent: The loop's own processor time then.
         portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
         delivered: How many the last callback delivered; 0 if it was not one of the same batch.
         spent: The loop's own processor time when that callback began.
@@ -906,13 +908,14 @@ class Mailbox:
         "longest",
         "most",
         "mutex",
-        "nap_due",
         "patience",
         "portion",
         "ringing",
         "rung",
         "spell",
         "spent",
+        "stint_begun",
+        "stint_spent",
         "turn",
         "wake",
     )
@@ -928,7 +931,8 @@ class Mailbox:
         self.due: deque[LoopCall] = deque()
         self.ringing: bool = False
         self.rung: float = 0.0
-        self.nap_due: float = 0.0
+        self.stint_begun: float = 0.0
+        self.stint_spent: float = 0.0
         self.patience: float = 0.0
         self.portion: int = FEWEST
         self.delivered: int = 0
@@ -1005,10 +1009,11 @@ class Mailbox:
         self.spent = spent
         if GIL:
             now = monotonic()
-            if now >= self.nap_due:
-                if now < self.nap_due + STINT:
-                    sleep(NAP)
-                self.nap_due = now + STINT
+            if now - self.stint_begun >= 2.0 * STINT:
+                self.stint_begun, self.stint_spent = now, spent
+            elif spent - self.stint_spent >= STINT:
+                self.stint_begun, self.stint_spent = now, spent
+                sleep(NAP)
         count = min(len(self.due), self.portion)
         self.delivered = count
         arrived = self._empty(True)

@@ -192,7 +192,8 @@ cdef class Mailbox:
     cdef object __weakref__
     cdef readonly bint ringing
     cdef readonly double rung
-    cdef double nap_due
+    cdef double stint_begun
+    cdef double stint_spent
     cdef double patience
     cdef Py_ssize_t portion
     cdef Py_ssize_t delivered

@@ -15,38 +15,41 @@ from ebbpool._core.accel import ALL
 from ebbpool._pool.census import Workers
 from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
 
-LATE: Final = 0.4
-"""Looks that spend this share of the time waiting for their turn, while about one processor is used, show that threads
-queue for the GIL."""
+QUEUE: Final = 0.0007
+"""Looks that wait longer than this on average (seconds) show that threads queue for the GIL, or for processors ..."""
 
 ONE: Final = 0.96
-"""A process that uses this share of one processor keeps the GIL busy, if it is the GIL that is short ..."""
-
-SLACK: Final = 0.95
-"""... one that uses less than this share leaves it idle now and then ..."""
+"""... for the GIL, if the process uses this share of one processor ..."""
 
 MORE: Final = 1.25
-"""... and one that uses more than that of one processor lets the GIL go."""
-
-WAIT: Final = 0.006
-"""Seconds that a look waits on average where more than one thread wants the GIL or a processor all the time ..."""
-
-FREE: Final = 0.004
-"""... and less than this where the one that has the GIL lets go of it by itself, before it is asked to ..."""
-
-OWN: Final = 0.35
-"""... if the process uses at least this share of one: otherwise nothing of it is in the way."""
+"""... and not more than that, which it could not with the GIL alone ..."""
 
 FULL: Final = 0.9
-"""A process that uses this share of its processors has enough threads that run."""
+"""... and for processors, if it uses this share of all it has."""
+
+TURN: Final = 0.005
+"""Seconds that a turn of the GIL takes where it has to be asked for. Looks that wait longer on average show a queue,
+though other processes have the processors ..."""
+
+OWN: Final = 0.35
+"""... if this process uses at least this share of one: otherwise nothing of it is in the way."""
+
+SLACK: Final = 0.9
+"""A process that uses less than this share of one processor leaves the GIL idle now and then."""
+
+PUNCTUAL: Final = 0.00025
+"""Looks that wait less than this on average (seconds) find the GIL free ..."""
 
 ROOM: Final = 0.85
-"""Less than this share of the processors in use, and looks that are `PUNCTUAL`, leave room for one more worker."""
+"""... and less than this share of the processors in use leaves room for one more worker."""
 
-PUNCTUAL: Final = 0.15
-"""Looks that spend less than this share of the time waiting find the GIL free."""
+LOOKS: Final = 3
+"""How many looks a window has at least, for an average of their waits."""
 
-LONG: Final = 0.025
+RETRY: Final = 0.5
+"""Seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle."""
+
+LONG: Final = 0.05
 """Seconds of processor time after which a task no longer holds others up."""
 
 
@@ -80,7 +83,19 @@ class Admission:
         idle: Whether nobody is held back, and the process computed little in the last window.
     """
 
-    __slots__ = ("_begun", "_cpu", "_late", "_looks", "_moved", "_short", "_taken", "idle", "quick")
+    __slots__ = (
+        "_begun",
+        "_cpu",
+        "_floor",
+        "_late",
+        "_looks",
+        "_moved",
+        "_raised",
+        "_short",
+        "_taken",
+        "idle",
+        "quick",
+    )
 
     def __init__(self) -> None:
         self.rest()
@@ -88,7 +103,8 @@ class Admission:
     def rest(self) -> None:
         """Forget what was seen: no task has waited for a while."""
         self.quick = ALL
-        self._begun = self._cpu = self._late = self._moved = 0.0
+        self._begun = self._cpu = self._late = self._moved = self._raised = 0.0
+        self._floor = 1
         self.idle = False
         self._taken = -1
         self._looks = 0
@@ -108,8 +124,8 @@ class Admission:
         if look.taken != self._taken:
             self._taken, self._moved = look.taken, look.now
         elapsed = look.now - self._begun
-        if elapsed >= WINDOW:
-            self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / elapsed)
+        if elapsed >= WINDOW and self._looks >= LOOKS:
+            self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / self._looks)
             self._begun, self._cpu, self._late, self._looks = look.now, look.cpu, 0.0, 0
         if self.quick == ALL:
             return ALL
@@ -120,17 +136,17 @@ class Admission:
             return max(self.quick, workers.running) + workers.long + workers.asleep + 1 + int(stalled / STALL_PAUSE)
         return min(self.quick + workers.long, most) + workers.asleep
 
-    def _steer(self, look: Look, used: float, late: float) -> None:
-        """Set `quick` by what a window has shown: processors `used`, and for which share looks were `late`."""
-        wait = self._late / self._looks
-        if look.gil and ((late > LATE and ONE < used < MORE) or (wait > WAIT and OWN < used < MORE)):
+    def _steer(self, look: Look, used: float, wait: float) -> None:
+        """Set `quick` by what a window has shown: processors `used`, and how long looks had to `wait` on average."""
+        if look.gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN):
             self._fewer(look, 1, "the GIL is")
-        elif late > LATE and used > FULL * look.cpus:
+        elif wait > QUEUE and used > FULL * look.cpus:
             self._fewer(look, look.cpus, "processors are")
-        elif self.quick != ALL and ((used < SLACK and wait < FREE) or (late < PUNCTUAL and used < ROOM * look.cpus)):
+        elif self.quick != ALL and ((used < SLACK and wait < TURN) or (wait < PUNCTUAL and used < ROOM * look.cpus)):
+            self._floor, self._raised = self.quick + 1, look.now
             self.quick = self.quick * 2 if used < 0.5 else self.quick + 1
             if self.quick > look.workers().running + look.cpus + CREW:
-                self.quick = ALL
+                self.quick, self._floor = ALL, 1
         self.idle = self.quick == ALL and used < OWN
 
     def _fewer(self, look: Look, least: int, short: str) -> None:
@@ -139,6 +155,7 @@ class Admission:
             # What is computed is not computed here.
             self.quick = max(self.quick, look.cpus + CREW)
         else:
-            quick = min(self.quick, running)
-            self.quick = max(least, quick - max(1, quick // 4))
+            if look.now - self._raised < RETRY:
+                least = max(least, self._floor)
+            self.quick = max(least, min(self.quick, running) // 2)
             self._short = short

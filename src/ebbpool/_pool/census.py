@@ -49,9 +49,9 @@ class Workers(NamedTuple):
     """How many workers have a task in hand, by what it does.
 
     Attributes:
-        running: It runs, or is ready to run.
+        running: It runs, or waits for a moment.
         long: The same, and it has computed for long.
-        asleep: It waits for something.
+        asleep: It has waited for something, and not run, for a while.
     """
 
     running: int
@@ -68,11 +68,21 @@ class _Sight(NamedTuple):
 
 
 class _Effort(NamedTuple):
-    """What a task, known by when it was taken, was seen to use: its thread's clock at first, and what was seen last."""
+    """What a task, known by when it was taken, was seen to use.
+
+    Attributes:
+        task: When it was taken.
+        begun: What its thread's clock said when it was first seen.
+        used: What that clock said at last ...
+        since: ... and since when it has said so.
+        waits: Whether the thread was seen to wait since then.
+    """
 
     task: float
     begun: float
-    sight: _Sight
+    used: float
+    since: float
+    waits: bool
 
 
 class Census:
@@ -95,8 +105,8 @@ class Census:
     def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
         """Count workers by what their tasks do, anew if it is time to.
 
-        Unlike `measure`, this takes a worker that waits for a lock for asleep, whoever holds it: a second one that
-        waits there takes no processor from anybody.
+        One that has not run for `STILL` and waits for something is asleep, whoever holds what it waits for: it takes no
+        processor from anybody. Shorter waits are not told apart: who waits a moment runs again before one can act on it.
 
         Args:
             now: The time, in seconds.
@@ -106,36 +116,31 @@ class Census:
         """
         if now - self._sorted < self._rest:
             return self._in_hand
-        enough, self._sorted = MOST * (now - self._sorted), now
-        looked_up = self._looked_up
+        self._sorted = now
+        looked_up = 0
         efforts = {}
         running = longest = asleep = 0
         for thread, since in spans:
             tid = thread.native_id
-            if tid is None:
-                running += 1
-                continue
-            used = seconds_of(tid)
-            if used is None:
+            used = None if tid is None else seconds_of(tid)
+            if tid is None or used is None:
                 longest += now - since >= long
                 running += now - since < long
                 continue
-            before = self._efforts.get(tid)
-            if before is not None and used - before.sight.used > enough:
-                # It has run most of the time, and its place tells no more.
-                sight = _Sight(used, now, Place.RUNNING)
-            else:
-                sight = self._sight(before and before.sight, tid, used, now)
-            begun = used if before is None or before.task != since else before.begun
-            efforts[tid] = _Effort(since, begun, sight)
-            if sight.place is Place.OUTSIDE or (sight.place is Place.LOCK and now - sight.since >= STILL):
-                asleep += 1
-            elif used - begun >= long:
-                longest += 1
-            else:
-                running += 1
+            effort = self._efforts.get(tid)
+            if effort is None or effort.task != since:
+                effort = _Effort(since, used, used, now, False)
+            elif effort.used != used:
+                effort = effort._replace(used=used, since=now, waits=False)
+            elif not effort.waits and now - effort.since >= STILL:
+                looked_up += 1
+                effort = effort._replace(waits=place_of(tid) is not Place.RUNNING)
+            efforts[tid] = effort
+            asleep += effort.waits
+            longest += not effort.waits and used - effort.begun >= long
+            running += not effort.waits and used - effort.begun < long
         self._efforts = efforts
-        self._rest = max(CLOCK_COST * len(efforts), COST * (self._looked_up - looked_up))
+        self._rest = max(CLOCK_COST * len(efforts), COST * looked_up)
         self._in_hand = Workers(running, longest, asleep)
         return self._in_hand
 

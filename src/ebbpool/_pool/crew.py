@@ -32,6 +32,8 @@ LOGGER = logging.getLogger("concurrent.futures")
 
 GIVE_UP = 1.0
 """Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
+HELD_TICK = 0.005
+"""Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
 CEILING_TICK = 0.01
 """Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
 
@@ -235,7 +237,7 @@ class Crew:
             self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
-            return self._ceiling_tick if allowed == ALL else TICK
+            return self._ceiling_tick if allowed == ALL else HELD_TICK
         self._previous = _Reading(tick.now, tick.cpu, seen.taken)
         if previous is None:
             previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
@@ -267,6 +269,8 @@ class Crew:
             if tick.now - self._stuck >= GIVE_UP:
                 self._stuck = inf
                 self.pool.give_up(self._refusal)
+        if allowed != ALL:
+            self._sizing.tick = HELD_TICK
         return self._sizing.tick
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
