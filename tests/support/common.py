@@ -15,12 +15,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import pytest
 
 import ebbpool
-from ebbpool._interpreter import gil_enabled
+from ebbpool._testing import seams
 
 TIMEOUT = 10.0
 """Seconds after which a wait that ought to end has failed."""
@@ -35,7 +36,7 @@ COUNTS_REFERENCES = sys.implementation.name == "cpython"
 """Whether the interpreter frees an object with its last reference, and not when the collector comes by."""
 
 
-STACKS = gil_enabled()
+STACKS = seams.gil_enabled()
 """Whether the stacks of other threads are read."""
 needs_stacks = pytest.mark.skipif(not STACKS, reason="without a GIL the frames of other threads are not read")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
@@ -63,6 +64,18 @@ FORK = """
 INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
 PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
 """How a run of pytest gets our plugin: through its entry point where the package is installed."""
+
+
+REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not seams.PURE
+
+
+def core_of(which: str, part: str = "engine") -> ModuleType:
+    """Return a part of the "plain" or the "compiled" core; skip the test where that was not built."""
+    module = seams.core(which, part)
+    if module is None:
+        assert not REQUIRE_EXT, "the extension is not built"
+        pytest.skip("the extension is not built")
+    return module
 
 
 class Boom(Exception):
