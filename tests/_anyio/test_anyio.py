@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import threading
 
 import anyio
 import anyio.from_thread
@@ -40,13 +39,6 @@ class Base(BaseException):
 @pytest.mark.anyio
 async def test_it_returns_what_the_function_returns(any_way: Way) -> None:
     assert await any_way.run_sync(divmod, 17, 5) == (3, 2)
-
-
-@pytest.mark.anyio
-async def test_it_runs_in_the_pool(our_way: Way) -> None:
-    thread = await our_way.run_sync(threading.current_thread)
-    assert thread is not threading.current_thread()
-    assert our_way.pool.stats().completed == 1
 
 
 @pytest.mark.anyio
@@ -135,23 +127,6 @@ async def test_a_task_cancelled_at_the_first_checkpoint_does_not_begin_a_call(an
     assert calls == []
 
 
-@pytest.mark.anyio
-async def test_other_tasks_get_a_turn(any_way: Way) -> None:
-    turns: list[str] = []
-
-    async def other() -> None:
-        turns.append("other")
-
-    # In its first turn trio runs this task and the one that takes the workers' messages in any order: a result may
-    # be there before the other task has its turn.
-    await anyio.lowlevel.checkpoint()
-    async with anyio.create_task_group() as group:
-        group.start_soon(other)
-        await any_way.run_sync(turns.append, "call")
-        turns.append("after")
-    assert turns.index("other") < turns.index("after")
-
-
 @on_asyncio
 async def test_other_tasks_get_a_turn_before_the_call(any_way: Way) -> None:
     turns: list[str] = []
@@ -197,15 +172,6 @@ async def test_a_limiter_limits(any_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_failing_call_gives_the_token_back(any_way: Way) -> None:
-    limiter = anyio.CapacityLimiter(1)
-    for _ in range(2):
-        with pytest.raises(Boom):
-            await any_way.run_sync(failing, limiter=limiter)
-    assert limiter.borrowed_tokens == 0
-
-
-@pytest.mark.anyio
 async def test_a_task_that_waits_for_a_token_can_be_cancelled(any_way: Way) -> None:
     calls: list[int] = []
 
@@ -235,12 +201,6 @@ async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
             assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
             gate.open()
     assert gate.peak == 45
-
-
-@on_asyncio
-async def test_gathered_calls_all_come_back(any_way: Way) -> None:
-    results = await asyncio.gather(*(any_way.run_sync(abs, -number) for number in range(200)))
-    assert results == list(range(200))
 
 
 @on_asyncio

@@ -125,7 +125,7 @@ def test_instrumented_while_the_pool_works_and_no_more(tool: str) -> None:
 def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool: str) -> None:
     script = """
         from ebbpool import AdaptiveExecutor
-        from ebbpool._pool.timekeeper import timekeeper
+        from ebbpool._testing.seams import in_timekeeper
 
         instrument()
         with AdaptiveExecutor(1) as pool:
@@ -134,7 +134,7 @@ def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool
             uninstrument()
             found = []
             over = threading.Event()
-            timekeeper.call_soon(lambda: (found.append(seen()), over.set()))
+            in_timekeeper(lambda: (found.append(seen()), over.set()))
             assert over.wait(20)
             print(collect(pool.submit), found)
     """

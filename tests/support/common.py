@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import pytest
@@ -64,18 +63,6 @@ FORK = """
 INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
 PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
 """How a run of pytest gets our plugin: through its entry point where the package is installed."""
-
-
-REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not seams.PURE
-
-
-def core_of(which: str, part: str = "engine") -> ModuleType:
-    """Return a part of the "plain" or the "compiled" core; skip the test where that was not built."""
-    module = seams.core(which, part)
-    if module is None:
-        assert not REQUIRE_EXT, "the extension is not built"
-        pytest.skip("the extension is not built")
-    return module
 
 
 class Boom(Exception):

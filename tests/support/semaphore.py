@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from support.common import Background, core_of, eventually
+from ebbpool._testing import seams
+from support.common import Background, eventually
 
 NAMES = ("Semaphore", "BoundedSemaphore")
 
 
 def variant(name: str) -> ModuleType:
     """Return the "plain" or the "compiled" semaphores; skip the test where they were not built."""
-    return core_of(name, "semaphore")
+    module = seams.core(name, "semaphore")
+    if module is None:
+        pytest.skip("the extension is not built")
+    return module
 
 
 @pytest.fixture(name="semaphores", params=["plain", "compiled"])
