@@ -50,13 +50,6 @@ def test_arguments_arrive_whatever_they_are_called() -> None:
         assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "args": 5})
 
 
-def test_no_thread_before_the_first_task() -> None:
-    before = set(threading.enumerate())
-    with AdaptiveExecutor(4, "quiet") as pool:
-        assert pool.stats().workers == 0
-        assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("quiet")]
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -314,23 +307,6 @@ def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.
             gate.open()
             assert {future.result(TIMEOUT) for future in futures} == gate.threads
             assert first.result(TIMEOUT) is None
-
-
-def test_the_pool_grows_again_once_threads_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(4) as pool, Gate() as gate:
-        pool.submit(int).result(TIMEOUT)
-        wait_for_idle(pool)
-        gate.hold(pool)
-        with monkeypatch.context() as patch:
-            attempts = refuse_threads(patch)
-            futures = [pool.submit(gate, number) for number in range(3)]
-            for _ in range(2):
-                assert attempts.acquire(timeout=TIMEOUT), "the pool gave up"
-            assert pool._work_queue.qsize() == 3
-            eventually(lambda: len(pool._threads) == pool.stats().workers == 1)
-        gate.await_begun(3)
-        gate.open()
-        assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
 
 
 def test_no_thread_to_be_had_at_all_raises_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

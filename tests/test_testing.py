@@ -101,12 +101,6 @@ def test_a_pool_forgotten_in_a_cycle_is_collected() -> None:
         Holder().pool.submit(abs, 1).result(TIMEOUT)
 
 
-def test_the_error_of_the_block_comes_first(gate: threading.Event) -> None:
-    with pytest.raises(ZeroDivisionError), no_thread_leaks(grace=0):
-        waiting_at(gate, "leaked by a failing block")
-        raise ZeroDivisionError
-
-
 @pytest.mark.parametrize("grace", [-1, -0.001, float("nan")])
 def test_a_bad_grace_is_named(grace: float) -> None:
     with pytest.raises(ValueError, match=f"grace .* not {grace!r}"), no_thread_leaks(grace=grace):

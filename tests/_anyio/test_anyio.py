@@ -62,12 +62,6 @@ async def test_a_stop_iteration_becomes_a_runtime_error(any_way: Way) -> None:
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-@pytest.mark.anyio
-async def test_what_cannot_be_called_is_a_type_error(any_way: Way) -> None:
-    with pytest.raises(TypeError, match="not callable"):
-        await any_way.run_sync(17)
-
-
 async def coroutine_function() -> str:
     return "awaited"
 
@@ -172,21 +166,6 @@ async def test_a_limiter_limits(any_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_task_that_waits_for_a_token_can_be_cancelled(any_way: Way) -> None:
-    calls: list[int] = []
-
-    limiter = anyio.CapacityLimiter(1)
-    somebody = object()
-    await limiter.acquire_on_behalf_of(somebody)
-    with anyio.move_on_after(0.01) as scope:
-        await any_way.run_sync(calls.append, 1, limiter=limiter)
-    assert scope.cancelled_caught
-    limiter.release_on_behalf_of(somebody)
-    assert limiter.borrowed_tokens == 0
-    assert calls == []
-
-
-@pytest.mark.anyio
 async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
     gate = Gate()
 
@@ -242,22 +221,6 @@ async def test_with_trio_a_call_taken_off_the_queue_gives_its_token_back() -> No
                 assert scope.cancelled_caught
                 assert limiter.borrowed_tokens == 1
                 gate.open()
-
-
-@on_trio
-async def test_with_trio_an_error_of_the_limiter_takes_the_place_of_the_outcome(any_way: Way) -> None:
-    class Limiter:
-        async def acquire_on_behalf_of(self, borrower: object) -> None:
-            await anyio.lowlevel.checkpoint()
-
-        def release_on_behalf_of(self, borrower: object) -> None:
-            raise Boom("limiter")
-
-    with pytest.raises(Boom, match="limiter"):
-        await any_way.run_sync(abs, -1, limiter=Limiter())
-    with pytest.raises(Boom, match="limiter") as caught:
-        await any_way.run_sync(divmod, 1, 0, limiter=Limiter())
-    assert isinstance(caught.value.__context__, ZeroDivisionError)
 
 
 @on_trio

@@ -65,28 +65,6 @@ async def test_errors_come_back_to_the_worker(any_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_context_variables_of_the_call_are_seen_in_the_loop(any_way: Way) -> None:
-    async def look() -> str:
-        await anyio.lowlevel.checkpoint()
-        return variable.get()
-
-    def work() -> tuple[str, str]:
-        variable.set("the call's")
-        return anyio.from_thread.run(look), anyio.from_thread.run_sync(variable.get)
-
-    variable.set("the task's")
-    assert (await any_way.run_sync(work))[0] == "the call's"
-
-
-@pytest.mark.anyio
-async def test_check_cancelled_passes_while_nothing_is_cancelled(any_way: Way) -> None:
-    await any_way.run_sync(anyio.from_thread.check_cancelled)
-    with anyio.CancelScope():
-        await any_way.run_sync(anyio.from_thread.check_cancelled)
-        await any_way.run_sync(anyio.from_thread.check_cancelled, abandon_on_cancel=True)
-
-
-@pytest.mark.anyio
 async def test_check_cancelled_raises_in_a_shielded_call(anyio_backend_name: str, any_way: Way) -> None:
     outcome: list[str] = []
 

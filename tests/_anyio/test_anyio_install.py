@@ -59,13 +59,6 @@ async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveE
 
 
 @pytest.mark.anyio
-async def test_run_sync_without_an_executor_uses_it(pool: AdaptiveExecutor) -> None:
-    with install(pool), AdaptiveExecutor(thread_name_prefix="other") as other:
-        assert (await ebbpool.anyio.run_sync(thread_name)).startswith("ours")
-        assert (await ebbpool.anyio.run_sync(thread_name, executor=other)).startswith("other")
-
-
-@pytest.mark.anyio
 async def test_without_an_executor_the_shared_one_is_installed() -> None:
     with install() as installation:
         for _ in range(2):
@@ -81,13 +74,6 @@ def test_install_and_uninstall_as_functions(pool: AdaptiveExecutor) -> None:
     with install(pool, keep_default_limiter=True) as installation:
         assert installation.keep_default_limiter
         uninstall()
-
-
-def test_a_block_leaves_alone_what_was_installed_within(pool: AdaptiveExecutor) -> None:
-    with install(pool):
-        uninstall()
-        install(pool)
-    uninstall()
 
 
 def test_install_twice(pool: AdaptiveExecutor) -> None:

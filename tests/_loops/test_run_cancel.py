@@ -31,22 +31,13 @@ async def in_wait_for(future: Any) -> Any:
     return await asyncio.wait_for(future, 60)
 
 
-async def in_timeout(future: Any) -> Any:
-    async with asyncio.timeout(60):
-        return await future
-
-
 async def in_task_group(future: Any) -> Any:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(awaits(future))
     return task.result()
 
 
-async def in_gather(future: Any) -> Any:
-    return (await asyncio.gather(future))[0]
-
-
-every_way = pytest.mark.parametrize("way", [awaits, in_wait_for, in_timeout, in_task_group, in_gather])
+every_way = pytest.mark.parametrize("way", [awaits, in_wait_for, in_task_group])
 Way = Callable[[Any], Awaitable[Any]]
 
 

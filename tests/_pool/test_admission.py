@@ -11,7 +11,7 @@ from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._pool.admission import FREE, LATE, Admission, Look
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK
-from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, TICK, WINDOW
+from ebbpool._pool.sizing import CREW, MEMORY, STALL, STALL_PAUSE, TICK, WINDOW
 from ebbpool._testing import seams
 
 CPUS = 4
@@ -335,3 +335,20 @@ def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
             assert seams.look_at(pool, 1000.1, 1.0) is None
             gate.hold(pool)
             assert watching.calls == 2, "and looked at again when another one runs"
+
+
+def test_what_was_found_out_is_kept_for_a_moment(watching: Watching) -> None:
+    with AdaptiveExecutor(8, min_workers=2) as pool:
+        warm(pool, watching, 2)
+        seams.follow(pool, admission=OneAtATime())
+        with Gate() as gate:
+            gate.hold(pool, 2)
+            pool.submit(gate)
+            seams.begin_looks(pool, 1000.0, 1.0)
+            seams.look_at(pool, 1000.0 + TICK, 1.0)
+        wait_for_idle(pool)
+        assert seams.look_at(pool, 1000.0 + 2 * TICK, 1.0) is None
+        seams.begin_looks(pool, 1000.0 + MEMORY, 1.0)
+        assert seams.allowed(pool) == 1
+        seams.begin_looks(pool, 1000.0 + 3 * TICK + MEMORY, 1.0)
+        assert seams.allowed(pool) == seams.ALL

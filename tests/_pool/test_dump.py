@@ -200,6 +200,7 @@ def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
                 threading.Event().wait()
             def flush(self):
                 pass
+        seams.setting(wait_for_dump=0.01).__enter__()
         dump_on_signal(signal.SIGUSR1, Stuck())
         signal.raise_signal(signal.SIGUSR1)
         begun.wait()

@@ -218,6 +218,30 @@ FORKS = {
         """,
         ["{0}"],
     ),
+    "fork while the ceiling is lifted": (
+        FORK,
+        """
+            from ebbpool._testing import seams
+            pool = AdaptiveExecutor(1)
+            gate, begun = threading.Event(), threading.Event()
+            def wait(timeout):
+                begun.set()
+                return gate.wait(timeout)
+            lifting = seams.lift(pool, wait, 20)
+            assert begun.wait(10)
+            def check():
+                begun.clear()
+                futures = [pool.submit(wait, 20), pool.submit(int)]
+                assert begun.wait(10)
+                print(seams.places_lent(pool), futures[1].done())
+                gate.set()
+                print(futures[1].result(10))
+            print(in_child(check))
+            gate.set()
+            print(lifting.result(10))
+        """,
+        ["0 False", "0", "0", "True"],
+    ),
     "fork of a pool that was shut down": (
         FORK,
         """

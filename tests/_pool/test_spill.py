@@ -432,18 +432,6 @@ def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCapture
     assert "after shutdown" in caplog.text
 
 
-def test_after_a_success_the_next_loss_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    with spilling() as (pool, there, _):
-        for _ in range(2):
-            pool.submit(decorated, 1)
-            there.await_sent()
-            there.lose()
-            pool.submit(decorated, 2)
-            there.await_sent()
-            there.make()
-    assert caplog.text.count("came back to pool") == 2
-
-
 def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     lock = threading.Lock()
     with (
@@ -769,15 +757,6 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
         wait(futures, TIMEOUT)
         gc.collect()
         gone(*references, pool=pool)
-
-
-def test_the_thread_that_hands_over_leaves_with_the_pool() -> None:
-    with spilling(thread_name_prefix="leaves") as (pool, there, _):
-        pool.submit(decorated, 1)
-        there.await_sent()
-        assert any(thread.name == "leaves_spill" for thread in threading.enumerate())
-        there.make()
-    assert not any(thread.name == "leaves_spill" for thread in threading.enumerate())
 
 
 def test_it_leaves_by_itself() -> None:

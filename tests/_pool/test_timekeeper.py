@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone
+from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone
 from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
@@ -90,14 +90,6 @@ def test_entries_come_off_by_time_and_ties_in_order_of_arrival() -> None:
     for thing, due in enumerate([3.0, 1.0, 2.0, 1.0, 3.0, 1.0]):
         alarms.add(due, book, thing)
     assert emptied(alarms) == [1, 3, 5, 2, 0, 4]
-
-
-def test_things_that_cannot_be_compared_are_never_compared() -> None:
-    alarms, book = Alarms(), Notes()
-    things = [object() for _ in range(50)]
-    for thing in things:
-        alarms.add(1.0, book, thing)
-    assert emptied(alarms) == things
 
 
 operations = st.lists(
@@ -261,15 +253,6 @@ def test_a_look_comes_between_slices_of_what_is_due(keeper: ManualTimekeeper) ->
     assert book.fired == list(range(10 * FIRE))
 
 
-def test_looks_do_not_keep_what_is_due_waiting(keeper: ManualTimekeeper) -> None:
-    book, look = Notes(), Look(TICK)
-    keeper.watch(look)
-    keeper.settle()
-    keeper.call_at(keeper.now + TICK, book, "due")
-    keeper.advance(TICK)
-    assert len(look.ticks) == 1 and book.fired == ["due"]
-
-
 def test_a_look_is_told_how_late_it_is(keeper: ManualTimekeeper) -> None:
     look = Look(0.05)
     keeper.watch(look)
@@ -309,16 +292,6 @@ def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
     assert "broken" in caplog.text
 
 
-def test_a_forked_child_begins_with_nothing(keeper: ManualTimekeeper) -> None:
-    book = Notes()
-    keeper.call_at(keeper.now, book, 1)
-    keeper.renew()
-    assert keeper.settle() == inf
-    assert book.fired == []
-    keeper.call_at(keeper.now + 1.0, book, 2)
-    assert keeper.settle() == 1.0
-
-
 def test_the_thread_fires_and_is_not_early(living: Timekeeper) -> None:
     fired: list[tuple[float, float]] = []
     over = threading.Event()
@@ -344,23 +317,6 @@ def test_the_thread_can_sleep_longer_than_a_lock_can_wait(living: Timekeeper, du
     called = threading.Event()
     living.call_soon(called.set)
     assert called.wait(TIMEOUT)
-
-
-def test_every_entry_of_racing_threads_is_fired_once(living: Timekeeper) -> None:
-    """Each is due at once, while the thread falls asleep and wakes: a hand-over that is missed is never made up."""
-    book = Notes()
-
-    def add(first: int) -> None:
-        for number in range(first, first + 2000):
-            living.call_at(living.clock(), book, number)
-            if number % 50 == 0:
-                eventually(lambda: number in book.fired)  # noqa: B023  (used at once)
-
-    threads = [Background(lambda first=first: add(first)) for first in range(0, 6000, 2000)]  # type: ignore[misc]
-    for thread in threads:
-        thread.join()
-    eventually(lambda: len(book.fired) == 6000)
-    assert sorted(book.fired) == list(range(6000))
 
 
 def test_a_stopped_timekeeper_comes_back_with_what_it_had(living: Timekeeper) -> None:
