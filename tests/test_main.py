@@ -13,6 +13,7 @@ import sysconfig
 from unittest import mock
 
 import pytest
+from support.common import output_of
 
 import ebbpool
 from ebbpool._testing import seams
@@ -120,13 +121,14 @@ def test_help_shows_both_uses() -> None:
 
 
 def test_telling_what_runs_imports_no_server() -> None:
-    script = (
-        "import atexit, runpy, sys; atexit.register(lambda: "
-        "print(sorted({'http', 'multiprocessing', 'socket', 'socketserver'} & set(sys.modules)))); "
-        "runpy.run_module('ebbpool', run_name='__main__')"
-    )
-    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
-    assert result.stdout.splitlines()[-1] == "[]"
+    script = """
+        import runpy, sys
+        try:
+            runpy.run_module("ebbpool", run_name="__main__")
+        except SystemExit:
+            print(sorted({"http", "multiprocessing", "socket", "socketserver"} & set(sys.modules)))
+    """
+    assert output_of(script)[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,7 @@ def test_reject_holds_the_bound_in_a_burst(max_queue: int) -> None:
             future.result(TIMEOUT)
 
 
-@pytest.mark.parametrize("when_full", POLICIES)
-@pytest.mark.parametrize("max_queue", [0, 2])
+@pytest.mark.parametrize(("when_full", "max_queue"), [*zip(POLICIES, [0, 2, 0], strict=True)])
 def test_a_worker_on_its_way_makes_room_for_one_task(when_full: Any, max_queue: int) -> None:
     gate = Gate()
     with AdaptiveExecutor(1, initializer=gate, max_queue=max_queue, when_full=when_full) as pool, gate:

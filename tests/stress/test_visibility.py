@@ -6,7 +6,6 @@ import concurrent.futures
 import random
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, Ticket, bounded, bring, close, rounds, stuck
@@ -120,49 +119,3 @@ def test_cancel_against_the_worker_that_takes() -> None:
     close(pool, ledger, "taken")
     if LONG_ENOUGH:
         assert won > 0 and lost > 0, f"no race: {won} cancelled, {lost} ran"
-
-
-def test_every_kind_of_waiter_is_told() -> None:
-    """Waiters that arrive around the very moment of completion are all released, however they wait."""
-    pool = AdaptiveExecutor(3, "told")
-    ledger = Ledger()
-
-    def waiter(rng: random.Random) -> None:
-        tickets = ledger.recent(rng, 3, window=6)
-        futures: list[Future[object]] = [ticket.future for ticket in tickets if ticket.future is not None]
-        way = rng.randrange(5)
-        if not futures:
-            return
-        if way == 0:
-            bring(tickets[0], "a task whose result is read", pool)
-        elif way == 1:
-            not_done = concurrent.futures.wait(futures, timeout=PATIENCE).not_done
-            if not_done:
-                stuck(f"wait() was not told of {not_done!r}")
-        elif way == 2:
-            done = concurrent.futures.wait(futures, PATIENCE, concurrent.futures.FIRST_COMPLETED).done
-            if not done:
-                stuck(f"wait(FIRST_COMPLETED) was not told of any of {futures!r}")
-        elif way == 3:
-            try:
-                assert set(concurrent.futures.as_completed(futures, timeout=PATIENCE)) == set(futures)
-            except TimeoutError:
-                stuck(f"as_completed() was not told of {futures!r}")
-        else:
-            for ticket in tickets:
-                ticket.add_callback()
-
-    def submitter(rng: random.Random) -> None:
-        tickets = [ledger.submit(pool, rng.choice(("quick", "boom", "sleepy"))) for _ in range(3)]
-        for ticket in tickets:
-            assert ticket is not None
-            ticket.add_callback()
-            if rng.random() < 0.1:
-                ticket.cancel()
-            bring(ticket, "the submitter's own task", pool)
-
-    crew = Crew()
-    crew.repeat("submitter", submitter, copies=2)
-    crew.repeat("waiter", waiter, copies=5)
-    crew.press()
-    close(pool, ledger, "told")
