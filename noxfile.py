@@ -330,7 +330,7 @@ FACES = {
     "_checks": ("test_bad_input.py",),
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py",),
-    "_leaks": ("test_pytest_plugin.py",),
+    "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
     "_output": ("test_output.py",),
     "_quota": ("_pool/test_quota.py",),
     "aio": ("_loops",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import math
 import os
 import signal
@@ -16,12 +15,8 @@ import pytest
 from hypothesis import strategies
 
 import ebbpool
-from ebbpool import _interpreter
-from ebbpool._core import accel
-from ebbpool._pool import loop_lag
+from ebbpool._testing import seams
 from ebbpool.testing import no_thread_leaks
-
-REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
 
 # The time of one example says more about the machine than about the code.
 hypothesis.settings.register_profile("local", deadline=None, database=None)
@@ -34,9 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell has its background jobs ignore it, and so would the programs that tests start and interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "counts_references: it rests on the last reference freeing an object at once")
-    if REQUIRE_EXT and not ebbpool.COMPILED:
+    if seams.REQUIRE_EXT and not ebbpool.COMPILED:
         raise pytest.UsageError("EBBPOOL_REQUIRE_EXT is set, but the compiled core is not what runs")
-    if _interpreter.FREE_THREADED and _interpreter.gil_enabled() and os.environ.get("PYTHON_GIL") != "1":
+    if seams.FREE_THREADED and seams.gil_enabled() and os.environ.get("PYTHON_GIL") != "1":
         raise pytest.UsageError(
             "an extension module turned the GIL on: this run would prove nothing about free threading "
             "(PYTHON_GIL=0 keeps it off, PYTHON_GIL=1 says that it is meant)"
@@ -62,20 +57,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_report_header() -> str:
     core = "compiled" if ebbpool.COMPILED else "plain"
-    return f"ebbpool {ebbpool.__version__}: {core} core on {_interpreter.interpreter()}"
+    return f"ebbpool {ebbpool.__version__}: {core} core on {seams.interpreter()}"
 
 
 @pytest.fixture(params=["plain", "compiled"])
 def core(request: pytest.FixtureRequest) -> ModuleType:
     """The core as plain Python and, where it was built, as the extension."""
-    if request.param == "plain":
-        return importlib.import_module("ebbpool._core.engine")
-    try:
-        return importlib.import_module("ebbpool._core.engine_c")
-    except ImportError:
-        if REQUIRE_EXT:
-            raise
+    module = seams.core(request.param)
+    if module is None:
         pytest.skip("the extension is not built")
+    return module
 
 
 @pytest.fixture(autouse=True)
@@ -86,12 +77,14 @@ def no_thread_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_loops_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_loops_of_before() -> Iterator[None]:
     """Let pools show how late the loops of this test are, and no others."""
-    monkeypatch.setattr(loop_lag, "_mailboxes", {})
+    with seams.no_loops_of_before():
+        yield
 
 
 @pytest.fixture
-def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_turns() -> Iterator[None]:
     """Let tasks that go first do so however long the others have waited: a machine may be slow."""
-    monkeypatch.setattr(importlib.import_module(accel.Pool.__module__), "OVERTAKEN", math.inf)
+    with seams.setting(overtaken=math.inf):
+        yield

@@ -13,9 +13,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Gate, eventually
 
 from ebbpool import AdaptiveExecutor, sync
+from ebbpool._testing import seams
 
 NAN, INF = float("nan"), float("inf")
 COUNTS: list[tuple[Any, type[Exception]]] = [
@@ -81,13 +82,6 @@ def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) 
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("value", [None, 3, ["block"]])
-def test_when_full_that_is_no_text(value: Any) -> None:
-    with pytest.raises((TypeError, ValueError)) as caught:
-        AdaptiveExecutor(when_full=value)
-    check_names(caught.value, "when_full", value)
-
-
 @pytest.mark.parametrize("name", ["min_workers", "min_spare_workers"])
 def test_a_minimum_above_the_maximum(name: str) -> None:
     if name == "min_spare_workers":
@@ -144,11 +138,6 @@ def test_a_call_that_cannot_be_called(value: Any) -> None:
         check_names(caught.value, "fn", value)
 
 
-def test_submit_without_a_call() -> None:
-    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool), pytest.raises(TypeError):
-        pool.submit()  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize(("name", "value", "error"), [case for case in BAD_SETTINGS if case[1] is not None])
 def test_a_bad_resize_is_named_and_changes_nothing(name: str, value: Any, error: type[Exception]) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, nothing_is_lost(pool):
@@ -167,13 +156,6 @@ def test_a_resize_with_one_bad_value_applies_none() -> None:
             pool.resize(min_workers=2)
         with pytest.raises(TypeError, match=r"when_full|unexpected"):
             pool.resize(when_full_of_what="reject")  # type: ignore[call-arg]
-
-
-def test_resize_below_min_workers_is_refused() -> None:
-    with AdaptiveExecutor(4, min_workers=3) as pool:
-        with pytest.raises(ValueError, match=r"min_workers.*3|3.*min_workers"):
-            pool.resize(max_workers=2)
-        assert pool._max_workers == 4
 
 
 def test_resize_below_what_runs_interrupts_nothing() -> None:
@@ -204,25 +186,13 @@ def test_a_size_too_large_for_a_map(way: str, name: str) -> None:
         getattr(pool, way)(str, [1], **{name: 2**63})
 
 
-def test_a_limit_too_large_for_a_lane() -> None:
-    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
-        with pytest.raises(ValueError, match=f"^limit must be at most {sys.maxsize}, not {2**63}$"):
-            pool.lane("wide", limit=2**63)
-        assert pool.lanes() == []
-
-
-def test_a_semaphore_of_too_many() -> None:
-    with pytest.raises(ValueError, match=f"^value must be at most {sys.maxsize}, not {2**63}$"):
-        sync.Semaphore(2**63)
-
-
 def test_the_largest_numbers_are_accepted() -> None:
     with AdaptiveExecutor(sys.maxsize, max_queue=sys.maxsize) as pool:
         assert list(pool.map(int, "12", chunksize=sys.maxsize, buffersize=sys.maxsize)) == [1, 2]
         assert pool.lane("wide", limit=sys.maxsize).submit(int, 3).result(TIMEOUT) == 3
         # A call that lifts the ceiling adds to it.
         with Gate() as gate:
-            lifting = pool.hand_in(pool._unlimited, True, gate, ("lifted",), {})
+            lifting = seams.lift(pool, gate, "lifted")
             gate.await_begun()
             assert pool.submit(int, 4).result(TIMEOUT) == 4
             pool.resize(max_workers=sys.maxsize)
@@ -264,22 +234,6 @@ def test_what_cannot_be_copied(duplicate: Callable[[object], object]) -> None:
         assert list(stream) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("timeout", [-1, 0, -0.5])
-def test_a_negative_timeout_does_not_wait(timeout: float) -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        running, queued = pool.submit(gate, 1), pool.submit(int, 2)
-        gate.await_begun()
-        for future in (running, queued):
-            with pytest.raises(TimeoutError):
-                future.result(timeout=timeout)
-            with pytest.raises(TimeoutError):
-                future.exception(timeout=timeout)
-            assert len(future._waiters) == 0
-        assert pool.wait_idle(timeout=timeout) is False
-        gate.open()
-        assert (running.result(TIMEOUT), queued.result(TIMEOUT)) == (1, 2)
-
-
 @pytest.mark.parametrize("call", [lambda pool: pool.submit(int), lambda pool: list(pool.map(int, "12"))])
 def test_submit_after_shutdown(call: Callable[[AdaptiveExecutor], object]) -> None:
     pool = AdaptiveExecutor(2)
@@ -311,23 +265,6 @@ def test_submit_from_a_finalizer_while_the_pool_shuts_down() -> None:
     pool.shutdown()
     assert [str(error) for error in caught] == ["cannot schedule new futures after shutdown"] * 2
     assert all(future.result(timeout=0) is None for future in futures)
-
-
-def test_submit_from_a_finalizer_while_the_pool_lives() -> None:
-    submitted: list[Any] = []
-    done = threading.Event()
-
-    def finalize() -> None:
-        if not submitted:
-            submitted.append(pool.submit(threading.get_ident))
-            done.set()
-
-    with AdaptiveExecutor(1, keep_alive=0.01, finalizer=finalize) as pool:
-        first = pool.submit(threading.get_ident).result(TIMEOUT)
-        assert done.wait(TIMEOUT)
-        assert isinstance(submitted[0].result(TIMEOUT), int)
-        assert isinstance(first, int)
-        wait_for_idle(pool)
 
 
 def test_waiting_in_a_finalizer_for_the_own_pool_ends() -> None:

@@ -22,20 +22,6 @@ def restored() -> Iterator[None]:
     variable.reset(token)
 
 
-def test_contexts_stay_apart_unless_asked_for() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
-        assert pool.submit(int).result(TIMEOUT) == 0
-        variable.set("mine")
-        assert pool.submit(variable.get).result(TIMEOUT) == "unset"
-
-
-def test_a_task_sees_the_variables_of_its_submitter() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=True) as pool:
-        for value in ("one", "two"):
-            variable.set(value)
-            assert pool.submit(variable.get).result(TIMEOUT) == value
-
-
 def test_the_context_is_that_of_the_moment_of_submitting() -> None:
     with AdaptiveExecutor(1, propagate_context=True) as pool, Gate() as gate:
         pool.submit(gate)
@@ -81,17 +67,6 @@ def test_map_propagates_too(buffersize: int | None) -> None:
         assert list(results) == [(number, "mapped") for number in range(5)]
 
 
-def test_arguments_arrive_in_a_context() -> None:
-    with AdaptiveExecutor(1, propagate_context=True) as pool:
-        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4, callable=5)
-        assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "callable": 5})
-
-
-def test_an_error_arrives_from_a_context() -> None:
-    with AdaptiveExecutor(1, propagate_context=True) as pool, pytest.raises(ZeroDivisionError):
-        pool.submit(lambda: 1 // 0).result(TIMEOUT)
-
-
 def test_a_call_that_runs_in_the_caller_changes_only_its_own_copy() -> None:
     with (
         AdaptiveExecutor(1, propagate_context=True, max_queue=0, when_full="caller_runs") as pool,
@@ -107,16 +82,6 @@ def test_a_call_that_runs_in_the_caller_changes_only_its_own_copy() -> None:
 
         assert pool.submit(change).result(timeout=0) == ("mine", threading.get_ident())
         assert variable.get() == "mine"
-
-
-def test_a_nested_task_inherits_the_context_of_its_parent() -> None:
-    with AdaptiveExecutor(2, propagate_context=True) as pool:
-
-        def parent() -> object:
-            variable.set("parent")
-            return pool.submit(variable.get).result(TIMEOUT)
-
-        assert pool.submit(parent).result(TIMEOUT) == "parent"
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -188,22 +153,6 @@ def test_workers_that_the_timekeeper_starts_see_no_request_either() -> None:
             print(*(future.result() for future in futures))
     """
     assert output_of(script, INHERITING) == ["unset unset unset unset"]
-
-
-@pytest.mark.usefixtures("inheriting")
-def test_the_timekeeper_belongs_to_no_request() -> None:
-    script = """
-        from ebbpool._pool.timekeeper import timekeeper
-
-        with AdaptiveExecutor(1) as pool:
-            request("a", lambda: pool.submit(int).result())
-            seen = []
-            over = threading.Event()
-            timekeeper.call_soon(lambda: (seen.append(variable.get()), over.set()))
-            assert over.wait(20)
-            print(*seen)
-    """
-    assert output_of(script, INHERITING) == ["unset"]
 
 
 @pytest.mark.usefixtures("inheriting")

@@ -16,20 +16,11 @@ from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, event
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
+from ebbpool._testing import seams
 
 
 def raise_(error: BaseException) -> None:
     raise error
-
-
-def test_is_a_thread_pool_executor_whose_own_init_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*args: object, **kwargs: object) -> None:
-        raise AssertionError("ThreadPoolExecutor.__init__ ran")
-
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", never)
-    with AdaptiveExecutor() as pool:
-        assert isinstance(pool, ThreadPoolExecutor)
-        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
 
 
 def test_the_first_four_parameters_are_the_standard_ones() -> None:
@@ -53,42 +44,10 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
     }
 
 
-def test_submit_returns_our_future() -> None:
-    with AdaptiveExecutor() as pool:
-        future = pool.submit(pow, 3, 2)
-        assert isinstance(future, ebbpool.Future)
-        assert isinstance(future, concurrent.futures.Future)
-        assert future.result(TIMEOUT) == 9
-
-
 def test_arguments_arrive_whatever_they_are_called() -> None:
     with AdaptiveExecutor() as pool:
         future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4, args=5)
         assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "args": 5})
-
-
-def test_no_thread_before_the_first_task() -> None:
-    before = set(threading.enumerate())
-    with AdaptiveExecutor(4, "quiet") as pool:
-        assert pool.stats().workers == 0
-        assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("quiet")]
-
-
-def test_tasks_run_in_a_worker() -> None:
-    with AdaptiveExecutor() as pool:
-        worker = pool.submit(threading.current_thread).result(TIMEOUT)
-        assert worker is not threading.current_thread()
-        assert worker in pool._threads
-
-
-def test_one_worker_runs_tasks_in_the_order_of_submission() -> None:
-    ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        futures = [pool.submit(ran.append, number) for number in range(100)]
-        gate.open()
-        concurrent.futures.wait(futures, TIMEOUT)
-    assert ran == list(range(100))
 
 
 @pytest.mark.parametrize(
@@ -124,16 +83,6 @@ def test_whatever_a_callback_raises_the_worker_lives(error: BaseException, caplo
         assert blocking.result(TIMEOUT) is None
         assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
         wait_for_idle(pool)
-
-
-def test_callbacks_run_in_the_worker() -> None:
-    ran_in: list[threading.Thread] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        future = pool.submit(gate)
-        future.add_done_callback(lambda _: ran_in.append(threading.current_thread()))
-        gate.open()
-        wait_for_idle(pool)
-    assert ran_in == list(gate.threads)
 
 
 def test_a_callback_may_submit() -> None:
@@ -197,11 +146,6 @@ def test_worker_names() -> None:
         assert name == pool._thread_name_prefix + "_0"
 
 
-def test_two_pools_do_not_share_a_default_name() -> None:
-    with AdaptiveExecutor() as one, AdaptiveExecutor() as other:
-        assert one._thread_name_prefix != other._thread_name_prefix
-
-
 def test_peeping_libraries_find_the_truth() -> None:
     assert AdaptiveExecutor()._max_workers == 256
     with AdaptiveExecutor(2) as pool, Gate() as gate:
@@ -238,29 +182,6 @@ def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
         with pytest.raises(CancelledError):
             future.result(timeout=0)
     assert ran == []
-
-
-def test_cancelling_what_runs_or_ran_is_refused() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        future = pool.submit(gate, 1)
-        gate.await_begun()
-        assert future.running()
-        assert future.cancel() is False
-        gate.open()
-        assert future.result(TIMEOUT) == 1
-        assert future.cancel() is False
-
-
-def test_cancelling_one_of_many_leaves_the_others_queued() -> None:
-    ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        futures = [pool.submit(ran.append, number) for number in range(10)]
-        assert all(future.cancel() for future in futures[::2])
-        assert pool._work_queue.qsize() == pool.stats().queued == 5
-        gate.open()
-        concurrent.futures.wait(futures, TIMEOUT)
-    assert ran == [1, 3, 5, 7, 9]
 
 
 def test_a_task_that_cancel_stopped_never_runs() -> None:
@@ -388,23 +309,6 @@ def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.
             assert first.result(TIMEOUT) is None
 
 
-def test_the_pool_grows_again_once_threads_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(4) as pool, Gate() as gate:
-        pool.submit(int).result(TIMEOUT)
-        wait_for_idle(pool)
-        gate.hold(pool)
-        with monkeypatch.context() as patch:
-            attempts = refuse_threads(patch)
-            futures = [pool.submit(gate, number) for number in range(3)]
-            for _ in range(2):
-                assert attempts.acquire(timeout=TIMEOUT), "the pool gave up"
-            assert pool._work_queue.qsize() == 3
-            eventually(lambda: len(pool._threads) == pool.stats().workers == 1)
-        gate.await_begun(3)
-        gate.open()
-        assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
-
-
 def test_no_thread_to_be_had_at_all_raises_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     with AdaptiveExecutor(4) as pool:
@@ -433,7 +337,7 @@ def test_at_most_one_woken_worker_is_on_its_way() -> None:
             on_their_way = []
             for _ in range(8):
                 pool.submit(int)
-                on_their_way.append(pool._pool.roused)
+                on_their_way.append(seams.on_their_way(pool))
             assert max(on_their_way) <= 1
             assert pool.wait_idle(TIMEOUT)
 

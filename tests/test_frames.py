@@ -11,8 +11,8 @@ import pytest
 from support.common import TIMEOUT, Gate
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._frames import UNREADABLE, is_joined
-from ebbpool._pool.dump import dump
+from ebbpool._testing.seams import UNREADABLE, is_joined
+from ebbpool.monitor import dump
 from ebbpool.testing import no_thread_leaks
 
 

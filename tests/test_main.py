@@ -6,15 +6,17 @@ import importlib.metadata
 import os
 import platform
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
+from unittest import mock
 
 import pytest
+from support.common import output_of
 
 import ebbpool
-from ebbpool import _interpreter
-from ebbpool._cli import command
+from ebbpool._testing import seams
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +27,14 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         timeout=50,
         env=os.environ | environ,
     )
+
+
+def main(*arguments: str) -> int:
+    """Run the command in this process, and return its exit status."""
+    with mock.patch.object(sys, "argv", ["ebbpool", *arguments]), pytest.raises(SystemExit) as caught:
+        runpy.run_module("ebbpool", run_name="__main__")
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
 
 
 def test_prints_what_runs() -> None:
@@ -42,15 +52,16 @@ def test_the_plain_core_can_be_asked_for() -> None:
     assert "core: plain Python" in run(EBBPOOL_PURE="1").stdout.splitlines()
 
 
-def test_zero_asks_for_nothing() -> None:
-    assert run(EBBPOOL_PURE="0").stdout == run(EBBPOOL_PURE="").stdout
-
-
 UNCOMPILED = """
 import logging
 import sys
 
-sys.modules["ebbpool._core.engine_c"] = None
+class Uncompiled:
+    def find_spec(name, path=None, target=None):
+        if name.startswith("ebbpool.") and name.endswith("_c"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Uncompiled)
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
 """
 POOLS = """
@@ -95,22 +106,8 @@ def test_install_tells_of_a_plain_engine_too() -> None:
     assert printed(UNCOMPILED + INSTALL + POOLS, "") == [SAID, "installed"]
 
 
-def test_main_in_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([]) == 0
-    assert capsys.readouterr().out == command.describe() + "\n"
-
-
-def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"ebbpool {ebbpool.__version__}\n"
-
-
 def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main(["--no-such-option"])
-    assert caught.value.code == 2
+    assert main("--no-such-option") == 2
     assert "--no-such-option" in capsys.readouterr().err
 
 
@@ -124,12 +121,14 @@ def test_help_shows_both_uses() -> None:
 
 
 def test_telling_what_runs_imports_no_server() -> None:
-    script = (
-        "import sys; from ebbpool._cli import command; command.main([]); "
-        "print(sorted({'http', 'multiprocessing', 'socket', 'socketserver'} & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
-    assert result.stdout.splitlines()[-1] == "[]"
+    script = """
+        import runpy, sys
+        try:
+            runpy.run_module("ebbpool", run_name="__main__")
+        except SystemExit:
+            print(sorted({"http", "multiprocessing", "socket", "socketserver"} & set(sys.modules)))
+    """
+    assert output_of(script)[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -160,9 +159,7 @@ def test_telling_what_runs_imports_no_server() -> None:
     ],
 )
 def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main(["serve", *arguments.split()])
-    assert caught.value.code == 2
+    assert main("serve", *arguments.split()) == 2
     shown = capsys.readouterr()
     usage, line = shown.err.splitlines()
     assert usage.startswith("usage: python -m ebbpool")
@@ -170,18 +167,9 @@ def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsy
     assert shown.out == ""
 
 
-def test_top_hands_its_options_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-    monkeypatch.setattr("ebbpool._top.run.run", lambda **options: seen.update(options) or 7)
-    assert command.main(["top", "4242", "--once", "--stacks"]) == 7
-    assert seen == {"target": "4242", "once": True, "as_json": False, "stacks": True}
-
-
 @pytest.mark.parametrize("arguments", ["1 2", "--jso", "--interval 3"])
 def test_wrong_use_of_top_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main(["top", *arguments.split()])
-    assert caught.value.code == 2
+    assert main("top", *arguments.split()) == 2
     assert "unrecognized arguments: " in capsys.readouterr().err
 
 
@@ -190,23 +178,21 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 
 
 def test_gil_facts() -> None:
-    assert bool(sysconfig.get_config_var("Py_GIL_DISABLED")) == _interpreter.FREE_THREADED
+    assert bool(sysconfig.get_config_var("Py_GIL_DISABLED")) == seams.FREE_THREADED
     if sys.version_info < (3, 13):
-        assert _interpreter.gil_enabled()
-        assert not _interpreter.FREE_THREADED
+        assert seams.gil_enabled()
+        assert not seams.FREE_THREADED
     else:
-        assert _interpreter.gil_enabled() == sys._is_gil_enabled()
-    assert ("free-threaded" in _interpreter.interpreter()) == _interpreter.FREE_THREADED
+        assert seams.gil_enabled() == sys._is_gil_enabled()
+    assert ("free-threaded" in seams.interpreter()) == seams.FREE_THREADED
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no processor affinity")
 def test_processors_follow_the_affinity() -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHON_CPU_COUNT"}
     script = (
-        "import os; from ebbpool._interpreter import available_cpus; "
-        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(available_cpus())"
+        "import os, runpy; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "runpy.run_module('ebbpool', run_name='__main__')"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50, env=environ
-    )
-    assert result.stdout == "1\n"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, env=environ)
+    assert "processors: 1" in result.stdout.splitlines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 from support.common import PLUGIN, STACKS
@@ -154,11 +153,6 @@ def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
     assert "pool 'after-a-failure'" not in result.stdout.str()
 
 
-def test_nothing_is_looked_for_without_the_option(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(HEAD + LEAKS)
-    run(pytester).assert_outcomes(passed=12, failed=1)
-
-
 def test_a_wider_fixture_that_leaves_its_pool_is_found_at_its_end(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it=HEAD
@@ -300,8 +294,3 @@ def test_bad_seconds_are_refused(pytester: pytest.Pytester, grace: str) -> None:
     result = run(pytester, f"--ebbpool-grace={grace}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--ebbpool-grace: must be a number of seconds, at least 0, not '{grace}'*"])
-
-
-def test_the_plugin_is_an_entry_point() -> None:
-    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    assert '[project.entry-points.pytest11]\nebbpool = "_ebbpool_pytest"\n' in text

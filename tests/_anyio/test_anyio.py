@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import threading
 
 import anyio
 import anyio.from_thread
@@ -43,13 +42,6 @@ async def test_it_returns_what_the_function_returns(any_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_it_runs_in_the_pool(our_way: Way) -> None:
-    thread = await our_way.run_sync(threading.current_thread)
-    assert thread is not threading.current_thread()
-    assert our_way.pool.stats().completed == 1
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", [Boom, Base, concurrent.futures.CancelledError])
 async def test_it_raises_what_the_function_raises(any_way: Way, kind: type[BaseException]) -> None:
     error = kind("on purpose")
@@ -68,12 +60,6 @@ async def test_a_stop_iteration_becomes_a_runtime_error(any_way: Way) -> None:
     with pytest.raises(RuntimeError, match="coroutine raised StopIteration") as caught:
         await any_way.run_sync(stopping)
     assert isinstance(caught.value.__cause__, StopIteration)
-
-
-@pytest.mark.anyio
-async def test_what_cannot_be_called_is_a_type_error(any_way: Way) -> None:
-    with pytest.raises(TypeError, match="not callable"):
-        await any_way.run_sync(17)
 
 
 async def coroutine_function() -> str:
@@ -135,23 +121,6 @@ async def test_a_task_cancelled_at_the_first_checkpoint_does_not_begin_a_call(an
     assert calls == []
 
 
-@pytest.mark.anyio
-async def test_other_tasks_get_a_turn(any_way: Way) -> None:
-    turns: list[str] = []
-
-    async def other() -> None:
-        turns.append("other")
-
-    # In its first turn trio runs this task and the one that takes the workers' messages in any order: a result may
-    # be there before the other task has its turn.
-    await anyio.lowlevel.checkpoint()
-    async with anyio.create_task_group() as group:
-        group.start_soon(other)
-        await any_way.run_sync(turns.append, "call")
-        turns.append("after")
-    assert turns.index("other") < turns.index("after")
-
-
 @on_asyncio
 async def test_other_tasks_get_a_turn_before_the_call(any_way: Way) -> None:
     turns: list[str] = []
@@ -197,30 +166,6 @@ async def test_a_limiter_limits(any_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_failing_call_gives_the_token_back(any_way: Way) -> None:
-    limiter = anyio.CapacityLimiter(1)
-    for _ in range(2):
-        with pytest.raises(Boom):
-            await any_way.run_sync(failing, limiter=limiter)
-    assert limiter.borrowed_tokens == 0
-
-
-@pytest.mark.anyio
-async def test_a_task_that_waits_for_a_token_can_be_cancelled(any_way: Way) -> None:
-    calls: list[int] = []
-
-    limiter = anyio.CapacityLimiter(1)
-    somebody = object()
-    await limiter.acquire_on_behalf_of(somebody)
-    with anyio.move_on_after(0.01) as scope:
-        await any_way.run_sync(calls.append, 1, limiter=limiter)
-    assert scope.cancelled_caught
-    limiter.release_on_behalf_of(somebody)
-    assert limiter.borrowed_tokens == 0
-    assert calls == []
-
-
-@pytest.mark.anyio
 async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
     gate = Gate()
 
@@ -235,12 +180,6 @@ async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
             assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
             gate.open()
     assert gate.peak == 45
-
-
-@on_asyncio
-async def test_gathered_calls_all_come_back(any_way: Way) -> None:
-    results = await asyncio.gather(*(any_way.run_sync(abs, -number) for number in range(200)))
-    assert results == list(range(200))
 
 
 @on_asyncio
@@ -282,22 +221,6 @@ async def test_with_trio_a_call_taken_off_the_queue_gives_its_token_back() -> No
                 assert scope.cancelled_caught
                 assert limiter.borrowed_tokens == 1
                 gate.open()
-
-
-@on_trio
-async def test_with_trio_an_error_of_the_limiter_takes_the_place_of_the_outcome(any_way: Way) -> None:
-    class Limiter:
-        async def acquire_on_behalf_of(self, borrower: object) -> None:
-            await anyio.lowlevel.checkpoint()
-
-        def release_on_behalf_of(self, borrower: object) -> None:
-            raise Boom("limiter")
-
-    with pytest.raises(Boom, match="limiter"):
-        await any_way.run_sync(abs, -1, limiter=Limiter())
-    with pytest.raises(Boom, match="limiter") as caught:
-        await any_way.run_sync(divmod, 1, 0, limiter=Limiter())
-    assert isinstance(caught.value.__context__, ZeroDivisionError)
 
 
 @on_trio

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import Way, on_asyncio, until
+from support.anyio import Way, on_asyncio
 from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -46,45 +46,6 @@ async def test_a_running_call_is_shielded(any_way: Way) -> None:
                 assert results == []
                 gate.open()
     assert results == ["kept"]
-
-
-@pytest.mark.anyio
-async def test_a_shielded_call_may_fail(any_way: Way) -> None:
-    with Gate() as gate:
-
-        def fail() -> None:
-            gate()
-            failing()
-
-        async def call() -> None:
-            with pytest.raises(Boom):
-                await any_way.run_sync(fail)
-            failed.append(True)
-
-        failed: list[bool] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(call)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-            group.cancel_scope.cancel()
-            gate.open()
-        assert failed == [True]
-
-
-@pytest.mark.anyio
-async def test_a_deadline_that_passes_while_the_call_runs(any_way: Way) -> None:
-    with Gate() as gate:
-
-        async def open_later() -> None:
-            await until(lambda: scope.cancel_called)
-            gate.open()
-
-        async with anyio.create_task_group() as group:
-            with anyio.CancelScope(deadline=anyio.current_time() + 0.02) as scope:
-                group.start_soon(open_later)
-                assert await any_way.run_sync(gate, 7) == 7
-                await anyio.sleep(60)
-            assert scope.cancelled_caught
 
 
 @pytest.mark.anyio
@@ -150,31 +111,6 @@ async def test_a_cancelled_task_takes_its_queued_call_off_the_queue(
             assert task is not None and task.cancelling() == 0
     wait_for_idle(pool)
     assert calls == []
-
-
-@pytest.mark.anyio
-async def test_a_queued_call_inside_of_a_shield_is_kept(narrow_way: Way) -> None:
-    calls: list[int] = []
-
-    with Gate() as gate:
-        async with anyio.create_task_group() as group:
-            group.start_soon(narrow_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-
-            async def call() -> None:
-                with anyio.CancelScope(shield=True):
-                    await narrow_way.run_sync(calls.append, 1)
-
-            group.start_soon(call)
-            await wait_all_tasks_blocked()
-            group.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                for _ in range(5):
-                    await anyio.lowlevel.checkpoint()
-                assert narrow_way.pool.stats().queued == 1
-                gate.open()
-    assert calls == [1]
 
 
 @on_asyncio
@@ -268,23 +204,3 @@ async def test_a_scope_leaves_no_request_behind(any_way: Way, abandon: bool) -> 
             await anyio.lowlevel.checkpoint()
         assert scope.cancelled_caught
     assert task.cancelling() == 0
-
-
-@on_asyncio
-async def test_a_timeout_of_asyncio(any_way: Way) -> None:
-    with Gate() as gate:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await any_way.run_sync(gate)
-        gate.open()
-        task = asyncio.current_task()
-        assert task is not None and task.cancelling() == 0
-
-
-@on_asyncio
-async def test_a_task_group_of_asyncio(any_way: Way) -> None:
-    with pytest.raises(ExceptionGroup) as caught, Gate() as gate:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(any_way.run_sync(gate))
-            group.create_task(any_way.run_sync(failing))
-    assert caught.group_contains(Boom)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import threading
-from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -20,8 +18,7 @@ from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-abandoning = pytest.mark.parametrize("abandon", [False, True])
-scoping = pytest.mark.parametrize("scoped", [False, True])
+abandoning = pytest.mark.parametrize(("abandon", "scoped"), [(False, False), (True, True)])
 
 
 async def add(left: int, right: int) -> int:
@@ -36,7 +33,6 @@ async def fail() -> None:
 
 @pytest.mark.anyio
 @abandoning
-@scoping
 async def test_run(any_way: Way, abandon: bool, scoped: bool) -> None:
     def work() -> int:
         first = anyio.from_thread.run(add, 1, 2)
@@ -48,7 +44,6 @@ async def test_run(any_way: Way, abandon: bool, scoped: bool) -> None:
 
 @pytest.mark.anyio
 @abandoning
-@scoping
 async def test_run_sync(any_way: Way, abandon: bool, scoped: bool) -> None:
     def work() -> list[threading.Thread]:
         return [anyio.from_thread.run_sync(threading.current_thread) for _ in range(3)]
@@ -67,42 +62,6 @@ async def test_errors_come_back_to_the_worker(any_way: Way) -> None:
         return "caught"
 
     assert await any_way.run_sync(work) == "caught"
-
-
-@pytest.mark.anyio
-async def test_errors_go_on_to_the_task(any_way: Way) -> None:
-    with pytest.raises(Boom, match="in the loop"):
-        await any_way.run_sync(anyio.from_thread.run, fail)
-
-
-@pytest.mark.anyio
-async def test_context_variables_of_the_call_are_seen_in_the_loop(any_way: Way) -> None:
-    async def look() -> str:
-        await anyio.lowlevel.checkpoint()
-        return variable.get()
-
-    def work() -> tuple[str, str]:
-        variable.set("the call's")
-        return anyio.from_thread.run(look), anyio.from_thread.run_sync(variable.get)
-
-    variable.set("the task's")
-    assert (await any_way.run_sync(work))[0] == "the call's"
-
-
-@pytest.mark.anyio
-async def test_the_library_is_known_in_the_loop(any_way: Way) -> None:
-    def work() -> Any:
-        return anyio.from_thread.run_sync(anyio.get_cancelled_exc_class)
-
-    assert await any_way.run_sync(work) is anyio.get_cancelled_exc_class()
-
-
-@pytest.mark.anyio
-async def test_check_cancelled_passes_while_nothing_is_cancelled(any_way: Way) -> None:
-    await any_way.run_sync(anyio.from_thread.check_cancelled)
-    with anyio.CancelScope():
-        await any_way.run_sync(anyio.from_thread.check_cancelled)
-        await any_way.run_sync(anyio.from_thread.check_cancelled, abandon_on_cancel=True)
 
 
 @pytest.mark.anyio
@@ -148,21 +107,6 @@ async def test_check_cancelled_raises_in_an_abandoned_call(any_way: Way) -> None
         await until(lambda: outcome)
 
 
-@pytest.mark.anyio
-async def test_an_abandoned_call_still_has_its_way_back(any_way: Way) -> None:
-    outcome: list[int] = []
-
-    def work() -> None:
-        gate()
-        outcome.append(anyio.from_thread.run_sync(abs, -1))
-
-    with Gate() as gate:
-        await leave_behind(any_way, gate, work)
-        gate.open()
-        await until(lambda: outcome)
-    assert outcome == [1]
-
-
 @on_asyncio
 async def test_check_cancelled_stops_at_a_shield(any_way: Way) -> None:
     with Gate() as gate:
@@ -206,14 +150,6 @@ async def test_a_coroutine_run_for_a_cancelled_task_is_cancelled(any_way: Way) -
     assert outcome == ["cancelled"]
 
 
-@pytest.mark.anyio
-async def test_a_call_within_a_coroutine_within_a_call(any_way: Way) -> None:
-    async def again() -> int:
-        return int(await any_way.run_sync(abs, -8))
-
-    assert await any_way.run_sync(anyio.from_thread.run, again) == 8
-
-
 def test_a_portal(any_way: Way, anyio_backend: Backend) -> None:
     """The portal runs a loop of its own, in a thread of its own."""
     with anyio.from_thread.start_blocking_portal(*anyio_backend) as portal:
@@ -229,20 +165,6 @@ async def test_outside_of_a_call_there_is_no_way_back(our_way: Way) -> None:
         with pytest.raises(RuntimeError):
             pool.submit(call).result(TIMEOUT)
     assert pool.submit(lambda: dict(vars(threadlocals))).result(TIMEOUT) == {}
-    assert pool.stats().started == 1
-
-
-@pytest.mark.anyio
-async def test_a_failing_call_leaves_no_way_back(our_way: Way) -> None:
-    def boom() -> None:
-        raise Boom("on purpose")
-
-    pool = our_way.pool
-    pool.resize(max_workers=1)
-    with pytest.raises(Boom):
-        await our_way.run_sync(boom)
-    with pytest.raises(RuntimeError):
-        pool.submit(anyio.from_thread.check_cancelled).result(TIMEOUT)
     assert pool.stats().started == 1
 
 
@@ -287,8 +209,3 @@ def test_the_loop_ends_before_an_abandoned_call_asks(anyio_backend: Backend, our
         gate.open()
         eventually(lambda: outcome)
         wait_for_idle(our_way.pool)
-
-
-@on_asyncio
-async def test_the_loop_of_the_call_is_found(any_way: Way) -> None:
-    assert await any_way.run_sync(anyio.from_thread.run_sync, asyncio.get_running_loop) is asyncio.get_running_loop()

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ from anyio._backends._asyncio import AsyncIOBackend
 from anyio._core import _eventloop
 from anyio.to_thread import run_sync as imported_before
 from support.anyio import missing
-from support.common import Background, Gate, output_of, run_script
+from support.common import Gate, output_of, run_script
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -60,23 +59,6 @@ async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveE
 
 
 @pytest.mark.anyio
-async def test_it_reaches_files(pool: AdaptiveExecutor, tmp_path: Path) -> None:
-    with install(pool):
-        path = anyio.Path(tmp_path / "file")
-        await path.write_text("text")
-        async with await anyio.open_file(path) as file:
-            assert await file.read() == "text"
-    assert pool.stats().completed >= 3
-
-
-@pytest.mark.anyio
-async def test_run_sync_without_an_executor_uses_it(pool: AdaptiveExecutor) -> None:
-    with install(pool), AdaptiveExecutor(thread_name_prefix="other") as other:
-        assert (await ebbpool.anyio.run_sync(thread_name)).startswith("ours")
-        assert (await ebbpool.anyio.run_sync(thread_name, executor=other)).startswith("other")
-
-
-@pytest.mark.anyio
 async def test_without_an_executor_the_shared_one_is_installed() -> None:
     with install() as installation:
         for _ in range(2):
@@ -94,29 +76,12 @@ def test_install_and_uninstall_as_functions(pool: AdaptiveExecutor) -> None:
         uninstall()
 
 
-def test_a_block_uninstalls_when_it_raises(pool: AdaptiveExecutor) -> None:
-    with pytest.raises(ZeroDivisionError), install(pool):
-        _ = 1 / 0
-
-
-def test_a_block_leaves_alone_what_was_installed_within(pool: AdaptiveExecutor) -> None:
-    with install(pool):
-        uninstall()
-        install(pool)
-    uninstall()
-
-
 def test_install_twice(pool: AdaptiveExecutor) -> None:
     with install(pool), AdaptiveExecutor() as other:
         for executor in (pool, other, None):
             with pytest.raises(RuntimeError, match=r"already installed: .*'ours'"):
                 install(executor)
         assert anyio.run(to_thread.run_sync, thread_name).startswith("ours")
-
-
-def test_uninstall_without_install() -> None:
-    with pytest.raises(RuntimeError, match=r"ebbpool\.anyio is not installed"):
-        uninstall()
 
 
 @pytest.mark.parametrize("executor", [17, "pool", AdaptiveExecutor])
@@ -197,12 +162,6 @@ async def test_the_pool_is_shut_down_while_installed(pool: AdaptiveExecutor) -> 
     assert await imported_before(abs, -1) == 1
 
 
-def test_other_threads_see_it(pool: AdaptiveExecutor) -> None:
-    with install(pool):
-        names = [Background(lambda: anyio.run(imported_before, thread_name)) for _ in range(3)]
-        assert all(name.join().startswith("ours") for name in names)
-
-
 @pytest.mark.parametrize("version", ["3.7.1", "4.9.0", "4.99.0", "5.0", "nonsense"])
 def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(ebbpool.anyio, "_halves", {})
@@ -253,16 +212,6 @@ def test_an_anyio_without_what_is_private_can_be_imported_with() -> None:
         print("get_async_backend" in str(caught[0].message))
         """
     assert output_of(script) == ["RuntimeWarning", "True"]
-
-
-def test_a_version_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(package: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(UnsupportedVersion, match="anyio of unknown version"):
-        install(strict=True)
 
 
 @missing("trio")
@@ -364,17 +313,6 @@ def test_trio_may_come_later() -> None:
                 print(call("asyncio"), call("trio"))
         """
     assert output_of(script, PRELUDE) == ["False", "False", "ours ours ours", "stock stock", "ours ours"]
-
-
-@missing("trio")
-def test_trio_may_come_after_uninstall() -> None:
-    script = """
-        with AdaptiveExecutor(thread_name_prefix="ours") as pool:
-            with ebbpool.anyio.install(pool):
-                print(call("asyncio"))
-            print(call("trio"))
-        """
-    assert output_of(script, PRELUDE) == ["ours", "stock"]
 
 
 @missing("trio")

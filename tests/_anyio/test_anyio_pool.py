@@ -18,7 +18,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Backend, Way, leave_behind, missing, on_asyncio, run_on
+from support.anyio import ASYNCIO, TRIO, Backend, Way, missing, run_on
 from support.common import (
     Background,
     Boom,
@@ -34,6 +34,7 @@ from support.common import (
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._testing.seams import places_lent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -44,19 +45,6 @@ def raising() -> None:
 
 def stopping() -> None:
     raise StopIteration("no more")
-
-
-def test_a_call_that_outlives_its_loop_harms_nobody(anyio_backend: Backend, our_way: Way) -> None:
-    """The loop that ends cannot be the one that runs the test."""
-
-    async def main() -> None:
-        await leave_behind(our_way, gate, gate)
-
-    with Gate() as gate:
-        run_on(anyio_backend, main)
-        gate.open()
-        wait_for_idle(our_way.pool)
-    assert run_on(anyio_backend, our_way.run_sync, abs, -3) == 3
 
 
 def test_several_loops_share_one_pool(our_way: Way) -> None:
@@ -76,18 +64,6 @@ def test_several_loops_share_one_pool(our_way: Way) -> None:
     backends = [param.values[0] for param in (*ASYNCIO, *TRIO) if not any(mark.args[0] for mark in param.marks)]
     threads = [Background(partial(run_on, backend, main)) for backend in [*backends, *backends]]
     assert [thread.join() for thread in threads] == [50] * len(threads)
-
-
-def test_a_loop_in_a_worker_uses_the_same_pool(anyio_backend: Backend, our_way: Way) -> None:
-    """Two loops of a kind: that of the call runs in a worker."""
-
-    async def inner() -> int:
-        return int(await our_way.run_sync(abs, -4))
-
-    async def main() -> int:
-        return int(await our_way.run_sync(run_on, anyio_backend, inner))
-
-    assert run_on(anyio_backend, main) == 4
 
 
 @pytest.mark.anyio
@@ -114,37 +90,6 @@ async def test_an_error_is_freed_without_the_collector(our_way: Way) -> None:
         wait_for_idle(our_way.pool)
         # The callback that woke this task holds the outcome.
         await anyio.lowlevel.checkpoint()
-        gone(*references, pool=our_way.pool)
-
-
-@pytest.mark.anyio
-async def test_an_error_that_passed_the_shield_is_freed_too(our_way: Way) -> None:
-    references: list[weakref.ref[Any]] = []
-
-    def fail() -> None:
-        gate()
-        error = Boom("on purpose")
-        references.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
-
-    async def call() -> None:
-        with contextlib.suppress(Boom):
-            await our_way.run_sync(fail)
-
-    with Gate() as gate, no_collector():
-        async with anyio.create_task_group() as group:
-            group.start_soon(call)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
-            group.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                for _ in range(3):
-                    await anyio.lowlevel.checkpoint()
-                gate.open()
-        wait_for_idle(our_way.pool)
         gone(*references, pool=our_way.pool)
 
 
@@ -190,8 +135,7 @@ async def test_a_pool_that_is_shut_down_refuses(our_way: Way) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("abandon", [False, True])
-@pytest.mark.parametrize("scoped", [False, True])
+@pytest.mark.parametrize(("abandon", "scoped"), [(False, True), (True, False)])
 async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scoped: bool) -> None:
     pool = narrow_way.pool
 
@@ -237,7 +181,7 @@ async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(na
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
-            assert (pool._pool.lent, pool._pool.max_workers) == (0, 1)
+            assert (places_lent(pool), pool.stats().max_workers) == (0, 1)
             gate.open()
     wait_for_idle(pool)
     eventually(lambda: pool.stats().workers <= 1)
@@ -273,23 +217,7 @@ async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(n
             gate.open()
     wait_for_idle(pool)
     await anyio.lowlevel.checkpoint()
-    eventually(lambda: (pool._pool.lent, pool._pool.max_workers) == (0, 1))
-
-
-@on_asyncio
-async def test_a_call_that_pool_and_task_cancel_at_once(narrow_way: Way) -> None:
-    with Gate() as gate:
-        first = asyncio.ensure_future(narrow_way.run_sync(gate))
-        await wait_all_tasks_blocked()
-        gate.await_begun()
-        second = asyncio.ensure_future(narrow_way.run_sync(abs, -1))
-        await wait_all_tasks_blocked()
-        narrow_way.pool.shutdown(wait=False, cancel_futures=True)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        gate.open()
-        await first
+    eventually(lambda: (places_lent(pool), pool.stats().max_workers) == (0, 1))
 
 
 @pytest.mark.anyio
@@ -352,13 +280,6 @@ async def test_a_call_that_the_caller_runs_has_no_way_back() -> None:
 async def test_an_executor_of_another_kind(executor: Any) -> None:
     with pytest.raises(TypeError, match=r"executor must be an ebbpool\.AdaptiveExecutor or None, not"):
         await ebbpool.anyio.run_sync(abs, -1, executor=executor)
-
-
-def test_outside_of_a_loop() -> None:
-    with AdaptiveExecutor() as pool:
-        coroutine = ebbpool.anyio.run_sync(abs, -1, executor=pool)
-        with pytest.raises(RuntimeError):
-            coroutine.send(None)
 
 
 @missing("trio")

@@ -16,8 +16,9 @@ HOARD = """
 import gc
 import os
 from concurrent.futures import wait
+from io import StringIO
 from threading import Event
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, monitor
 
 def hoard():
     small = [tuple([None] * size) for size in range(1, 21) for _ in range(2100)]
@@ -57,9 +58,7 @@ with AdaptiveExecutor(1) as pool:
             lambda: [future.add_done_callback(id) for future in queued], lambda: queued[1]._condition,
             lambda: repr(pool),
             lambda: [future.add_done_callback(id) for future in delayed], lambda: pool.running(stacks=True),
-            pool.stats, lane.stats, pool.decisions, lambda: pool.wait_idle(0.0), pool._pool.waiting, lane.core.waiting,
-            pool._pool.spans, pool._pool.in_hand, pool._pool.longest_waiting, pool._pool.abroad,
-            lambda: pool._pool.take_back(pool._pool.take_marked(type, float("inf"), 10)[0][0], int, (), None),
+            pool.stats, lane.stats, pool.decisions, lambda: pool.wait_idle(0.0), lambda: monitor.dump(StringIO()),
             lambda: [future.cancel() for future in queued[2:]], lambda: [future.cancel() for future in in_lane],
             lambda: [future.cancel() for future in delayed], lambda: lane.shutdown(wait=False, cancel_futures=True),
             lambda: pool.resize(max_workers=2), lambda: pool.shutdown(wait=False, cancel_futures=True),

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from support.common import LONG, TIMEOUT, Boom, eventually
 
-from ebbpool import COMPILED, AdaptiveExecutor, _interpreter
+from ebbpool import COMPILED, AdaptiveExecutor
+from ebbpool._testing import seams
 
 MOST = 16
 """Tasks after which compiled code has passed the eval breaker."""
@@ -124,7 +125,7 @@ def test_a_loop_that_is_given_results_without_end_leaves_the_gil_to_others(
         return len(naps)
 
     assert [turn(), turn()] == [0, 0], "a burst is delivered without a break"
-    if _interpreter.gil_enabled():
+    if seams.gil_enabled():
         eventually(turn, "a break")
     else:
         assert [turn() for _ in range(MANY)] == [0] * MANY

@@ -129,30 +129,11 @@ def test_what_asks_for_nothing_has_an_answer(prelude: str) -> None:
     assert output_of(script, prelude + SUBCLASSES) == ["True True set() True", "value=0> value=0/0>"]
 
 
-@each_core
-def test_the_pool_of_an_executor_may_be_taken_away(prelude: str) -> None:
-    script = """
-    with AdaptiveExecutor(1) as executor:
-        pool, executor._pool = executor._pool, None
-        for call in (executor.submit, executor.submit_first, partial(executor.submit_later, 1.0)):
-            try:
-                call(abs, -1)
-            except (AttributeError, RuntimeError):
-                print("refused")
-        executor._pool = pool
-    """
-    assert output_of(script, prelude + SUBCLASSES) == ["refused"] * 3
-
-
 EVERYTHING = """
-from ebbpool._core.accel import core, timers
-from ebbpool.sync import Semaphore
+from ebbpool import sync
+from ebbpool._testing.seams import parts_of_the_core
 
-classes = [getattr(core, name) for name in (
-    "DelayedCall", "DelayedFuture", "ExecutorCore", "Future", "FutureCore", "LaneCore", "LoopCall", "Mailbox", "Pool",
-    "Worker")]
-classes += [timers.Alarms, timers.KeeperCore, timers.Timers]
-classes.append(Semaphore.__mro__[1])
+classes = parts_of_the_core()
 # Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.
 unsafe = {"hold", "let_go"}
 # What would wait for ever for an object that nobody will ever complete.

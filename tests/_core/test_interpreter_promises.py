@@ -161,20 +161,23 @@ def test_writes_before_a_release_are_seen_after_the_acquire() -> None:
         writer.join()
 
 
-def test_a_dict_may_be_listed_while_others_change_it() -> None:
-    """The registry of pools is a dict that threads add to and take from while another one lists it."""
-    shared = dict.fromkeys(range(-50, 0), 0)
+def test_a_dict_and_a_set_may_be_listed_while_others_change_them() -> None:
+    """So are the registry of pools, and the threads of a pool."""
+    shared, members = dict.fromkeys(range(-50, 0), 0), set(range(-50, 0))
 
     def turn(number: int) -> int:
         if number == 0:
-            return min(len([key for key in list(shared) if key < 0]) for _ in range(500))
-        for key in range(1000):
-            shared[number * 1000 + key] = number
-            assert shared.pop(number * 1000 + key) == number
+            listings = (kept for _ in range(500) for kept in (list(shared), list(members)))
+            return min(len([key for key in listed if key < 0]) for listed in listings)
+        for key in range(number * 1000, number * 1000 + 1000):
+            shared[key] = number
+            members.add(key)
+            assert shared.pop(key) == number
+            members.discard(key)
         return 50
 
     assert together(turn) == [50] * THREADS
-    assert len(shared) == 50
+    assert len(shared) == len(members) == 50
 
 
 def test_a_key_of_a_dict_is_popped_by_one_thread_alone() -> None:

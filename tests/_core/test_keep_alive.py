@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, all_end, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Gate, all_end, eventually
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
-from ebbpool._core import engine
+from ebbpool._testing import seams
 
 SHORT = 0.05
 """A keep-alive, in seconds, that a test can wait for."""
@@ -36,14 +36,6 @@ def test_workers_leave_with_nobody_calling() -> None:
         eventually(lambda: pool.stats().workers == 0)
         assert set(pool._threads) == set()
         assert pool.stats().retired == 5
-
-
-def test_a_pool_that_has_shrunk_grows_again() -> None:
-    with AdaptiveExecutor(8, keep_alive=SHORT) as pool:
-        assert all_end(grown(pool, 3))
-        second = grown(pool, 4)
-        assert len(second) == 4
-        assert all_end(second)
 
 
 def test_no_keep_alive_at_all() -> None:
@@ -147,7 +139,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
 
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "allocate_lock", lying)
+            patch.setattr(seams.ENGINE, "allocate_lock", lying)
             pool.submit(int)
             eventually(lambda: futures)
         worker = futures[0].result(TIMEOUT)
@@ -156,7 +148,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
             eventually(lambda: pool.stats().idle == 1)
             assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
         assert locks[0].lock.locked(), "the wake-up was left for another time"
-        assert len(pool._pool.parked) <= 1
+        assert pool.stats().idle <= 1
 
 
 def test_a_burst_submitted_as_the_workers_leave_is_not_lost() -> None:
@@ -164,23 +156,3 @@ def test_a_burst_submitted_as_the_workers_leave_is_not_lost() -> None:
         for _ in range(50):
             futures = [pool.submit(int, number) for number in range(8)]
             assert [future.result(TIMEOUT) for future in futures] == list(range(8))
-
-
-def test_a_running_task_is_not_cut_short_by_the_keep_alive() -> None:
-    with AdaptiveExecutor(2, keep_alive=0.001) as pool, Gate() as gate:
-        future = pool.submit(gate, "whole")
-        gate.await_begun()
-        assert all_end([pool.submit(threading.current_thread).result(TIMEOUT)])
-        assert not future.done()
-        gate.open()
-        assert future.result(TIMEOUT) == "whole"
-
-
-def test_the_finalizer_runs_in_a_worker_that_leaves_by_itself() -> None:
-    finished: list[threading.Thread] = []
-    with AdaptiveExecutor(3, keep_alive=SHORT, finalizer=lambda: finished.append(threading.current_thread())) as pool:
-        threads = grown(pool, 3)
-        assert all_end(threads)
-        assert set(finished) == threads
-        assert len(finished) == 3
-        wait_for_idle(pool)

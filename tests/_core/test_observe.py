@@ -9,9 +9,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, LONG, TIMEOUT, Boom, Gate, fail, wait_for_idle
+from support.common import A_MOMENT, LONG, TIMEOUT, Gate, fail, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._testing import seams
 
 VARIABLE = ContextVar("VARIABLE", default="unset")
 
@@ -56,7 +57,7 @@ async def run(pool: AdaptiveExecutor) -> int:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_measured_task_does_what_it_does_otherwise(pool: AdaptiveExecutor, records: Records, way: str) -> None:
-    pool._pool.observe(1, records)
+    seams.observe(pool, 1, records)
     assert WAYS[way](pool) == 3
     wait_for_idle(pool)
     ((waited, ran),) = records.told
@@ -64,7 +65,7 @@ def test_a_measured_task_does_what_it_does_otherwise(pool: AdaptiveExecutor, rec
 
 
 def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Records) -> None:
-    pool._pool.observe(1, records)
+    seams.observe(pool, 1, records)
     with Gate() as gate:
         first = gate.hold(pool)
         second = pool.submit(int)
@@ -77,31 +78,9 @@ def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Rec
     assert longest >= A_MOMENT / 2 and waited >= A_MOMENT / 2 and ran >= 0
 
 
-def test_an_error_is_told_and_raised(pool: AdaptiveExecutor, records: Records) -> None:
-    pool._pool.observe(1, records)
-    assert isinstance(pool.submit(fail).exception(TIMEOUT), Boom)
-    wait_for_idle(pool)
-    assert len(records.told) == 1 and pool.stats().failed == 1
-
-
-def test_the_context_is_that_of_the_submitter(records: Records) -> None:
-    with AdaptiveExecutor(propagate_context=True) as pool:
-        pool._pool.observe(1, records)
-        token = VARIABLE.set("set")
-        try:
-            assert pool.submit(VARIABLE.get).result(TIMEOUT) == "set"
-            assert asyncio.run(get(pool)) == "set"
-        finally:
-            VARIABLE.reset(token)
-
-
-async def get(pool: AdaptiveExecutor) -> str:
-    return await pool.run(VARIABLE.get)
-
-
 def test_one_in_many_is_measured(records: Records) -> None:
     with AdaptiveExecutor(2) as pool:
-        pool._pool.observe(8, records)
+        seams.observe(pool, 8, records)
         for future in [pool.submit(int) for _ in range(8000)]:
             future.result(TIMEOUT)
         wait_for_idle(pool)
@@ -110,16 +89,16 @@ def test_one_in_many_is_measured(records: Records) -> None:
 
 
 def test_it_ends(pool: AdaptiveExecutor, records: Records) -> None:
-    pool._pool.observe(1, records)
+    seams.observe(pool, 1, records)
     pool.submit(int).result(TIMEOUT)
-    pool._pool.observe(0, None)
+    seams.observe(pool, 0, None)
     pool.submit(int).result(TIMEOUT)
     wait_for_idle(pool)
     assert len(records.told) == 1
 
 
 def test_an_error_of_the_record_is_logged(pool: AdaptiveExecutor, caplog: pytest.LogCaptureFixture) -> None:
-    pool._pool.observe(1, lambda waited, ran: fail())
+    seams.observe(pool, 1, lambda waited, ran: fail())
     assert pool.submit(int).result(TIMEOUT) == 0
     wait_for_idle(pool)
     assert "Boom" in caplog.text
@@ -132,7 +111,7 @@ def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Re
 
         def outer() -> None:
             gate()
-            pool._pool.observe(1, records)
+            seams.observe(pool, 1, records)
             begun = time.monotonic()
             pool.submit(int).result(TIMEOUT)
             took.append(time.monotonic() - begun)
@@ -144,17 +123,3 @@ def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Re
         future.result(TIMEOUT)
     ((waited, _),) = records.told
     assert waited <= took[0]
-
-
-def test_a_task_of_a_lane_waits_from_when_it_is_submitted(records: Records) -> None:
-    with AdaptiveExecutor() as pool, Gate() as gate:
-        lane = pool.lane("narrow", limit=1)
-        gate.hold(lane)
-        pool._pool.observe(1, records)
-        future = lane.submit(int)
-        assert gate.nobody_begins()
-        gate.open()
-        future.result(TIMEOUT)
-        wait_for_idle(pool)
-    ((waited, _),) = records.told
-    assert waited >= A_MOMENT / 2

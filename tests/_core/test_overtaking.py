@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import core
+from ebbpool._testing import seams
+
+
+@pytest.fixture
+def overtaken() -> Iterator[Callable[[float], None]]:
+    """Sets for how many seconds a task lets others go first."""
+    with ExitStack() as stack:
+        yield lambda seconds: stack.enter_context(seams.setting(overtaken=seconds))
 
 
 def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
@@ -30,9 +37,9 @@ def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
 @pytest.mark.parametrize(("way", "letters"), [("lane", "abcd"), ("submit_first", "dcba")])
 @pytest.mark.parametrize("allowed", [0.0, math.inf])
 def test_turns_are_taken_once_the_others_have_waited_too_long(
-    way: str, letters: str, allowed: float, monkeypatch: pytest.MonkeyPatch
+    way: str, letters: str, allowed: float, overtaken: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(core, "OVERTAKEN", allowed)
+    overtaken(allowed)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         queue_up(pool, order, way).open()
@@ -44,21 +51,21 @@ def test_turns_are_taken_once_the_others_have_waited_too_long(
         assert order == [first, 0, second, 1, third, 2, fourth]
 
 
-def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "OVERTAKEN", 0.02)
+def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts(overtaken: Callable[[float], None]) -> None:
+    overtaken(0.02)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         gate = queue_up(pool, order, "lane")
         eventually(lambda: pool.stats().oldest_wait > 0.02)
         # What the timekeeper would do within a tick: the pool's clock goes on.
-        pool._pool.snapshot(time.monotonic())
+        seams.look_at(pool)
         gate.open()
         wait_for_idle(pool)
     assert order == ["a", 0, "b", 1, "c", 2, "d"]
 
 
-def test_a_cancelled_task_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "OVERTAKEN", 0.0)
+def test_a_cancelled_task_takes_no_turn(overtaken: Callable[[float], None]) -> None:
+    overtaken(0.0)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
         gate.hold(pool)
@@ -73,13 +80,13 @@ def test_a_cancelled_task_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None
     assert order == ["a", 0, "b", 1]
 
 
-def test_calls_with_a_limit_of_their_own_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "OVERTAKEN", 0.0)
+def test_calls_with_a_limit_of_their_own_wait_for_nobody(overtaken: Callable[[float], None]) -> None:
+    overtaken(0.0)
     order: list[Any] = []
     with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as held:
         gate.hold(pool)
         # Its place is that of a second worker, which comes and takes the first of them.
-        pool.hand_in(pool._unlimited, True, held, (), {})
+        seams.lift(pool, held)
         held.await_begun()
         pool.submit(order.append, "ordinary")
         for name in ("one", "two"):
@@ -91,8 +98,8 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("way", ["lane", "submit_first"])
-def test_a_flood_without_end_shuts_nobody_out(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "OVERTAKEN", 0.0)
+def test_a_flood_without_end_shuts_nobody_out(way: str, overtaken: Callable[[float], None]) -> None:
+    overtaken(0.0)
     over = threading.Event()
     with AdaptiveExecutor(2, keep_alive=LONG) as pool:
         submit: Callable[..., Any] = pool.submit_first
@@ -110,15 +117,3 @@ def test_a_flood_without_end_shuts_nobody_out(way: str, monkeypatch: pytest.Monk
             assert [future.result(TIMEOUT) for future in futures] == list(range(100))
         finally:
             over.set()
-
-
-def test_the_oldest_task_is_one_that_will_run() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        cancelled = pool.submit(abs, -1)
-        pool.submit(max, 1, 2)
-        pool.submit_first(int)
-        assert cancelled.cancel()
-        oldest = pool._pool.longest_waiting()
-        assert oldest is not None and (oldest[1], oldest[3]) == (max, 2)
-        gate.open()

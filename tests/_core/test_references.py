@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import gc
 import weakref
@@ -86,29 +85,6 @@ def test_a_finished_future_keeps_only_its_result(pool: AdaptiveExecutor) -> None
     gone(kept)
 
 
-def test_a_future_keeps_no_callback_once_it_has_run(pool: AdaptiveExecutor) -> None:
-    with Gate() as gate:
-        future = pool.submit(gate)
-        callback = Call()
-        reference = weakref.ref(callback)
-        future.add_done_callback(callback)
-        del callback
-        gate.open()
-        assert future.result(TIMEOUT) is None
-    gone(reference)
-
-
-def test_a_callback_that_holds_its_future_makes_no_lasting_cycle(pool: AdaptiveExecutor) -> None:
-    with Gate() as gate:
-        future = pool.submit(gate)
-        future.add_done_callback(lambda _, future=future: None)
-        reference = weakref.ref(future)
-        gate.open()
-        assert future.result(TIMEOUT) is None
-    del future
-    gone(reference)
-
-
 def test_a_cancelled_future_drops_its_call_at_once(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
         gate.hold(pool)
@@ -187,21 +163,6 @@ def test_a_failed_task_that_nobody_collects_is_freed(pool: AdaptiveExecutor) -> 
     gone(reference, pool=pool)
 
 
-def test_waits_leave_nothing_behind(pool: AdaptiveExecutor) -> None:
-    with Gate() as gate:
-        futures = [pool.submit(gate), pool.submit(gate)]
-        for _ in range(3):
-            assert concurrent.futures.wait(futures, 0.001).done == set()
-            with pytest.raises(TimeoutError):
-                futures[0].result(0.001)
-        assert [len(future._waiters) for future in futures] == [0, 0]
-        gate.open()
-        assert concurrent.futures.wait(futures, TIMEOUT).not_done == set()
-    references = [weakref.ref(future) for future in futures]
-    futures.clear()
-    gone(*references)
-
-
 @pytest.mark.parametrize("method", ["result", "exception"])
 def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str) -> None:
     def wait(times: int) -> None:
@@ -222,21 +183,6 @@ def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str
         finally:
             tracemalloc.stop()
     assert after - before < 10 * 2000, "each wait left something behind"
-
-
-def test_cancelled_by_shutdown_drops_its_call() -> None:
-    with no_collector(), Gate() as gate:
-        pool = AdaptiveExecutor(1)
-        gate.hold(pool)
-        thing = Thing()
-        reference = weakref.ref(thing)
-        future = pool.submit(Call(), thing)
-        del thing
-        pool.shutdown(wait=False, cancel_futures=True)
-        assert is_freed(reference)
-        assert future.cancelled()
-        gate.open()
-        pool.shutdown()
 
 
 def test_initargs_live_no_longer_than_the_pool() -> None:

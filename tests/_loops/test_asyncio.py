@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import socket
 import threading
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Boom, Gate, all_end, eventually
-from support.loops import Loops, in_threads, on_every_loop, until
+from support.common import LONG, TIMEOUT, Boom, Gate, all_end
+from support.loops import Loops, on_every_loop, until
 
 from ebbpool import AdaptiveExecutor
 
@@ -57,43 +56,12 @@ async def test_name_lookups_run_on_it() -> None:
 
 
 @on_every_loop
-async def test_errors_come_through() -> None:
-    def fail() -> None:
-        raise Boom("in the thread")
-
-    with AdaptiveExecutor(2) as pool, pytest.raises(Boom, match="in the thread"):
-        await asyncio.get_running_loop().run_in_executor(pool, fail)
-
-
-@on_every_loop
-async def test_many_gathered_calls() -> None:
-    loop = asyncio.get_running_loop()
-    async with AdaptiveExecutor(4) as pool:
-        results = await asyncio.gather(*[loop.run_in_executor(pool, pow, n, 2) for n in range(500)])
-    assert results == [number * number for number in range(500)]
-
-
-@on_every_loop
 async def test_blocking_calls_run_side_by_side() -> None:
     loop = asyncio.get_running_loop()
     barrier = threading.Barrier(8)
     async with AdaptiveExecutor(8) as pool:
         places = await asyncio.gather(*[loop.run_in_executor(pool, barrier.wait, TIMEOUT) for _ in range(8)])
     assert sorted(places) == list(range(8))
-
-
-@on_every_loop
-async def test_to_thread_carries_the_context() -> None:
-    variable = contextvars.ContextVar("variable", default="unset")
-    asyncio.get_running_loop().set_default_executor(AdaptiveExecutor(2))
-    variable.set("mine")
-    assert await asyncio.to_thread(variable.get) == "mine"
-
-
-@on_every_loop
-async def test_wrap_future() -> None:
-    with AdaptiveExecutor(2) as pool:
-        assert await asyncio.wrap_future(pool.submit(pow, 2, 3)) == 8
 
 
 @on_every_loop
@@ -123,35 +91,6 @@ async def test_cancelling_the_await_takes_the_call_off_the_queue() -> None:
         gate.open()
         assert await running == "ran on"
     assert ran == []
-
-
-@on_every_loop
-async def test_an_await_that_times_out_takes_the_call_off_the_queue() -> None:
-    ran: list[int] = []
-
-    loop = asyncio.get_running_loop()
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(loop.run_in_executor(pool, ran.append, 1), 0.001)
-        await until(lambda: pool._work_queue.qsize() == 0)
-    assert ran == []
-
-
-@on_every_loop
-async def test_cancelling_the_await_of_a_running_call_leaves_it_running() -> None:
-    loop = asyncio.get_running_loop()
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        call = loop.run_in_executor(pool, gate)
-        gate.await_begun()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert pool.stats().running == 1
-        gate.open()
-        assert await loop.run_in_executor(pool, int) == 0
-        assert pool.stats().cancelled == 0
 
 
 @on_every_loop
@@ -203,20 +142,6 @@ async def test_async_with_passes_an_error_on() -> None:
 
 
 @on_every_loop
-async def test_async_with_around_a_pool_that_was_never_used() -> None:
-    async with AdaptiveExecutor(2) as pool:
-        pass
-    assert pool._shutdown is True
-
-
-@on_every_loop
-async def test_async_with_around_a_pool_that_is_shut_down_inside() -> None:
-    async with AdaptiveExecutor(2) as pool:
-        await asyncio.get_running_loop().run_in_executor(pool, int)
-        pool.shutdown()
-
-
-@on_every_loop
 async def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down() -> None:
     pools: list[AdaptiveExecutor] = []
     futures: list[Any] = []
@@ -237,24 +162,3 @@ async def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down() -> N
         gate.open()
     assert futures[0].result(TIMEOUT) == "ran on"
     assert all_end(gate.threads)
-
-
-def test_two_loops_in_two_threads_share_a_pool(loops: Loops) -> None:
-    """Each loop runs in a thread of its own."""
-    with AdaptiveExecutor(4) as pool:
-
-        async def main() -> list[int]:
-            loop = asyncio.get_running_loop()
-            return await asyncio.gather(*[loop.run_in_executor(pool, int, n) for n in range(100)])
-
-        assert in_threads(*[lambda: loops(main)] * 2) == [list(range(100))] * 2
-
-
-@on_every_loop
-async def test_no_thread_is_left_by_async_with() -> None:
-    before = {thread for thread in threading.enumerate() if thread.name != "ebbpool-timekeeper"}
-    async with AdaptiveExecutor(4) as pool:
-        await asyncio.gather(*[asyncio.get_running_loop().run_in_executor(pool, int) for _ in range(50)])
-        threads = set(pool._threads)
-    assert all_end(threads)
-    eventually(lambda: {t for t in threading.enumerate() if t.name != "ebbpool-timekeeper"} <= before)

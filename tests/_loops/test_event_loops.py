@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import Boom, Gate, wait_for_idle
-from support.loops import FACTORIES, OURS, new_uvloop, on_every_loop, on_our_loops, why_lacking
+from support.common import Gate, wait_for_idle
+from support.loops import FACTORIES, OURS, on_every_loop, on_our_loops, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -47,15 +46,6 @@ def library() -> str:
 
 def thread_name() -> str:
     return threading.current_thread().name
-
-
-@on_our_loops
-async def test_they_are_real_subclasses() -> None:
-    standard = asyncio.new_event_loop() if library() == "asyncio" else new_uvloop()
-    try:
-        assert isinstance(asyncio.get_running_loop(), type(standard))
-    finally:
-        standard.close()
 
 
 def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
@@ -128,17 +118,6 @@ async def test_a_submit_of_ones_own_is_not_passed_by() -> None:
         assert pool.count == 1
 
 
-@on_our_loops
-async def test_to_thread_and_name_look_ups_run_on_the_pool() -> None:
-    loop = asyncio.get_running_loop()
-    pool = AdaptiveExecutor(thread_name_prefix="mine")
-    loop.set_default_executor(pool)
-    assert (await asyncio.to_thread(thread_name)).startswith("mine")
-    found = await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
-    assert found[0][4] == ("127.0.0.1", 80)
-    assert pool.stats().submitted >= 1
-
-
 def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
     pool = AdaptiveExecutor(thread_name_prefix="given")
 
@@ -162,14 +141,6 @@ def test_what_is_no_pool_is_refused(factory: Callable[..., asyncio.AbstractEvent
 async def test_a_loop_whose_default_executor_was_shut_down_makes_no_other() -> None:
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(thread_name)
-    await loop.shutdown_default_executor()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        loop.run_in_executor(None, thread_name)
-
-
-@on_our_loops
-async def test_a_loop_that_never_used_its_default_executor_refuses_it_after_shutdown() -> None:
-    loop = asyncio.get_running_loop()
     await loop.shutdown_default_executor()
     with pytest.raises(RuntimeError, match="shutdown"):
         loop.run_in_executor(None, thread_name)
@@ -218,39 +189,6 @@ async def test_context_is_carried_by_to_thread_alone_unless_the_pool_does() -> N
     assert await asyncio.to_thread(variable.get) == "set"
     with AdaptiveExecutor(propagate_context=True) as carrying:
         assert await loop.run_in_executor(carrying, variable.get) == "set"
-
-
-@on_our_loops
-async def test_cancelling_takes_a_call_off_the_queue() -> None:
-    loop = asyncio.get_running_loop()
-    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate:
-        first = loop.run_in_executor(pool, gate)
-        second = loop.run_in_executor(pool, abs, 1)
-        assert second.cancel()
-        assert pool.stats().cancelled == 1
-        gate.open()
-        await first
-
-
-@on_our_loops
-async def test_errors_arrive_with_their_traceback() -> None:
-    def fail() -> None:
-        raise Boom("here")
-
-    with pytest.raises(Boom, match="here") as caught:
-        await asyncio.get_running_loop().run_in_executor(None, fail)
-    assert caught.traceback[-1].name == "fail"
-
-
-@on_our_loops
-async def test_a_full_queue_does_not_block_the_loop() -> None:
-    loop = asyncio.get_running_loop()
-    with AdaptiveExecutor(max_workers=1, max_queue=1) as pool, Gate() as gate:
-        futures = [loop.run_in_executor(pool, gate, number) for number in range(10)]
-        await asyncio.to_thread(gate.await_begun)
-        assert pool.stats().queued == 1
-        gate.open()
-        assert await asyncio.gather(*futures) == list(range(10))
 
 
 def test_the_lack_of_uvloop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

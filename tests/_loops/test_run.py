@@ -7,14 +7,12 @@ import concurrent.futures
 import contextvars
 import threading
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Boom, Gate, wait_for_idle
-from support.loops import Loops, in_threads, on_every_loop, until
+from support.common import TIMEOUT, Boom, wait_for_idle
+from support.loops import Loops, in_threads, on_every_loop
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool
+from ebbpool import AdaptiveExecutor
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -58,16 +56,6 @@ async def test_whatever_a_call_raises_goes_to_its_future(kind: type[BaseExceptio
         wait_for_idle(pool)
         assert (pool.stats().failed, pool.stats().completed) == (1, 0)
         assert await pool.run(int) == 0
-
-
-@on_every_loop
-async def test_an_error_is_raised_where_the_future_is_awaited() -> None:
-    async with AdaptiveExecutor(1) as pool:
-        with pytest.raises(Boom, match="here"):
-            await pool.run(fail, Boom("here"))
-        assert [str(error) for error in await asyncio.gather(pool.run(fail, Boom("x")), return_exceptions=True)] == [
-            "x"
-        ]
 
 
 @on_every_loop
@@ -131,50 +119,12 @@ def test_in_a_trio_loop() -> None:
 
 
 @on_every_loop
-async def test_a_broken_initializer() -> None:
-    gate = Gate()
-
-    def initialize() -> None:
-        gate()
-        raise Boom
-
-    with gate:
-        pool = AdaptiveExecutor(1, initializer=initialize)
-        queued = [pool.run(int) for _ in range(3)]
-        gate.await_begun()
-        gate.open()
-        for future in queued:
-            with pytest.raises(BrokenThreadPool):
-                await future
-        with pytest.raises(BrokenThreadPool):
-            pool.run(int)
-        pool.shutdown()
-
-
-@on_every_loop
 async def test_many_gathered_calls_each_get_their_own_result() -> None:
     async with AdaptiveExecutor(4) as pool:
         assert await asyncio.gather(*[pool.run(int, n) for n in range(3000)]) == list(range(3000))
         wait_for_idle(pool)
         stats = pool.stats()
         assert (stats.submitted, stats.completed) == (3000, 3000)
-
-
-@on_every_loop
-async def test_blocking_calls_run_side_by_side() -> None:
-    barrier = threading.Barrier(8)
-    async with AdaptiveExecutor(8) as pool:
-        assert sorted(await asyncio.gather(*[pool.run(barrier.wait, TIMEOUT) for _ in range(8)])) == list(range(8))
-
-
-@on_every_loop
-async def test_the_loop_turns_while_a_call_runs() -> None:
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-            future = pool.run(gate, "through")
-            gate.await_begun()
-            asyncio.get_running_loop().call_later(0.001, gate.open)
-            assert await future == "through"
 
 
 @on_every_loop
@@ -203,45 +153,6 @@ async def test_context_variables_are_carried_in_and_do_not_leak() -> None:
             assert contextvars.Context().run(pool.submit, variable.get).result(TIMEOUT) == "unset"
 
 
-@on_every_loop
-async def test_each_task_s_calls_see_that_task_s_context() -> None:
-    async with AdaptiveExecutor(2) as pool:
-
-        async def task(name: str) -> list[str]:
-            variable.set(name)
-            return [await pool.run(variable.get) for _ in range(5)]
-
-        names = [f"task {number}" for number in range(5)]
-        assert await asyncio.gather(*map(task, names)) == [[name] * 5 for name in names]
-
-
-@on_every_loop
-async def test_from_a_plain_callback() -> None:
-    async with AdaptiveExecutor(1) as pool:
-        futures: list[asyncio.Future[int]] = []
-        asyncio.get_running_loop().call_soon(lambda: futures.append(pool.run(int, 3)))
-        await until(lambda: futures)
-        assert await futures[0] == 3
-
-
-def test_a_call_may_run_a_loop_of_its_own(loops: Loops) -> None:
-    """Two loops of a kind: that of the call runs in a worker."""
-
-    async def main() -> None:
-        async with AdaptiveExecutor(2) as pool:
-
-            async def inner() -> list[int]:
-                return await asyncio.gather(*[pool.run(int, n) for n in range(20)])
-
-            def call() -> list[int]:
-                with asyncio.Runner(loop_factory=loops.new) as runner:
-                    return runner.run(inner())
-
-            assert await pool.run(call) == list(range(20))
-
-    loops(main)
-
-
 def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
     """Each loop runs in a thread of its own."""
     with AdaptiveExecutor(4) as pool:
@@ -261,33 +172,3 @@ def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
         assert in_threads(*[lambda: loops(main)] * 3) == [["well"]] * 3
         wait_for_idle(pool)
         assert pool.stats().completed == 1500
-
-
-def call_with(how: str, pool: AdaptiveExecutor) -> Callable[[], Any]:
-    calls: dict[str, Callable[[], Any]] = {
-        "wait_for": lambda: asyncio.wait_for(pool.run(int, 5), TIMEOUT),
-        "shield": lambda: asyncio.shield(pool.run(int, 5)),
-        "ensure_future": lambda: asyncio.ensure_future(pool.run(int, 5)),
-        "wrapped": lambda: asyncio.gather(pool.run(int, 5)),
-    }
-    return calls[how]
-
-
-@on_every_loop
-@pytest.mark.parametrize("how", ["wait_for", "shield", "ensure_future", "wrapped"])
-async def test_with_what_asyncio_does_to_futures(how: str) -> None:
-    async with AdaptiveExecutor(1) as pool:
-        assert await call_with(how, pool)() in (5, [5])
-
-
-@on_every_loop
-async def test_with_as_completed_and_wait() -> None:
-    async with AdaptiveExecutor(2) as pool:
-        values = [await future for future in asyncio.as_completed([pool.run(int, n) for n in range(10)])]
-        assert sorted(values) == list(range(10))
-        with Gate() as gate:
-            slow = pool.run(gate)
-            done, pending = await asyncio.wait([slow, pool.run(int, 1)], return_when=asyncio.FIRST_COMPLETED)
-            assert ([future.result() for future in done], pending) == ([1], {slow})
-            gate.open()
-            await slow

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.common import Boom, Gate, Thing, gone, no_collector, wait_for_idle
 from support.loops import Loops, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import LoopCall, Mailbox
-from ebbpool._core.engine import DELIVERED_AT_ONCE, FEWEST, GIL, NAP, SLICE
+from ebbpool._testing.seams import ENGINE, core
 from ebbpool.aio import mailbox_of
 
+DELIVERED_AT_ONCE, FEWEST, GIL, NAP, SLICE = (
+    getattr(core("plain"), name) for name in ("DELIVERED_AT_ONCE", "FEWEST", "GIL", "NAP", "SLICE")
+)
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
 
 
@@ -48,17 +50,6 @@ class Ticket:
 
     def abandoned(self, error: BaseException) -> None:
         self.outcome.append(("abandoned", error))
-
-
-@on_every_loop
-async def test_futures_are_done_in_the_order_in_which_their_calls_were() -> None:
-    done: list[int] = []
-    async with AdaptiveExecutor(1) as pool:
-        futures = [pool.run(int, n) for n in range(1000)]
-        for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: done.append(number))
-        await asyncio.wait(futures)
-    assert done == list(range(1000))
 
 
 @on_every_loop
@@ -155,7 +146,7 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
 ) -> None:
     """Each result takes so much of the loop's own processor time, half of it in what it leads to."""
     spent = [5.0]
-    monkeypatch.setattr(f"{LoopCall.__module__}.thread_time", lambda: spent[0])
+    monkeypatch.setattr(ENGINE, "thread_time", lambda: spent[0])
     loop = asyncio.get_running_loop()
     mailbox = mailbox_of(loop)
 
@@ -184,21 +175,20 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
 
 @pytest.mark.skipif(not GIL, reason="there is no GIL to leave to a loop")
 def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    core = LoopCall.__module__
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
-    monkeypatch.setattr(f"{core}.sleep", naps.append)
-    mailbox = Mailbox(callbacks.append, callbacks.append)
+    monkeypatch.setattr(ENGINE, "sleep", naps.append)
+    mailbox = ENGINE.Mailbox(callbacks.append, callbacks.append)
 
     def deliver(count: int) -> None:
         with AdaptiveExecutor(1) as pool:
             for _ in range(count):
                 pool.offload(mailbox, Ticket(), None, int, (), None)
 
-    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e9)
+    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e9)
     deliver(4)
     assert naps == []
-    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e-9)
+    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e-9)
     while callbacks:
         callbacks.pop(0)()
     naps.clear()
@@ -362,17 +352,6 @@ def test_a_loop_is_freed_while_the_pool_lives_on(loops: Loops) -> None:
 
 
 @on_every_loop
-async def test_a_pool_is_freed_while_the_loop_lives_on() -> None:
-    pool = AdaptiveExecutor(1)
-    assert await pool.run(int) == 0
-    reference = weakref.ref(pool)
-    pool.shutdown()
-    del pool
-    gc.collect()
-    eventually(lambda: reference() is None)
-
-
-@on_every_loop
 @pytest.mark.parametrize("how", ["returns", "raises"])
 async def test_nothing_is_kept_once_the_result_is_delivered(how: str) -> None:
     async with AdaptiveExecutor(1) as pool:
@@ -403,35 +382,9 @@ async def test_nothing_is_kept_once_the_result_is_delivered(how: str) -> None:
 
 
 @on_every_loop
-async def test_a_future_that_is_kept_does_not_keep_the_call() -> None:
-    async with AdaptiveExecutor(1) as pool:
-        thing = Thing()
-        reference = weakref.ref(thing)
-        token = variable.set(thing)  # type: ignore[arg-type]
-        future = pool.run(thing.method, thing)
-        variable.reset(token)
-        del thing, token
-        assert await future == 1
-        with no_collector():
-            gone(reference, pool=pool)
-        assert future.result() == 1
-
-
-@on_every_loop
 async def test_an_error_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
     async with AdaptiveExecutor(1) as pool:
         pool.run(fail, Boom("dropped"))
         pool.run(int)
         await pool.run(int)
     assert [repr(report["exception"]) for report in await reports.all()] == ["Boom('dropped')"]
-
-
-@on_every_loop
-async def test_a_future_nobody_keeps_is_done_all_the_same() -> None:
-    done: list[int] = []
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-            pool.run(gate, 1).add_done_callback(lambda future: done.append(future.result()))
-            gc.collect()
-            gate.open()
-            await until(lambda: done == [1])

@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-import weakref
-from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
-from support.loops import Loops, Reports, in_threads, on_every_loop, turns, until
+from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
+from support.loops import Loops, in_threads, on_every_loop, turns, until
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
+from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._testing.seams import BlockedSubmitter
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -45,17 +44,8 @@ class Full:
 
 def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> Background:
     """Do what `submit` does that finds the queue full; it stands in line when this returns."""
-    waiter = allocate_lock()
-    waiter.acquire()
-    assert pool._pool.seek(waiter, False)
-    future = pool.hold_back(fn, args, None)
-
-    def come() -> Any:
-        waiter.acquire()
-        assert pool._pool.push(future, False, waiter) is None
-        return future
-
-    return Background(come)
+    submitter = BlockedSubmitter(pool, fn, *args)
+    return Background(lambda: submitter.let_in(TIMEOUT) and submitter.come())
 
 
 @on_every_loop
@@ -70,27 +60,6 @@ async def test_it_waits_for_room_without_blocking_the_loop() -> None:
         assert await asyncio.gather(*futures) == list(range(50))
         wait_for_idle(full.pool)
         assert full.pool.stats().completed == 52
-
-
-@on_every_loop
-async def test_no_more_than_max_queue_wait_in_the_queue() -> None:
-    queued: list[int] = []
-
-    async with AdaptiveExecutor(2, max_queue=3) as pool:
-
-        def call(number: int) -> int:
-            queued.append(pool.stats().queued)
-            return number
-
-        with Gate() as gate:
-            shut = [pool.run(gate) for _ in range(2)]
-            await until(lambda: gate.peak == 2)
-            futures = [pool.run(call, number) for number in range(200)]
-            gate.open()
-            assert await asyncio.gather(*futures) == list(range(200))
-            await asyncio.gather(*shut)
-    # A worker that has nothing in hand is about to take one more.
-    assert max(queued) <= 3 + 2
 
 
 @on_every_loop
@@ -128,17 +97,6 @@ async def test_calls_and_blocked_submitters_take_turns_in_order_of_arrival() -> 
 
 
 @on_every_loop
-async def test_the_pool_grows_for_calls_that_wait_for_room() -> None:
-    async with AdaptiveExecutor(4, max_queue=1) as pool:
-        with Gate() as gate:
-            futures = [pool.run(gate, number) for number in range(6)]
-            await until(lambda: gate.peak == 4)
-            assert pool.stats().queued == 1
-            gate.open()
-            assert await asyncio.gather(*futures) == list(range(6))
-
-
-@on_every_loop
 async def test_cancelled_while_it_waits_for_room() -> None:
     ran: list[int] = []
     with Full() as full:
@@ -163,42 +121,6 @@ async def test_cancelled_while_it_waits_for_room() -> None:
 
 
 @on_every_loop
-async def test_a_call_cancelled_while_it_waits_for_room_lets_go_at_once() -> None:
-    with Full() as full:
-        thing = Thing()
-        reference = weakref.ref(thing)
-        future = full.pool.run(thing.method, thing)
-        del thing
-        future.cancel()
-        references = [reference, weakref.ref(future)]
-        del future
-        await turns()
-        with no_collector():
-            gone(*references)
-
-
-@on_every_loop
-@pytest.mark.parametrize("cancel", [False, True], ids=["runs", "cancels"])
-async def test_a_shutdown_while_calls_wait_for_room(cancel: bool) -> None:
-    ran: list[int] = []
-    with Full() as full:
-        futures = [full.pool.run(ran.append, number) for number in range(5)]
-        blocked = Background(lambda: full.pool.submit(ran.append, 5))
-        assert blocked.still_waits()
-        full.pool.shutdown(wait=False, cancel_futures=cancel)
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            blocked.join()
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            full.pool.run(int)
-        if not cancel:
-            full.gate.open()
-        await asyncio.wait(futures)
-        assert [future.cancelled() for future in futures] == [cancel] * 5
-    assert ran == ([] if cancel else list(range(5)))
-    assert full.pool.stats().cancelled == (6 if cancel else 0)
-
-
-@on_every_loop
 async def test_new_bounds_let_calls_in() -> None:
     with Full() as full:
         futures = [full.pool.run(int, number) for number in range(5)]
@@ -208,23 +130,6 @@ async def test_new_bounds_let_calls_in() -> None:
         assert full.pool.stats().queued == 6
         full.gate.open()
         assert await asyncio.gather(*futures) == list(range(5))
-
-
-@on_every_loop
-async def test_a_pool_that_breaks_while_calls_wait_for_room() -> None:
-    with Gate() as gate:
-
-        def initialize() -> None:
-            gate()
-            raise Boom
-
-        pool = AdaptiveExecutor(1, max_queue=1, initializer=initialize)
-        futures = [pool.run(int) for _ in range(5)]
-        await until(lambda: gate.peak == 1)
-        gate.open()
-        await asyncio.wait(futures)
-        assert [type(future.exception()) for future in futures] == [BrokenThreadPool] * 5
-        pool.shutdown()
 
 
 def test_several_loops_wait_for_room_in_one_queue(loops: Loops) -> None:
@@ -237,24 +142,6 @@ def test_several_loops_wait_for_room_in_one_queue(loops: Loops) -> None:
         assert in_threads(*[lambda: loops(main)] * 3) == [list(range(200))] * 3
         wait_for_idle(pool)
         assert pool.stats().completed == 600
-
-
-def test_a_loop_within_a_worker_waits_for_room_too(loops: Loops) -> None:
-    """Two loops of a kind: that of the call runs in a worker."""
-
-    async def main() -> None:
-        async with AdaptiveExecutor(2, max_queue=1) as pool:
-
-            async def inner() -> list[int]:
-                return await asyncio.gather(*[pool.run(int, number) for number in range(20)])
-
-            def call() -> list[int]:
-                with asyncio.Runner(loop_factory=loops.new) as runner:
-                    return runner.run(inner())
-
-            assert await pool.run(call) == list(range(20))
-
-    loops(main)
 
 
 @on_every_loop
@@ -307,14 +194,6 @@ async def test_a_full_queue_whose_callers_run() -> None:
 
 
 @on_every_loop
-async def test_an_error_of_a_call_run_in_line_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
-    with Full(when_full="caller_runs") as full:
-        full.pool.run(fail, Boom("dropped"))
-        await turns()
-    assert [repr(report["exception"]) for report in await reports.all()] == ["Boom('dropped')"]
-
-
-@on_every_loop
 @pytest.mark.parametrize("policy", ["block", "reject", "caller_runs"])
 async def test_a_queue_of_no_length(policy: Any) -> None:
     async with AdaptiveExecutor(2, max_queue=0, when_full=policy) as pool:
@@ -331,11 +210,3 @@ async def test_a_queue_of_no_length(policy: Any) -> None:
             await asyncio.gather(*shut)
             if policy != "reject":
                 assert ((await future) is threading.current_thread()) is (policy == "caller_runs")
-
-
-@on_every_loop
-async def test_one_after_the_other_never_finds_the_queue_full() -> None:
-    async with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool:
-        for number in range(300):
-            assert await pool.run(int, number) == number
-        assert pool.stats().rejected == 0

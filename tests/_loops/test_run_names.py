@@ -14,7 +14,7 @@ from support.common import Gate
 from support.loops import on_every_loop, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool.running import called_name
+from ebbpool._testing.seams import called_name
 
 HERE = __name__
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
-from typing import Any
 
 import pytest
 from support.common import Gate, eventually, wait_for_idle
-from support.timekeeper import Nobody
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._core.accel import ALL
-from ebbpool._interpreter import processors
 from ebbpool._pool.admission import LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Look
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
 from ebbpool._pool.sizing import CREW, MEMORY, STALL, STALL_PAUSE, TICK, WINDOW
-from ebbpool._pool.timekeeper import Tick
+from ebbpool._testing import seams
 
 CPUS = 4
 
@@ -43,7 +38,7 @@ class Spell:
         )
 
     def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1, taken: int = 1) -> int:
-        allowed = ALL
+        allowed = seams.ALL
         for _ in range(times * LOOKS):
             allowed = self.look(used, wait, 1.01 * WINDOW / LOOKS, taken)
         return allowed
@@ -63,9 +58,9 @@ QUEUED = 1.2 * QUEUE
 
 def test_nobody_is_held_back_while_looks_are_punctual(spell: Spell) -> None:
     spell.compute(6)
-    assert spell.window(used=1.0, times=5) == ALL
-    assert spell.window(used=1.0, wait=0.9 * QUEUE, times=5) == ALL
-    assert spell.window(used=0.2, wait=QUEUED, times=5) == ALL
+    assert spell.window(used=1.0, times=5) == seams.ALL
+    assert spell.window(used=1.0, wait=0.9 * QUEUE, times=5) == seams.ALL
+    assert spell.window(used=0.2, wait=QUEUED, times=5) == seams.ALL
 
 
 def test_where_threads_queue_for_the_gil_fewer_run_from_window_to_window(spell: Spell) -> None:
@@ -79,19 +74,19 @@ def test_where_threads_queue_for_the_gil_fewer_run_from_window_to_window(spell: 
 
 def test_looks_that_wait_for_long_show_a_short_gil_though_others_have_the_processors(spell: Spell) -> None:
     spell.compute(8)
-    assert spell.window(used=0.5, wait=0.9 * TURN) == ALL
-    assert spell.window(used=0.3, wait=1.1 * TURN) == ALL
+    assert spell.window(used=0.5, wait=0.9 * TURN) == seams.ALL
+    assert spell.window(used=0.3, wait=1.1 * TURN) == seams.ALL
     assert spell.window(used=0.5, wait=1.1 * TURN) == 4
 
 
 def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
     spell.gil = False
     spell.compute(8)
-    assert spell.window(used=1.0, wait=QUEUED, times=5) == ALL
+    assert spell.window(used=1.0, wait=QUEUED, times=5) == seams.ALL
 
 
 def test_where_the_gil_is_let_go_as_many_run_as_there_are_processors(spell: Spell) -> None:
-    assert spell.window(used=CPUS) == ALL, "while looks are punctual"
+    assert spell.window(used=CPUS) == seams.ALL, "while looks are punctual"
     seen = [8]
     while len(seen) < 2 or seen[-1] < seen[-2]:
         spell.compute(seen[-1])
@@ -109,7 +104,7 @@ def test_an_idle_gil_lets_more_run_until_nobody_is_held_back(spell: Spell) -> No
     assert spell.window(used=0.7, wait=QUEUED) == 3
     assert spell.window(used=0.3) == 6
     spell.window(used=0.3)
-    assert spell.window(used=0.3) == ALL
+    assert spell.window(used=0.3) == seams.ALL
 
 
 def test_room_on_the_processors_lets_more_run_where_the_gil_is_free(spell: Spell) -> None:
@@ -132,7 +127,7 @@ def test_fewer_are_not_tried_again_for_a_while_where_they_left_the_gil_idle(spel
 def test_what_slept_and_now_computes_is_not_kept_at_as_many(spell: Spell) -> None:
     spell.compute(2)
     assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=0.1, times=5) == ALL
+    assert spell.window(used=0.1, times=5) == seams.ALL
     spell.compute(8)
     assert spell.window(used=1.0, wait=QUEUED) == 4
 
@@ -187,19 +182,14 @@ def test_the_next_spell_begins_with_nobody_held_back(spell: Spell) -> None:
     spell.compute(8)
     assert spell.window(used=1.0, wait=QUEUED) == 4
     spell.admission.rest()
-    assert spell.look() == ALL
+    assert spell.look() == seams.ALL
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdaptiveExecutor]:
+def pool() -> Iterator[AdaptiveExecutor]:
     """A pool of up to three workers at which only the test looks."""
-    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
-    with AdaptiveExecutor(4, min_workers=3) as pool:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4, min_workers=3) as pool:
         yield pool
-
-
-def allow(pool: AdaptiveExecutor, count: int) -> None:
-    pool._pool.admit(count)
 
 
 def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExecutor) -> None:
@@ -207,7 +197,7 @@ def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExec
     with first, second:
         first.hold(pool, 3)
         waiting = [pool.submit(second) for _ in range(3)]
-        allow(pool, 1)
+        seams.allow(pool, 1)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
@@ -224,14 +214,14 @@ def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> N
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
-        allow(pool, 1)
+        seams.allow(pool, 1)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
-        allow(pool, 2)
+        seams.allow(pool, 2)
         second.await_begun()
         assert second.nobody_begins()
-        allow(pool, ALL)
+        seams.allow(pool, seams.ALL)
         second.await_begun()
 
 
@@ -240,7 +230,7 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveEx
         warm.hold(pool, 3)
     wait_for_idle(pool)
     with Gate() as gate:
-        allow(pool, 1)
+        seams.allow(pool, 1)
         gate.hold(pool)
         pool.submit(gate)
         assert gate.nobody_begins()
@@ -251,7 +241,7 @@ def test_a_worker_that_waits_for_its_own_pool_lets_another_run(pool: AdaptiveExe
     with Gate() as warm:
         warm.hold(pool, 3)
     wait_for_idle(pool)
-    allow(pool, 1)
+    seams.allow(pool, 1)
     assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
 
 
@@ -261,23 +251,22 @@ def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
-        allow(pool, 1)
+        seams.allow(pool, 1)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
         pool.shutdown(wait=False)
-        allow(pool, 1)
+        seams.allow(pool, 1)
         second.await_begun(2)
 
 
-def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
-    with AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
+def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
         with Gate() as warm:
             warm.hold(pool, 3)
         wait_for_idle(pool)
         with Gate() as gate:
-            allow(pool, 1)
+            seams.allow(pool, 1)
             gate.hold(pool)
             pool.submit(gate)
             with pytest.raises(QueueFull):
@@ -292,37 +281,35 @@ class OneAtATime(Admission):
 
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
-    crew: Any = pool._crew
-    crew._admission = OneAtATime()
+    seams.follow(pool, admission=OneAtATime())
     first, second = Gate(), Gate()
     with first, second:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
-        crew.begin(Tick(1000.0, 1.0, 0.0))
-        crew.tick(Tick(1000.1, 1.1, 0.0))
+        seams.begin_looks(pool, 1000.0, 1.0)
+        seams.look_at(pool, 1000.1, 1.1)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
-        crew.tick(Tick(1000.2, 1.2, 0.0))
+        seams.look_at(pool, 1000.2, 1.2)
         assert second.nobody_begins()
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is short: 1 may run at a time"
-        assert crew.tick(Tick(1000.3, 1.3, 0.0)) == HELD_TICK, "a look takes the GIL from those that compute"
+        assert seams.look_at(pool, 1000.3, 1.3) == HELD_TICK, "a look takes the GIL from those that compute"
 
 
 def test_a_pool_whose_tasks_must_not_wait_holds_nobody_back(pool: AdaptiveExecutor) -> None:
-    crew: Any = pool._crew
-    crew._admission = OneAtATime()
+    seams.follow(pool, admission=OneAtATime())
     with Gate() as gate:
         gate.hold(pool, 3)
         pool.submit(gate)
         pool.resize(max_queue=0)
-        crew.begin(Tick(1000.0, 1.0, 0.0))
-        crew.tick(Tick(1000.1, 1.1, 0.0))
-        assert pool._pool.allowed == ALL
+        seams.begin_looks(pool, 1000.0, 1.0)
+        seams.look_at(pool, 1000.1, 1.1)
+        assert seams.allowed(pool) == seams.ALL
 
 
-class Watching(Nobody):
+class Watching(seams.Nobody):
     """Counts how often it is called."""
 
     def __init__(self) -> None:
@@ -334,15 +321,16 @@ class Watching(Nobody):
 
 
 @pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
+def watching() -> Iterator[Watching]:
     watching = Watching()
-    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", watching)
-    return watching
+    with seams.watched_by(watching):
+        yield watching
 
 
 @pytest.fixture(autouse=True)
-def two_are_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._pool.crew.CREW", 2 - processors.count(monotonic()))
+def two_are_a_crowd() -> Iterator[None]:
+    with seams.setting(crew=2 - seams.processors()):
+        yield
 
 
 def warm(pool: AdaptiveExecutor, watching: Watching, count: int) -> None:
@@ -350,14 +338,13 @@ def warm(pool: AdaptiveExecutor, watching: Watching, count: int) -> None:
         gate.hold(pool, count)
     wait_for_idle(pool)
     eventually(lambda: pool.stats().idle == count)
-    pool._crew.tick(Tick(900.0, 1.0, 0.0))
+    seams.look_at(pool, 900.0, 1.0)
     watching.calls = 0
 
 
 def test_many_that_run_are_looked_at_though_no_task_waits(watching: Watching) -> None:
     with AdaptiveExecutor(8, min_workers=4) as pool:
         warm(pool, watching, 4)
-        crew: Any = pool._crew
         with Gate() as gate:
             gate.hold(pool, 2)
             assert watching.calls == 0
@@ -365,27 +352,26 @@ def test_many_that_run_are_looked_at_though_no_task_waits(watching: Watching) ->
             assert watching.calls == 1
             gate.hold(pool)
             assert watching.calls == 1, "it looks already"
-            pool._crew.begin(Tick(1000.0, 1.0, 0.0))
-            crew._admission = OneAtATime()
-            assert crew.tick(Tick(1000.1, 1.2, 0.0)) == CEILING_TICK
+            seams.begin_looks(pool, 1000.0, 1.0)
+            seams.follow(pool, admission=OneAtATime())
+            assert seams.look_at(pool, 1000.1, 1.2) == CEILING_TICK
             pool.submit(gate)
             assert watching.calls == 2, "once a task waits it is called all the same"
-            assert pool._pool.allowed == 1
+            assert seams.allowed(pool) == 1
 
 
 def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
     with AdaptiveExecutor(8, min_workers=4) as pool:
         warm(pool, watching, 4)
-        crew: Any = pool._crew
         with Gate() as gate:
             gate.hold(pool, 3)
             assert watching.calls == 1
-            crew._admission = Admission()
-            crew.begin(Tick(1000.0, 1.0, 0.0))
-            assert crew.tick(Tick(1000.0 + TICK, 1.0, 0.0)) == CEILING_TICK
+            seams.follow(pool, admission=Admission())
+            seams.begin_looks(pool, 1000.0, 1.0)
+            assert seams.look_at(pool, 1000.0 + TICK, 1.0) == CEILING_TICK
             for number in range(1, LOOKS):
-                assert crew.tick(Tick(1000.0 + number * WINDOW, 1.0, 0.0)) == CEILING_TICK
-            assert crew.tick(Tick(1000.1, 1.0, 0.0)) is None
+                assert seams.look_at(pool, 1000.0 + number * WINDOW, 1.0) == CEILING_TICK
+            assert seams.look_at(pool, 1000.1, 1.0) is None
             gate.hold(pool)
             assert watching.calls == 2, "and looked at again when another one runs"
 
@@ -393,16 +379,15 @@ def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
 def test_what_was_found_out_is_kept_for_a_moment(watching: Watching) -> None:
     with AdaptiveExecutor(8, min_workers=2) as pool:
         warm(pool, watching, 2)
-        crew: Any = pool._crew
-        crew._admission = OneAtATime()
+        seams.follow(pool, admission=OneAtATime())
         with Gate() as gate:
             gate.hold(pool, 2)
             pool.submit(gate)
-            crew.begin(Tick(1000.0, 1.0, 0.0))
-            crew.tick(Tick(1000.0 + TICK, 1.0, 0.0))
+            seams.begin_looks(pool, 1000.0, 1.0)
+            seams.look_at(pool, 1000.0 + TICK, 1.0)
         wait_for_idle(pool)
-        assert crew.tick(Tick(1000.0 + 2 * TICK, 1.0, 0.0)) is None
-        crew.begin(Tick(1000.0 + MEMORY, 1.0, 0.0))
-        assert pool._pool.allowed == 1
-        crew.begin(Tick(1000.0 + 3 * TICK + MEMORY, 1.0, 0.0))
-        assert pool._pool.allowed == ALL
+        assert seams.look_at(pool, 1000.0 + 2 * TICK, 1.0) is None
+        seams.begin_looks(pool, 1000.0 + MEMORY, 1.0)
+        assert seams.allowed(pool) == 1
+        seams.begin_looks(pool, 1000.0 + 3 * TICK + MEMORY, 1.0)
+        assert seams.allowed(pool) == seams.ALL

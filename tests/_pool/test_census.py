@@ -12,7 +12,7 @@ import pytest
 from support.common import TIMEOUT, Gate, eventually
 
 from ebbpool._pool import census
-from ebbpool._pool.census import CLOCK_COST, COST, LEAST, STILL, Census, Place
+from ebbpool._pool.census import COST, LEAST, STILL, Census, Place
 from ebbpool._pool.sizing import WINDOW, Asleep
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
@@ -116,14 +116,6 @@ def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> Non
     assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=2)
 
 
-def test_what_a_worker_uses_to_come_into_being_is_no_sign_that_it_computes(world: World) -> None:
-    workers = world.thread(1, place=Place.LOCK)
-    world.measure(workers)
-    workers += world.thread(2, place=Place.LOCK)
-    world.cpu += world.used[2]
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=2)
-
-
 def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: World) -> None:
     main = world.thread(9)
     workers = world.thread(1, 2, place=Place.LOCK)
@@ -147,17 +139,6 @@ def test_many_threads_that_do_not_sleep_are_counted_less_often(world: World) -> 
     world.places[500] = Place.RUNNING
     world.compute(0.001, 500)
     assert world.measure(sleepers, after=1.1 * LEAST) == Asleep(900, outside=899, in_locks=0)
-
-
-def test_who_computes_is_asked_less_often_in_a_process_of_many_threads(world: World) -> None:
-    many = world.thread(*range(1000, 3000))
-    workers = world.thread(1, place=Place.LOCK)
-    world.measure(workers, many)
-    world.compute(LONG, 1)
-    soon = 0.5 * CLOCK_COST * 2000
-    assert soon > WINDOW
-    assert world.measure(workers, many, after=soon) == Asleep(1, outside=0, in_locks=1)
-    assert world.measure(workers, many, after=1.1 * soon) == Asleep(1, outside=0, in_locks=0, in_doubt=1)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="only CPython's ctypes can keep the GIL")
@@ -192,12 +173,6 @@ def test_the_clock_of_a_thread() -> None:
         assert seconds is not None and told[0] <= seconds < told[0] + 1.0
         gate.open()
     thread.join(TIMEOUT)
-
-
-@needs_clocks
-def test_a_number_that_no_thread_has() -> None:
-    # Above the most that Linux gives out.
-    assert census.seconds_of(2**22 + 1) is None
 
 
 @needs_places
@@ -246,8 +221,3 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
     assert census.place_of(77) is Place.LOCK
     states[b"stat"] = b"77 (a (strange) name) R 1 2"
     assert census.place_of(77) is Place.RUNNING
-
-
-def test_a_file_that_is_not_there_reads_as_nothing() -> None:
-    for read in census._reader(), census._read:
-        assert read(b"/nonexistent/file") == b""

@@ -13,8 +13,7 @@ import pytest
 from support.common import STACKS, Background, Gate, eventually, output_of, run_script
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool.dump import dump, dump_on_signal
-from ebbpool._pool.threads import WorkerThread
+from ebbpool.monitor import dump, dump_on_signal
 
 has_usr1 = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the platform has no such signal")
 
@@ -99,7 +98,7 @@ def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
         """
         import os, signal, sys, threading
         from ebbpool import AdaptiveExecutor
-        from ebbpool._pool.dump import dump_on_signal
+        from ebbpool.monitor import dump_on_signal
         told = threading.Event()
         class Out:
             def write(self, text):
@@ -131,7 +130,7 @@ def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
         raise error
 
     dump_on_signal(signal.SIGUSR1)
-    monkeypatch.setattr(WorkerThread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", start)
     signal.raise_signal(signal.SIGUSR1)
     assert handled == [signal.SIGUSR1]
     assert capfd.readouterr().err == f"ebbpool: the pools cannot be dumped: {error!r}\n"
@@ -154,7 +153,7 @@ def test_the_exit_waits_until_it_is_written(when: str) -> None:
     lines = output_of(
         f"""
         import atexit, signal, sys, threading
-        from ebbpool._pool.dump import dump_on_signal
+        from ebbpool.monitor import dump_on_signal
         closed = False
         def close():
             # It comes before ours, which were registered before.
@@ -192,8 +191,8 @@ def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
     lines = output_of(
         """
         import signal, threading
-        from ebbpool._pool import telling
-        from ebbpool._pool.dump import dump_on_signal
+        from ebbpool._testing import seams
+        from ebbpool.monitor import dump_on_signal
         begun = threading.Event()
         class Stuck:
             def write(self, text):
@@ -201,7 +200,7 @@ def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
                 threading.Event().wait()
             def flush(self):
                 pass
-        telling.PATIENCE = 0.01
+        seams.setting(wait_for_dump=0.01).__enter__()
         dump_on_signal(signal.SIGUSR1, Stuck())
         signal.raise_signal(signal.SIGUSR1)
         begun.wait()

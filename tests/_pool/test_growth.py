@@ -1,4 +1,4 @@
-"""What a crew tells the rules of growth of each look at its pool."""
+"""What a crew tells the rules of growth of each look at its pool, and what they say of their decisions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from support.common import Gate, wait_for_idle
-from support.timekeeper import Nobody
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, Decision
 from ebbpool._pool.crew import CEILING_TICK
-from ebbpool._pool.sizing import MEMORY, TICK, Sample, Sizing, WorkerBounds
-from ebbpool._pool.timekeeper import Tick
+from ebbpool._pool.decisions import KEPT, Decisions
+from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._testing import seams
 
 
 class Recorded(Sizing):
@@ -31,69 +31,126 @@ class Recorded(Sizing):
         return 0
 
 
-def tick(now: float, cpu: float = 0.0) -> Tick:
-    return Tick(now, cpu, 0.0)
+@pytest.fixture
+def told() -> Recorded:
+    return Recorded()
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdaptiveExecutor]:
-    monkeypatch.setattr("ebbpool._pool.crew.timekeeper", Nobody())
-    with AdaptiveExecutor(4) as pool:
-        pool._crew._sizing = Recorded()
+def pool(told: Recorded) -> Iterator[AdaptiveExecutor]:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4) as pool:
+        seams.follow(pool, sizing=told)
         yield pool
 
 
-def told(pool: AdaptiveExecutor) -> Recorded:
-    sizing = pool._crew._sizing
-    assert isinstance(sizing, Recorded)
-    return sizing
-
-
-def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: AdaptiveExecutor) -> None:
+def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: AdaptiveExecutor, told: Recorded) -> None:
     for _ in range(3):
         pool.submit(int).result()
     wait_for_idle(pool)
-    pool._crew.begin(tick(1000.0, cpu=5.0))
+    seams.begin_looks(pool, 1000.0, cpu=5.0)
     for _ in range(2):
         pool.submit(int).result()
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        assert pool._crew.tick(tick(1000.0 + TICK, cpu=5.5)) == TICK
-        sample = told(pool).samples[-1]
+        assert seams.look_at(pool, 1000.0 + TICK, cpu=5.5) == TICK
+        sample = told.samples[-1]
         assert (sample.taken, sample.workers, sample.queued) == (3, 1, 1)
         assert (sample.elapsed, sample.cpu) == pytest.approx((TICK, 0.5))
-    assert told(pool).begun == [float("inf")]
+    assert told.begun == [float("inf")]
 
 
-def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor) -> None:
-    pool._crew.begin(tick(1000.0))
-    assert pool._crew.tick(tick(1001.0)) is None
-    pool._crew.begin(tick(1001.0 + MEMORY))
-    assert told(pool).begun == pytest.approx([float("inf"), MEMORY])
+def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor, told: Recorded) -> None:
+    seams.begin_looks(pool, 1000.0)
+    assert seams.look_at(pool, 1001.0) is None
+    seams.begin_looks(pool, 1001.0 + MEMORY)
+    assert told.begun == pytest.approx([float("inf"), MEMORY])
 
 
-def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor) -> None:
+def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor, told: Recorded) -> None:
     pool.resize(max_workers=1)
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        pool._crew.begin(tick(1000.0))
-        assert pool._crew.tick(tick(1001.0)) == CEILING_TICK
+        seams.begin_looks(pool, 1000.0)
+        assert seams.look_at(pool, 1001.0) == CEILING_TICK
         pool.resize(max_workers=4)
-        pool._crew.begin(tick(1001.0 + TICK))
-    assert told(pool).begun[-1] == pytest.approx(TICK)
+        seams.begin_looks(pool, 1001.0 + TICK)
+    assert told.begun[-1] == pytest.approx(TICK)
 
 
-def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor) -> None:
+def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor, told: Recorded) -> None:
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        pool._crew.begin(tick(1000.0))
+        seams.begin_looks(pool, 1000.0)
         for number, asks in enumerate((False, True, False), 1):
-            told(pool).asks = asks
-            pool._crew.tick(tick(1000.0 + 0.03 * number, cpu=0.01 * number))
-    first, second, third = (sample.asleep for sample in told(pool).samples)
+            told.asks = asks
+            seams.look_at(pool, 1000.0 + 0.03 * number, cpu=0.01 * number)
+    first, second, third = (sample.asleep for sample in told.samples)
     assert first is third is None
     assert (second is None) == (sys.platform != "linux")
     assert second is None or second.counted == 1
+
+
+# What is kept of the reasons.
+
+
+def sample(**changes: object) -> Sample:
+    """Return a look at a pool of one worker, which tasks wait for, beside idle processors."""
+    usual = Sample(10, 0, 1, 0, 0, 0, TICK, 0.0, 0.0, 4)
+    return usual._replace(**changes)  # type: ignore[arg-type]  # the test knows the fields
+
+
+BOUNDS = WorkerBounds(0, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("look", "text", "settled"),
+    [
+        (sample(cpu=0.3 * 4 * TICK), "processors 30% used", False),
+        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers run", True),
+        (sample(refused=True), "processors 0% used, the system refused the last thread", False),
+        (
+            sample(cpu=2.4 * TICK, workers=3, elapsed=0.1, late=0.0, asleep=Asleep(3, 2, 0)),
+            "processors 1% used",
+            False,
+        ),
+    ],
+)
+def test_the_reasons(look: Sample, text: str, settled: bool) -> None:
+    sizing = Sizing()
+    sizing.begin(1.0)
+    sizing.decide(look, BOUNDS)
+    assert sizing.why() == text
+    assert sizing.settled == settled
+
+
+def test_only_the_last_decisions_are_kept() -> None:
+    decisions = Decisions()
+    assert decisions.last() == ""
+    for count in range(2 * KEPT):
+        decisions.note(count, 1, 5, lambda: "reasons")
+    listed = decisions.listed()
+    assert len(listed) == KEPT and listed[-1].workers == 2 * KEPT - 1
+    assert decisions.last() == "grew by 1: 5 waiting, reasons"
+
+
+def test_a_decision_not_to_grow_is_noted_once_for_each_size() -> None:
+    decisions = Decisions()
+
+    def unwanted() -> str:
+        raise AssertionError("the reason is put into words although nothing is noted")
+
+    decisions.note(8, 0, 5, lambda: "busy")
+    decisions.note(8, 0, 6, unwanted)
+    decisions.note(8, 1, 6, lambda: "idle")
+    decisions.note(8, 0, 6, lambda: "busy")
+    decisions.note(9, 0, 0, lambda: "busy")
+    assert [decision.reason for decision in decisions.listed()] == [
+        "stayed at 8: 5 waiting, busy",
+        "grew by 1: 6 waiting, idle",
+        "stayed at 8: 6 waiting, busy",
+        "stayed at 9: busy",
+    ]
+    assert all(type(decision) is Decision for decision in decisions.listed())

@@ -11,8 +11,9 @@ import pytest
 from support.common import Gate
 
 from ebbpool import AdaptiveExecutor, LoopLag
-from ebbpool._core.accel import SPELL, SPELLS, Mailbox
-from ebbpool._pool import loop_lag
+from ebbpool._testing import seams
+
+SPELL, SPELLS = seams.ENGINE.SPELL, seams.ENGINE.SPELLS
 
 
 class Loop:
@@ -20,8 +21,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
-        self.mailbox = Mailbox(self.callbacks.append, self.callbacks.append)
-        loop_lag.register(self.mailbox)
+        self.mailbox = seams.ENGINE.Mailbox(self.callbacks.append, self.callbacks.append)
+        seams.loop_lag.register(self.mailbox)
 
 
 def note(mailbox: Any, now: float, *seconds: float) -> None:
@@ -30,7 +31,7 @@ def note(mailbox: Any, now: float, *seconds: float) -> None:
 
 
 def shown(now: float) -> tuple[LoopLag, ...]:
-    return loop_lag.lags(now)
+    return seams.loop_lag.lags(now)
 
 
 def test_half_of_the_times_are_below_one_figure_and_99_in_100_below_the_other() -> None:
@@ -61,7 +62,7 @@ def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> No
     note(first.mailbox, 1000.0, 0.1)
     note(second.mailbox, 1000.0, 0.3)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.3)]
-    loop_lag._forget(loop_lag._mailboxes, id(second.mailbox), None)
+    seams.loop_lag._forget(seams.loop_lag._mailboxes, id(second.mailbox), None)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
-from support.common import Background, eventually
+from support.common import Background
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -14,14 +12,6 @@ def test_a_pool_is_named_after_its_prefix() -> None:
     with AdaptiveExecutor(thread_name_prefix="web") as pool:
         assert pool.name == "web" == pool.stats().name
         assert "'web'" in repr(pool)
-
-
-def test_a_pool_without_a_prefix_has_a_name_of_its_own() -> None:
-    with AdaptiveExecutor() as first, AdaptiveExecutor() as second:
-        assert first.name != second.name
-        for pool in (first, second):
-            word, _, number = pool.name.partition("-")
-            assert word == "ebbpool" and int(number) > 0
 
 
 def test_no_two_live_pools_share_a_name() -> None:
@@ -50,13 +40,6 @@ def test_live_pools_are_listed_oldest_first() -> None:
     with AdaptiveExecutor() as first, AdaptiveExecutor() as second:
         assert [pool for pool in ebbpool.pools() if pool not in before] == [first, second]
     assert first not in ebbpool.pools() and second not in ebbpool.pools()
-
-
-def test_a_pool_that_nothing_refers_to_is_not_listed() -> None:
-    pool = AdaptiveExecutor(thread_name_prefix="forgotten")
-    del pool
-    gc.collect()
-    eventually(lambda: "forgotten" not in [pool.name for pool in ebbpool.pools()])
 
 
 def test_lanes_are_listed_oldest_first() -> None:

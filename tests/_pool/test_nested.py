@@ -5,11 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, LONG, TIMEOUT, Background, Boom, Gate, eventually, wait_for_idle
+from support.common import A_MOMENT, LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 
@@ -30,38 +29,14 @@ def collect(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return WAYS[request.param]
 
 
-@pytest.mark.parametrize("max_workers", [1, 2])
-def test_three_deep(max_workers: int, collect: Callable[[Any], Any]) -> None:
-    with AdaptiveExecutor(max_workers) as pool:
+def test_three_deep(collect: Callable[[Any], Any]) -> None:
+    with AdaptiveExecutor(1) as pool:
 
         def nested(depth: int) -> int:
             return 1 if depth == 0 else 1 + int(collect(pool.submit(nested, depth - 1)))
 
         outermost = [pool.submit(nested, 3) for _ in range(4)]
         assert [future.result(TIMEOUT) for future in outermost] == [4] * 4
-
-
-def test_a_tree_of_tasks() -> None:
-    with AdaptiveExecutor(2) as pool:
-
-        def count(depth: int) -> int:
-            if depth == 0:
-                return 1
-            children = [pool.submit(count, depth - 1) for _ in range(3)]
-            done, not_done = concurrent.futures.wait(children, TIMEOUT)
-            assert not not_done
-            return sum(child.result(0) for child in done)
-
-        assert pool.submit(count, 3).result(TIMEOUT) == 27
-
-
-def test_deep_recursion_on_one_worker() -> None:
-    with AdaptiveExecutor(1) as pool:
-
-        def nested(depth: int) -> int:
-            return 0 if depth == 0 else 1 + int(pool.submit(nested, depth - 1).result(TIMEOUT))
-
-        assert pool.submit(nested, 20).result(TIMEOUT) == 20
 
 
 def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(
@@ -88,25 +63,6 @@ def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(
         assert [future.result(TIMEOUT) for future in parents] == ["from the child"] * 2
         eventually(lambda: pool.stats().workers == len(pool._threads) <= 2, "the surplus went")
         assert pool.submit(int).result(TIMEOUT) == 0
-
-
-def test_the_surplus_goes_while_the_unblocked_worker_still_runs() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as inner, Gate() as outer:
-
-        def parent() -> None:
-            pool.submit(inner).result(TIMEOUT)
-            outer()
-
-        future = pool.submit(parent)
-        inner.await_begun()
-        inner.open()
-        outer.await_begun()
-        eventually(lambda: pool.stats().workers == len(pool._threads) == 1, "the surplus went")
-        queued = pool.submit(int)
-        assert not concurrent.futures.wait([queued], A_MOMENT).done
-        outer.open()
-        assert future.result(TIMEOUT) is None
-        assert queued.result(TIMEOUT) == 0
 
 
 def test_many_parents_never_run_more_tasks_at_once_than_the_ceiling() -> None:
@@ -187,48 +143,6 @@ def test_a_finished_future_blocks_nobody(collect: Callable[[Any], Any]) -> None:
         wait_for_idle(pool)
         stats = pool.stats()
         assert (stats.started, stats.workers, stats.blocked) == (1, 1, 0)
-
-
-def test_the_error_of_a_nested_task_passes_through() -> None:
-    def fail() -> None:
-        raise Boom("inner")
-
-    with AdaptiveExecutor(1) as pool, pytest.raises(Boom, match="inner"):
-        pool.submit(lambda: pool.submit(fail).result(TIMEOUT)).result(TIMEOUT)
-
-
-def test_cancelling_a_nested_task_wakes_its_parent() -> None:
-    children: list[Any] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-
-        def parent() -> None:
-            children.append(pool.submit(gate))
-            children.append(pool.submit(int))
-            children[1].result(TIMEOUT)
-
-        future = pool.submit(parent)
-        gate.await_begun()
-        eventually(lambda: pool.stats().blocked == 1)
-        assert children[1].cancel()
-        with pytest.raises(CancelledError):
-            future.result(TIMEOUT)
-        assert pool.stats().blocked == 0
-
-
-def test_shutdown_waits_for_nested_tasks() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as inner:
-
-        def parent() -> Any:
-            return pool.submit(inner, "nested").result(TIMEOUT)
-
-        future = pool.submit(parent)
-        inner.await_begun()
-        closing = Background(pool.shutdown)
-        assert closing.still_waits()
-        inner.open()
-        closing.join()
-    assert future.result(timeout=0) == "nested"
 
 
 def test_shutdown_grows_for_a_nested_task_that_is_queued() -> None:

@@ -86,14 +86,6 @@ def test_the_least_of_all_groups_above_counts(tree: Tree) -> None:
     assert tree.quota() == 1
 
 
-def test_a_part_of_the_hierarchy_is_mounted(tree: Tree) -> None:
-    tree.process("0::/docker/abc/inner\n", V2.format(root="/docker/abc"))
-    tree.v2("", "300000 100000")
-    assert tree.quota() == 3
-    tree.v2("inner", "200000 100000")
-    assert tree.quota() == 2
-
-
 @pytest.mark.parametrize("group", ["/elsewhere/xyz", "/../../elsewhere", "/docker/abcdef", "/docker/abc/../.."])
 def test_a_process_outside_of_what_is_mounted(tree: Tree, group: str) -> None:
     tree.process(f"0::{group}\n", V2.format(root="/docker/abc"))
@@ -111,16 +103,6 @@ def test_version_1(tree: Tree) -> None:
     assert tree.quota() == 3
     tree.v1("", -1)
     assert tree.quota() is None
-
-
-def test_version_1_nested(tree: Tree) -> None:
-    tree.process("4:cpuacct,cpu:/docker/abc\n", OTHERS + V1.format(root="/"))
-    tree.v1("", -1)
-    tree.v1("docker", 400000)
-    tree.v1("docker/abc", 100000, 50000)
-    assert tree.quota() == 2
-    tree.v1("docker", 100000)
-    assert tree.quota() == 1
 
 
 def test_the_cpuset_controller_is_another_one(tree: Tree) -> None:
@@ -166,13 +148,6 @@ def test_a_malformed_limit_is_none(tree: Tree, text: str) -> None:
     # What can be read above it counts all the same.
     tree.v2("", "700000 100000")
     assert tree.quota() == 7
-
-
-def test_version_1_with_a_number_that_is_none(tree: Tree) -> None:
-    tree.process("4:cpu,cpuacct:/\n", V1.format(root="/"))
-    for quota, period in [(100000, 0), (100000, -1), (100000, ""), (100000, "x"), ("", 100000), ("x", 100000)]:
-        tree.v1("", quota, period)
-        assert tree.quota() is None
 
 
 def test_a_file_that_cannot_be_read(tree: Tree) -> None:
@@ -225,21 +200,11 @@ def test_processors_are_the_least_of_what_is_given_and_the_quota() -> None:
     assert processors.count(100.0 + 2 * INTERVAL) == 1
 
 
-def test_the_quota_is_in_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_interpreter, "processors", Processors(lambda: 64, lambda: 2))
-    assert _interpreter.available_cpus() == 2
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="there are control groups on Linux alone")
 def test_here_it_can_be_read() -> None:
     quota = cpu_quota()
     assert quota is None or quota >= 1
     assert 1 <= _interpreter.available_cpus() <= (os.cpu_count() or 1)
-
-
-@pytest.mark.skipif(sys.platform == "linux", reason="Linux has control groups")
-def test_elsewhere_there_is_no_quota() -> None:
-    assert Processors(lambda: 64).count(0.0) == 64
 
 
 def test_a_process_without_a_descriptor_left_keeps_the_quota_it_knows() -> None:

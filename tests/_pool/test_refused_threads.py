@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,37 +16,53 @@ import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, collected, eventually, output_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import crew, stack_size
+from ebbpool._testing import seams
 
 REFUSAL = "can't start new thread"
 BROKEN = f"no worker can run this task: {REFUSAL}"
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once() -> Iterator[None]:
     """Have pools give up as soon as a thread is refused."""
-    monkeypatch.setattr(crew, "GIVE_UP", 0.0)
+    with seams.setting(give_up=0.0):
+        yield
 
 
 @pytest.fixture
-def never(monkeypatch: pytest.MonkeyPatch) -> None:
+def never() -> Iterator[None]:
     """Have pools ask for threads as long as a test may take."""
-    monkeypatch.setattr(crew, "GIVE_UP", LONG)
+    with seams.setting(give_up=LONG):
+        yield
+
+
+@contextmanager
+def starting_workers(start_worker: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Have `start_worker` called inside with what starts a worker, each time that a pool does so."""
+    start = threading.Thread.start
+
+    def start_any(thread: threading.Thread) -> None:
+        if re.fullmatch(r"ebbpool-\d+_\d+", thread.name):
+            start_worker(lambda: start(thread))
+        else:
+            start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_any)
+        yield
 
 
 @contextmanager
 def few_threads(count: int) -> Iterator[None]:
     """Have the system refuse workers inside, but for `count` of them."""
-    start = stack_size.start
     places = threading.Semaphore(count)
 
-    def refuse(*args: Any) -> None:
+    def refuse(start: Callable[[], None]) -> None:
         if not places.acquire(blocking=False):
             raise RuntimeError(REFUSAL)
-        start(*args)
+        start()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack_size, "start", refuse)
+    with starting_workers(refuse):
         yield
 
 
@@ -57,13 +74,12 @@ def stranded(pool: AdaptiveExecutor, submit: Callable[[], object]) -> Iterator[N
     """
     calls = [submit]
 
-    def refuse(*_: object) -> None:
+    def refuse(start: Callable[[], None]) -> None:
         if calls:
             calls.pop()()
         raise RuntimeError(REFUSAL)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack_size, "start", refuse)
+    with starting_workers(refuse):
         with pytest.raises(RuntimeError, match=REFUSAL):
             pool.submit(int)
         assert not calls
@@ -86,8 +102,7 @@ WAITS: dict[str, Callable[[list[Future[int]]], object]] = {
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("await_all", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize(("await_all", "threads"), [*zip(WAITS.values(), (1, 3, 1, 3), strict=True)], ids=WAITS)
 def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
     await_all: Callable[[list[Future[int]]], object], threads: int
 ) -> None:
@@ -115,7 +130,7 @@ def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"initializer": int}, {"finalizer": int}, {"thread_stack_size": 1 << 22}, {"max_queue": 3}],
+    [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}],
     ids=str,
 )
 def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, Any]) -> None:
@@ -148,27 +163,22 @@ def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
     def submit() -> None:
         futures.extend(lane.submit(pow, number, 2) for number in range(5))
         for number in range(5):
-            held = pool.hold_back(pow, (number, 3), None)
-            assert pool.release(held)
-            futures.append(held)
+            futures.append(seams.line_up(pool, pow, number, 3))
 
     with stranded(pool, submit):
         assert all(map(says_why, futures))
         pool.shutdown(timeout=TIMEOUT)
-    assert (lane.stats().failed, lane.core.admitted, len(futures)) == (5, 0, 10)
+    assert (lane.stats().failed, lane.stats().running, len(futures)) == (5, 0, 10)
 
 
-@pytest.mark.parametrize("cancel_futures", [False, True])
-@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize(("wait", "cancel_futures"), [(False, True), (True, False)])
 def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     futures: list[Future[Any]] = []
 
     def submit() -> None:
         futures.append(pool.submit(int))
-        for _ in range(3):
-            futures.append(pool.hold_back(int, (), None))
-            pool.release(futures[-1])
+        futures.extend(seams.line_up(pool, int) for _ in range(3))
 
     with stranded(pool, submit):
         Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
@@ -217,15 +227,6 @@ def test_a_task_behind_one_that_runs_waits_for_its_worker() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(
-    "use", [lambda pool: list(pool.map(abs, range(3))), lambda pool: list(pool.stream(iter, "abc"))]
-)
-def test_maps_and_streams_of_a_task_end(use: Callable[[AdaptiveExecutor], object]) -> None:
-    with AdaptiveExecutor(4) as pool, few_threads(1):
-        assert says_why(pool.submit(use, pool))
-
-
-@pytest.mark.usefixtures("at_once")
 def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
     futures: list[Future[Any]] = []
 
@@ -235,17 +236,18 @@ def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
         with stranded(pool, lambda: futures.append(pool.submit(thing.method))):
             assert says_why(futures[0])
         pool.shutdown()
-        return [weakref.ref(pool._crew), weakref.ref(thing)]
+        return [weakref.ref(pool), weakref.ref(thing)]
 
     collected(*references())
 
 
 REFUSE = f"""
-import logging, sys, threading
+import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import stack_size
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
-start = stack_size.start
+start = threading.Thread.start
+def have_workers_started_by(start_worker):
+    threading.Thread.start = lambda thread: (start_worker if re.match(r"ebbpool-\\d", thread.name) else start)(thread)
 def refuse(*_):
     raise RuntimeError({REFUSAL!r})
 def show(future):
@@ -263,11 +265,11 @@ def test_exit_fails_what_no_worker_takes() -> None:
         """
         pool = AdaptiveExecutor(4)
         def submit_and_refuse(*_):
-            stack_size.start = refuse
+            have_workers_started_by(refuse)
             for _ in range(2):
                 pool.submit(int).add_done_callback(show)
             refuse()
-        stack_size.start = submit_and_refuse
+        have_workers_started_by(submit_and_refuse)
         try:
             pool.submit(int)
         except RuntimeError as error:
@@ -280,44 +282,24 @@ def test_exit_fails_what_no_worker_takes() -> None:
     assert lines == [REFUSAL, "main is over", told(2), SHOWN, SHOWN]
 
 
-def test_exit_ends_a_wait_of_the_only_worker() -> None:
-    lines = output_of(
-        """
-        pool = AdaptiveExecutor(1)
-        begun = threading.Event()
-        def parent():
-            child = pool.submit(int)
-            stack_size.start = refuse
-            begun.set()
-            while not pool._shutdown:
-                threading.Event().wait(0.001)
-            child.result()
-        pool.submit(parent).add_done_callback(show)
-        begun.wait(10)
-    """,
-        REFUSE,
-    )
-    assert lines == [told(1), SHOWN]
-
-
 def test_exit_ends_a_wait_for_another_pool() -> None:
     lines = output_of(
         """
         first, second = AdaptiveExecutor(4), AdaptiveExecutor(4)
         waits, stuck = threading.Event(), []
         def submit_and_refuse(*_):
-            stack_size.start = start
+            have_workers_started_by(start)
             stuck.append(second.submit(int))
             refuse()
         def await_other():
             waits.set()
             stuck[0].result()
         first.submit(int).result()
-        stack_size.start = submit_and_refuse
+        have_workers_started_by(submit_and_refuse)
         try:
             second.submit(int)
         except RuntimeError:
-            stack_size.start = refuse
+            have_workers_started_by(refuse)
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
     """,

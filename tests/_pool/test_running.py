@@ -20,14 +20,12 @@ from support.common import (
     Gate,
     Thing,
     eventually,
-    gone,
     needs_stacks,
     wait_for_idle,
 )
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import Probe
-from ebbpool._pool.running import OVER, called_name
+from ebbpool._testing.seams import OVER, called_name
 
 HERE = __name__
 
@@ -113,32 +111,6 @@ def test_a_task_that_waits_for_its_own_pool_is_blocked() -> None:
         eventually(lambda: not pool.running())
 
 
-def test_a_call_without_a_python_frame_has_its_name() -> None:
-    lock = threading.Lock()
-    with AdaptiveExecutor() as pool:
-        lock.acquire()
-        future = pool.submit(lock.acquire)
-        eventually(future.running)
-        assert ["acquire" in task.name for task in pool.running()] == [True]
-        lock.release()
-
-
-def test_a_task_in_its_submitters_context_has_the_name_of_its_function() -> None:
-    with AdaptiveExecutor(propagate_context=True) as pool, Gate() as gate:
-        pool.submit(wait_at, gate)
-        gate.await_begun()
-        assert [task.name for task in pool.running()] == [f"{HERE}.wait_at"]
-
-
-def test_a_map_is_named_after_its_function() -> None:
-    with AdaptiveExecutor(2) as pool, Gate() as gate:
-        results = pool.map(functools.partial(wait_at, gate), range(2))
-        gate.await_begun(2)
-        assert {task.name for task in pool.running()} == {f"{HERE}.wait_at"}
-        gate.open()
-        assert list(results) == [0, 1]
-
-
 class Strange:
     """A callable that says nothing sensible of itself."""
 
@@ -156,7 +128,6 @@ class Strange:
         (time.sleep, "time.sleep"),
         (abs, "abs"),
         (functools.partial(functools.partial(time.sleep, 1)), "time.sleep"),
-        (Probe(time.sleep, max), "time.sleep"),
         (dict.fromkeys, "dict.fromkeys"),
         ([].append, "list.append"),
         (Boom, f"{Boom.__module__}.Boom"),
@@ -173,21 +144,6 @@ def quiet_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
-def test_nothing_of_a_finished_task_is_kept(quiet_collector: None) -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
-        thing = Thing()
-        reference = weakref.ref(thing)
-        future = pool.submit(functools.partial(id, thing))
-        future.result(TIMEOUT)
-        failing = pool.submit(functools.partial(int, "x", thing))
-        assert failing.exception(TIMEOUT) is not None
-        del thing, failing
-        gone(reference)
-        wait_for_idle(pool)
-        assert pool.running() == []
 
 
 class Last:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,11 +13,8 @@ from support.common import (
     TIMEOUT,
     Background,
     Gate,
-    all_end,
     eventually,
-    fail,
     needs_stacks,
-    wait_for_idle,
 )
 
 from ebbpool import AdaptiveExecutor
@@ -68,20 +64,6 @@ def test_shutdown_waits_for_the_very_end_of_the_threads() -> None:
     assert not worker.is_alive()
 
 
-def test_shutdown_without_waiting_returns_at_once_and_everything_still_runs() -> None:
-    pool = AdaptiveExecutor(2, keep_alive=LONG)
-    with Gate() as gate:
-        futures = [pool.submit(gate, number) for number in range(6)]
-        gate.await_begun(2)
-        threads = set(pool._threads)
-        assert pool.shutdown(wait=False) is None
-        assert pool._shutdown is True
-        assert not any(future.done() for future in futures)
-        gate.open()
-        assert [future.result(TIMEOUT) for future in futures] == list(range(6))
-    assert all_end(threads)
-
-
 def test_the_pool_still_grows_for_what_was_queued_before_shutdown() -> None:
     for wait in (True, False):
         pool = AdaptiveExecutor(4)
@@ -115,31 +97,6 @@ def test_cancel_futures() -> None:
     assert pool.stats().cancelled == 5
 
 
-def test_cancel_futures_in_a_second_shutdown() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-        gate.hold(pool)
-        queued = pool.submit(int)
-        pool.shutdown(wait=False)
-        assert not queued.cancelled()
-        pool.shutdown(wait=False, cancel_futures=True)
-        assert queued.cancelled()
-    pool.shutdown()
-
-
-def test_idle_workers_leave() -> None:
-    pool = AdaptiveExecutor(4, min_workers=4, keep_alive=LONG)
-    with Gate() as gate:
-        gate.hold(pool, 4)
-        gate.open()
-        wait_for_idle(pool)
-        threads = set(pool._threads)
-    pool.shutdown()
-    assert len(threads) == 4
-    assert not any(thread.is_alive() for thread in threads)
-    assert pool.stats().workers == 0
-
-
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_pool_that_was_never_used(wait: bool) -> None:
     pool = AdaptiveExecutor(4, min_workers=2)
@@ -162,32 +119,6 @@ def test_shutdown_again_and_from_many_threads() -> None:
     pool.shutdown()
     pool.shutdown(wait=False, cancel_futures=True)
     assert future.result(timeout=0) == 1
-
-
-def test_waiting_after_a_shutdown_that_did_not() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-        gate.hold(pool)
-        pool.shutdown(wait=False)
-        closing = Background(pool.shutdown)
-        assert closing.still_waits()
-        gate.open()
-        closing.join()
-    assert all_end(gate.threads)
-
-
-def test_leaving_the_with_block_waits() -> None:
-    gate = Gate()
-
-    def use() -> Any:
-        with AdaptiveExecutor(1) as pool:
-            return pool.submit(gate, 7)
-
-    using = Background(use)
-    gate.await_begun()
-    assert using.still_waits()
-    gate.open()
-    assert using.join().result(timeout=0) == 7
 
 
 def stubborn(gate: Gate, value: object) -> object:
@@ -247,57 +178,6 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]
 
 
-@needs_stacks
-def test_the_report_shows_which_future_of_the_pool_a_task_waits_for() -> None:
-    with AdaptiveExecutor(2, "report") as pool, Gate() as gate:
-        inner = gate.hold(pool)
-        outer = pool.submit(lambda: inner.result())
-        eventually(lambda: pool.stats().blocked == 1)
-        with pytest.raises(TimeoutError, match=r"inner\.result"):
-            pool.shutdown(timeout=0)
-        gate.open()
-        assert outer.result(TIMEOUT) is None
-
-
-def test_the_report_tells_for_how_long_each_task_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = AdaptiveExecutor(1, "report")
-    with Gate() as gate:
-        pool.submit(stubborn, gate, 1)
-        gate.await_begun()
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError, match=r"report_0.*stubborn.*\d+\.\d+ ?s") as caught:
-            pool.shutdown(timeout=0)
-        assert time.monotonic() - begun < TIMEOUT
-        assert str(caught.value).count("report_0") >= 1
-    pool.shutdown()
-
-
-def test_a_shutdown_with_time_to_spare_reports_nothing() -> None:
-    pool = AdaptiveExecutor(2)
-    future = pool.submit(pow, 2, 3)
-    assert pool.shutdown(timeout=TIMEOUT) is None
-    assert future.result(timeout=0) == 8
-
-
-def test_a_timeout_together_with_cancel_futures() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-        gate.hold(pool)
-        queued = pool.submit(int)
-        with pytest.raises(TimeoutError):
-            pool.shutdown(cancel_futures=True, timeout=0)
-        assert queued.cancelled()
-    pool.shutdown()
-
-
-def test_a_timeout_is_of_no_use_without_waiting() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-        gate.hold(pool)
-        assert pool.shutdown(wait=False, timeout=0) is None
-    pool.shutdown()
-
-
 def test_a_task_may_shut_its_own_pool_down() -> None:
     pool = AdaptiveExecutor(2)
     assert pool.submit(pool.shutdown, wait=False).result(TIMEOUT) is None
@@ -312,40 +192,6 @@ def test_a_task_that_waits_for_its_own_pool_to_shut_down_does_not_hang() -> None
     assert error is None or isinstance(error, RuntimeError)
     assert pool._shutdown is True
     pool.shutdown(timeout=TIMEOUT)
-
-
-def test_a_task_that_submits_after_shutdown_gets_the_error() -> None:
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-
-        def task() -> None:
-            gate()
-            pool.submit(int)
-
-        future = pool.submit(task)
-        gate.await_begun()
-        pool.shutdown(wait=False)
-        gate.open()
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            future.result(TIMEOUT)
-    pool.shutdown()
-
-
-def test_finalizers_have_run_when_shutdown_returns() -> None:
-    finished: list[int] = []
-    pool = AdaptiveExecutor(3, finalizer=lambda: finished.append(threading.get_ident()))
-    with Gate() as gate:
-        gate.hold(pool, 3)
-        gate.open()
-    pool.shutdown()
-    assert len(set(finished)) == len(finished) == 3
-
-
-def test_a_broken_pool_shuts_down(caplog: pytest.LogCaptureFixture) -> None:
-    pool = AdaptiveExecutor(2, initializer=fail)
-    assert pool.submit(int).exception(TIMEOUT) is not None
-    pool.shutdown(timeout=TIMEOUT)
-    assert pool.stats().workers == 0
 
 
 def test_any_number_of_seconds_will_do() -> None:

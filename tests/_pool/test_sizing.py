@@ -91,12 +91,6 @@ def test_doubles_from_look_to_look() -> None:
     assert Spell().grow(6) == [1, 2, 4, 8, 16, 32]
 
 
-@pytest.mark.parametrize("sample", [IDLE, FLOWING], ids=["stalled", "flowing"])
-def test_tasks_that_are_taken_make_no_difference(sample: Sample) -> None:
-    spell = Spell()
-    assert [spell.look(sample, taken=100 * n, workers=5 * 2**n) for n in range(5)] == [1, 2, 4, 8, 16]
-
-
 def test_never_starts_more_than_are_queued() -> None:
     assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
 
@@ -150,12 +144,6 @@ def test_starting_threads_is_not_mistaken_for_a_processor_in_use() -> None:
     assert spell.look(IDLE, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
 
 
-def test_at_most_half_of_what_is_used_is_taken_for_the_cost_of_starting_threads() -> None:
-    spell = Spell()
-    spell.grow(7)
-    assert spell.look(IDLE, workers=128, taken=64, elapsed=0.02, cpu=0.04) == 1
-
-
 def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:
     spell = Spell()
     assert spell.sizing.tick == TICK
@@ -193,30 +181,6 @@ def test_a_pool_whose_workers_are_all_blocked_doubles_whoever_computes(sample: S
     spell = Spell().settle(sample)
     grown = [spell.look(sample, workers=5 + n, asleep=Asleep(5 + n, outside=5, in_locks=n)) for n in range(4)]
     assert grown == [1, 2, 4, 8]
-
-
-def test_a_pool_whose_workers_were_all_blocked_waits_for_a_count_of_those_that_came() -> None:
-    spell = Spell().settle(HALF)
-    assert spell.look(HALF, workers=5, asleep=Asleep(5, outside=5, in_locks=0)) == 1
-    for _ in range(8):
-        assert spell.look(HALF, workers=6, asleep=Asleep(5, outside=5, in_locks=0)) == 0
-    assert spell.look(HALF, workers=6, asleep=Asleep(6, outside=6, in_locks=0)) == 2
-
-
-def test_those_that_came_since_the_count_are_told_from_those_that_waited_for_this_pool_then() -> None:
-    spell = Spell()
-    asleep = Asleep(50, outside=18, in_locks=32)
-    assert spell.look(IDLE, workers=65, blocked=32, asleep=asleep, taken=1) == 1
-    assert spell.look(IDLE, workers=66, blocked=12, asleep=asleep, taken=1) == 2
-
-
-def test_idle_workers_and_those_that_wait_for_this_pool_are_not_counted_twice() -> None:
-    spell = Spell().settle(FULL)
-    workers = LIMIT + 5
-    for _ in range(100):
-        assert not spell.look(FULL, workers=workers, idle=2, blocked=3, asleep=Asleep(workers, 0, 5), taken=1) or (
-            workers - 3 < LIMIT
-        )
 
 
 def test_who_is_asleep_is_asked_for_where_it_decides() -> None:
@@ -289,10 +253,6 @@ def test_a_busy_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None
     assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * WINDOW
 
 
-def test_one_look_at_full_processors_will_do() -> None:
-    assert Spell().look(FULL, workers=LIMIT, taken=1) == 0
-
-
 def test_a_look_made_late_by_another_process_counts_for_nothing() -> None:
     assert Spell().look(LATE, cpu=0.05 * TICK) == 1
 
@@ -336,10 +296,6 @@ def test_keeps_spare_workers_ahead_of_demand() -> None:
     assert spell.look(IDLE, queued=0, workers=13, idle=10) == 0
     assert Spell(WorkerBounds(0, 200, 10)).look(IDLE) == 10
     assert Spell(WorkerBounds(0, 12, 10)).look(IDLE, queued=0, workers=8, idle=0) == 4
-
-
-def test_starts_no_spare_workers_for_tasks_that_wait_for_a_processor() -> None:
-    assert Spell(WorkerBounds(0, 200, 10)).look(LATE, workers=LIMIT) == 0
 
 
 # Whatever a look sees.
@@ -395,12 +351,6 @@ def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[W
         spare = bounds.min_spare_workers - sample.idle - sample.starting
         floor = max(bounds.min_workers, 1 if sample.queued else 0) - sample.workers
         assert started <= max(waiting, spare, floor, 0)
-
-
-@given(spells, all_bounds)
-def test_the_same_looks_give_the_same_answers(looks: list[Sample], bounds: WorkerBounds) -> None:
-    one, other = Sizing(), Sizing()
-    assert [one.decide(sample, bounds) for sample in looks] == [other.decide(sample, bounds) for sample in looks]
 
 
 @given(spells, spells, all_bounds)

@@ -19,15 +19,15 @@ from concurrent.futures import (
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
-    as_completed,
     wait,
 )
 from concurrent.futures.thread import BrokenThreadPool
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
 from support.common import (
+    A_MOMENT,
     FORK,
     LONG,
     TIMEOUT,
@@ -35,6 +35,7 @@ from support.common import (
     Boom,
     Gate,
     Thing,
+    all_end,
     collected,
     eventually,
     fail,
@@ -45,10 +46,8 @@ from support.common import (
 )
 from support.spill import Elsewhere, spilling
 
-import ebbpool
 from ebbpool import AdaptiveExecutor, monitor, spillable
-from ebbpool._figures import durations
-from ebbpool._pool.marks import Spillable, marked_call
+from ebbpool._testing import seams
 from ebbpool.aio import new_event_loop
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
@@ -83,7 +82,7 @@ def put(pool: AdaptiveExecutor, way: str, fn: Callable[..., Any], *args: Any) ->
     if way == "context":
         return pool.submit(functools.partial(copy_context().run, fn, *args))
     if way == "measured":
-        durations.observe(pool, 1, lambda waited, ran: None)
+        seams.observe(pool, 1, lambda waited, ran: None)
     return pool.submit(fn, *args)
 
 
@@ -104,12 +103,6 @@ def test_a_marked_function_is_called_as_ever() -> None:
 def test_a_marked_function_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(decorated)) is decorated
     assert pickle.loads(pickle.dumps(spillable(math.sqrt)))(4) == 2
-    # Sent is what the other side finds under its name.
-    assert isinstance(decorated, Spillable)
-    assert decorated.sent is decorated
-    marked = spillable(math.sqrt)
-    assert isinstance(marked, Spillable)
-    assert marked.sent is math.sqrt
 
 
 def test_what_cannot_be_called_cannot_be_marked() -> None:
@@ -124,19 +117,12 @@ def test_what_cannot_be_called_cannot_be_marked() -> None:
     lambda: functools.partial(copy_context().run, copy_context().run, decorated, 1),
 ])  # fmt: skip
 def test_the_mark_is_seen_through_what_it_is_wrapped_in(wrapped: Callable[[], Any]) -> None:
-    call = marked_call(wrapped(), (), None)
-    assert call is not None
-    assert (call.fn, call.args) == (decorated, (1,))
     with spilling() as (pool, there, _):
         future = pool.submit(wrapped())
         there.await_sent()
+        assert there.calls[0][1:3] == (decorated, (1,))
         there.make()
         assert future.result(TIMEOUT) == 2
-
-
-def test_what_is_not_marked_is_not_seen_as_such() -> None:
-    for fn in (pow, functools.partial(pow, 1), copy_context().run, functools.partial(copy_context().run)):
-        assert marked_call(fn, (), None) is None
 
 
 @pytest.mark.skipif(not hasattr(functools, "Placeholder"), reason="partials have placeholders from 3.14 on")
@@ -170,13 +156,6 @@ def test_marked_tasks_go_and_the_others_stay() -> None:
 def test_a_task_goes_only_once_it_has_waited_for_so_long() -> None:
     with spilling(spill_after=LONG) as (pool, there, gate):
         future = pool.submit(decorated, 1)
-        spill = pool._crew.spill
-        assert spill is not None
-        # As long as the clock says so, and then not one tick later.
-        now = pool._pool.longest_waiting()[0]
-        assert not pool._pool.overdue(Spillable, now)
-        assert pool._pool.take_marked(Spillable, now, 100) == (None, False)
-        assert pool._pool.overdue(Spillable, now + 1e-6)
         gate.open()
         assert future.result(TIMEOUT) == 2
     assert there.sent == 0
@@ -206,9 +185,7 @@ def test_what_others_have_waiting_there_comes_first() -> None:
         with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
             gate.hold(pool)
             future = pool.submit(decorated, 1)
-            crowded = pool._crew.spill
-            assert crowded is not None
-            eventually(lambda: crowded._crowded_until > 0, "there is no room")
+            eventually(lambda: pool.stats().oldest_wait > A_MOMENT)
             assert pool.stats().spilled == 0
             busy.open()
             assert future.result(TIMEOUT) == 2
@@ -232,9 +209,15 @@ def test_every_way_in(way: str) -> None:
     assert there.sent == 2
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-@pytest.mark.parametrize("way", ["run", "run_in_executor", "partial", "to_thread", "lane"])
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("way", "own_loop", "lost"),
+    [
+        *[("run", own_loop, lost) for own_loop in (False, True) for lost in (False, True)],
+        *[(way, False, True) for way in ("partial", "to_thread")],
+        *[(way, True, False) for way in ("run_in_executor", "lane", "to_thread")],
+        ("lane", False, True),
+    ],
+)
 def test_every_way_in_from_a_loop(way: str, own_loop: bool, lost: bool) -> None:
     async def main(pool: AdaptiveExecutor, there: Elsewhere, gate: Gate) -> Any:
         loop = asyncio.get_running_loop()
@@ -333,14 +316,11 @@ def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCap
         lost = pool.submit(note, "lost")
         there.await_sent()
         plain = pool.submit(ran.append, "plain")
-        before = pool._pool.abroad()[0][0]
-        assert before > 0
         there.lose()
         assert not lost.running()
         assert not lost.done()
         assert pool.stats().oldest_wait > 0
         assert (pool.stats().queued, pool.stats().away) == (2, 0)
-        eventually(lambda: pool._pool.take_marked(Spillable, math.inf, 100) == (None, False))
         gate.open()
         wait([lost, plain], TIMEOUT)
         assert ran == ["lost", "plain"]
@@ -415,24 +395,6 @@ def test_a_callback_that_raises_does_not_reach_the_other_executor() -> None:
         assert (pool.stats().away, pool.stats().spill_returned) == (0, 0)
 
 
-def test_an_empty_context_of_the_call_itself_is_kept() -> None:
-    with spilling(propagate_context=True) as (pool, there, _):
-        here = copy_context()
-        here.run(REQUEST.set, "the caller's")
-        seen: list[str] = []
-        there_submit = there.submit
-
-        def submit(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            seen.append(REQUEST.get("none"))
-            return there_submit(fn, *args, **kwargs)
-
-        there.submit = submit  # type: ignore[method-assign]  # what a user's executor may do
-        here.run(pool.submit, Context().run, decorated, 1)
-        there.await_sent()
-        there.make()
-    assert seen == ["none"]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_a_forked_child_keeps_its_tasks_where_the_other_executor_stayed_with_the_parent() -> None:
     script = """
@@ -468,18 +430,6 @@ def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCapture
         assert pool.stats().spill_returned < 10
     assert caplog.text.count("came back to pool") == 1
     assert "after shutdown" in caplog.text
-
-
-def test_after_a_success_the_next_loss_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    with spilling() as (pool, there, _):
-        for _ in range(2):
-            pool.submit(decorated, 1)
-            there.await_sent()
-            there.lose()
-            pool.submit(decorated, 2)
-            there.await_sent()
-            there.make()
-    assert caplog.text.count("came back to pool") == 2
 
 
 def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -549,20 +499,6 @@ def test_cancel_works_in_either_place() -> None:
         assert away.cancel()
         assert away.cancelled()
         assert (pool.stats().cancelled, pool.stats().queued) == (2, 0)
-
-
-def test_callbacks_waiters_and_as_completed_are_told() -> None:
-    told: list[Any] = []
-    with spilling() as (pool, there, _):
-        futures = [pool.submit(decorated, number) for number in range(3)]
-        futures[0].add_done_callback(told.append)
-        there.await_sent(3)
-        waiting = Background(lambda: wait(futures, TIMEOUT))
-        walking = Background(lambda: list(as_completed(futures, TIMEOUT)))
-        for _ in range(3):
-            there.make()
-        assert waiting.join().done == set(futures) == set(walking.join())
-        assert told == [futures[0]]
 
 
 def test_a_task_may_wait_for_one_that_is_away_or_comes_back() -> None:
@@ -652,17 +588,6 @@ def test_the_limit_of_a_lane_holds_wherever_its_tasks_run() -> None:
         assert lane.stats().completed == 5
 
 
-def test_a_lane_waits_for_what_is_away() -> None:
-    with spilling() as (pool, there, _):
-        lane = pool.lane("aside", limit=2)
-        lane.submit(decorated, 1)
-        there.await_sent()
-        with pytest.raises(TimeoutError, match="1 tasks still run and 0 wait"):
-            lane.shutdown(timeout=0)
-        there.make()
-        lane.shutdown(timeout=TIMEOUT)
-
-
 def test_room_in_a_bounded_queue_is_given_to_those_who_wait_for_it() -> None:
     with spilling(1, max_queue=1) as (pool, there, gate):
         first = pool.submit(decorated, 1)
@@ -738,7 +663,7 @@ def test_what_comes_back_to_a_closed_pool_runs_without_another_thread(
         def refuse(*args: object) -> None:
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr("ebbpool._pool.stack_size.start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
         there.lose()
         assert futures[0].result(TIMEOUT) == 1
         there.make()
@@ -747,37 +672,7 @@ def test_what_comes_back_to_a_closed_pool_runs_without_another_thread(
         assert pool.stats().workers == 0
 
 
-class NoWayBack:
-    """An engine's pool whose queue takes nothing back."""
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
-    def take_back(self, *call: Any) -> bool:
-        raise AssertionError("a worker could take it from the queue")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
-
 def test_what_comes_back_after_cancel_futures_is_cancelled() -> None:
-    with spilling(1) as (pool, there, gate):
-        spill: Any = pool._crew.spill
-        spill._pool = NoWayBack(spill._pool)
-        away, waits = pool.submit(decorated, 1), pool.submit(decorated, 2)
-        there.await_sent()
-        pool.shutdown(wait=False, cancel_futures=True)
-        assert waits.cancelled()
-        gate.open()
-        assert not away.done()
-        there.lose()
-        assert away.cancelled()
-        stats = pool.stats()
-        assert (stats.submitted, stats.cancelled, stats.failed, stats.away, stats.queued) == (3, 2, 0, 0, 0)
-        assert (stats.spilled, stats.spill_returned) == (1, 1)
-
-
-def test_a_lane_counts_what_comes_back_to_be_cancelled() -> None:
     with spilling(1) as (pool, there, gate):
         lane = pool.lane("one", limit=1)
         away, held = lane.submit(decorated, 1), lane.submit(decorated, 2)
@@ -789,6 +684,8 @@ def test_a_lane_counts_what_comes_back_to_be_cancelled() -> None:
         assert held.cancelled()
         stats = lane.stats()
         assert (stats.submitted, stats.cancelled, stats.completed, stats.running, stats.queued) == (2, 2, 0, 0, 0)
+        of_pool = pool.stats()
+        assert (of_pool.submitted, of_pool.cancelled, of_pool.spilled, of_pool.spill_returned) == (3, 2, 1, 1)
 
 
 def test_a_broken_pool_fails_what_comes_back() -> None:
@@ -824,7 +721,6 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
 def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
     there = Elsewhere()
     pool = AdaptiveExecutor(1, min_workers=1, spill=there, spill_after=0)
-    core = pool._pool
     with Gate() as gate:
         gate.hold(pool)
         future = pool.submit(decorated, 1)
@@ -833,33 +729,12 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
         del pool
         collected(reference)
         gate.open()
-        eventually(lambda: core.counts()["idle"] == 1, "the last worker stays for what may come back")
         if lost:
             there.lose()
         else:
             there.make()
         assert future.result(TIMEOUT) == 2
-        eventually(lambda: core.headcount == 0)
-
-
-def test_what_comes_back_to_a_collected_pool_leaves_no_thread() -> None:
-    there = Elsewhere()
-    pool = AdaptiveExecutor(1, keep_alive=0, spill=there, spill_after=0)
-    core = pool._pool
-    with Gate() as gate:
-        gate.hold(pool)
-        future = pool.submit(decorated, 1)
-        there.await_sent()
-        gate.open()
-    # With threads that come from now on and stay, but none when the executor goes.
-    eventually(lambda: core.headcount == 0)
-    pool.resize(min_workers=1, keep_alive=LONG)
-    reference = weakref.ref(pool)
-    del pool
-    collected(reference)
-    there.lose()
-    assert future.result(TIMEOUT) == 2
-    eventually(lambda: core.headcount == 0)
+        assert all_end(gate.threads)
 
 
 def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
@@ -884,47 +759,25 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
         gone(*references, pool=pool)
 
 
-def test_the_thread_that_hands_over_leaves_with_the_pool() -> None:
-    with spilling(thread_name_prefix="leaves") as (pool, there, _):
-        pool.submit(decorated, 1)
-        there.await_sent()
-        assert any(thread.name == "leaves_spill" for thread in threading.enumerate())
-        there.make()
-    assert not any(thread.name == "leaves_spill" for thread in threading.enumerate())
-
-
-def test_it_leaves_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._pool.spill.LINGER", 0.01)
-    with spilling() as (pool, there, _):
-        spill = pool._crew.spill
-        assert spill is not None
+def test_it_leaves_by_itself() -> None:
+    with seams.setting(spill_linger=0.01), spilling() as (pool, there, _):
         for _ in range(3):
             pool.submit(decorated, 1)
             there.await_sent()
             there.make()
-            eventually(lambda: spill._thread is None)
-
-
-def test_a_pool_without_spill_has_no_thread_for_it() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        pool.submit(decorated, 1)
-        assert pool._crew.spill is None
-        assert not any(thread.name.endswith("_spill") for thread in threading.enumerate())
+            eventually(lambda: not any(thread.name.endswith("_spill") for thread in threading.enumerate()))
 
 
 def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ebbpool._pool import stack_size
+    start, refused = threading.Thread.start, []
 
-    start, refused = stack_size.start, []
-
-    def refuse(thread: threading.Thread, size: int | None) -> None:
+    def refuse(thread: threading.Thread) -> None:
         if thread.name.endswith("_spill") and len(refused) < 2:
             refused.append(thread)
             raise RuntimeError("can't start new thread")
-        start(thread, size)
+        start(thread)
 
-    monkeypatch.setattr(stack_size, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     with spilling() as (pool, there, _):
         future = pool.submit(decorated, 1)
         there.await_sent()
@@ -1042,7 +895,3 @@ def test_a_pool_must_not_spill_to_itself() -> None:
         for place in (second, second.lane("aside", limit=1), first.lane("aside", limit=1), first):
             with pytest.raises(ValueError, match="lead back"):
                 first.__init__(1, spill=place)  # type: ignore[misc]  # what a subclass might do
-
-
-def test_it_is_exported() -> None:
-    assert "spillable" in ebbpool.__all__

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Gate, eventually, output_of
+from support.common import TIMEOUT, Background, Gate, output_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import stack_size
 
 SMALL = 1 << 18
 LARGE = 1 << 25
@@ -26,10 +24,8 @@ glibc_only = pytest.mark.skipif(
 
 def setting() -> int:
     """Return the interpreter's setting; asking `threading.stack_size` for it resets it."""
-    # A pool that is refused threads has them started again and again, and lends them its size each time.
-    with stack_size._lock:
-        size = threading.stack_size()
-        threading.stack_size(size)
+    size = threading.stack_size()
+    threading.stack_size(size)
     return size
 
 
@@ -90,13 +86,6 @@ def test_a_pool_without_a_size_follows_the_interpreter() -> None:
         threading.stack_size(0)
 
 
-def test_part_of_a_page_counts_as_a_whole_one() -> None:
-    assert stack_size.stack_size("size", SMALL) == SMALL
-    assert stack_size.stack_size("size", SMALL + 1) == SMALL + mmap.PAGESIZE
-    assert stack_size.stack_size("size", SMALL + mmap.PAGESIZE) == SMALL + mmap.PAGESIZE
-    assert stack_size.stack_size("size", None) is None
-
-
 @glibc_only
 def test_pools_with_sizes_of_their_own_beside_each_other() -> None:
     sizes = [SMALL, LARGE, SMALL, LARGE]
@@ -113,64 +102,51 @@ def test_pools_with_sizes_of_their_own_beside_each_other() -> None:
         assert all(fits(stack, size) for stack in found), (size, found)
 
 
+def starting(patch: pytest.MonkeyPatch, name: str, inside: Callable[[], object]) -> None:
+    """Have `inside` called in the middle of the start of the thread of that name."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name == name:
+            inside()
+        start(thread)
+
+    patch.setattr(threading.Thread, "start", interrupted)
+
+
 @glibc_only
-def test_a_worker_that_is_started_in_the_middle_of_another_start() -> None:
+def test_a_worker_that_is_started_in_the_middle_of_another_start(monkeypatch: pytest.MonkeyPatch) -> None:
     inner: list[int] = []
-    outer: list[int] = []
-    between: list[int] = []
 
-    class Starting(threading.Thread):
-        def start(self) -> None:
-            # What a finaliser does that the garbage collector runs in here.
-            with AdaptiveExecutor(1, thread_stack_size=LARGE) as other:
-                inner.append(other.submit(own_stack).result(TIMEOUT))
-            between.append(setting())
-            super().start()
+    def start_another() -> None:
+        # What a finaliser does that the garbage collector runs in here.
+        with AdaptiveExecutor(1, thread_stack_size=LARGE) as other:
+            inner.append(other.submit(own_stack).result(TIMEOUT))
+        assert setting() == SMALL
 
-    thread = Starting(target=lambda: outer.append(own_stack()))
-    stack_size.start(thread, SMALL)
-    thread.join(TIMEOUT)
-    assert fits(inner[0], LARGE) and fits(outer[0], SMALL), (inner, between, outer)
-    assert between == [SMALL]
+    starting(monkeypatch, "outer_0", start_another)
+    with AdaptiveExecutor(1, "outer", thread_stack_size=SMALL) as pool:
+        assert fits(pool.submit(own_stack).result(TIMEOUT), SMALL)
+    assert fits(inner[0], LARGE)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
 def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     seen: list[int] = []
 
-    def refuse(*_: Any, **__: Any) -> None:
+    def refuse() -> None:
         seen.append(setting())
         raise error
 
     before = setting()
-    thread = threading.Thread(target=int)
-    monkeypatch.setattr(thread, "start", refuse)
-    with pytest.raises(type(error)):
-        stack_size.start(thread, SMALL)
-    assert (seen, setting()) == ([SMALL], before)
-    assert Background(lambda: stack_size._lock.acquire(timeout=TIMEOUT) and not stack_size._lock.release()).join()
-
-
-def test_a_system_that_refuses_threads_costs_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(2, "sized", thread_stack_size=SMALL, keep_alive=LONG) as pool:
-        assert pool.submit(int).result(TIMEOUT) == 0
-        asked = threading.Event()
-        start = threading.Thread.start
-
-        def refuse(thread: threading.Thread) -> None:
-            if thread.name.startswith("sized"):
-                asked.set()
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        with Gate() as gate:
-            first, second = pool.submit(gate), pool.submit(gate)
-            assert asked.wait(TIMEOUT)
-            eventually(lambda: setting() == 0)
-            monkeypatch.undo()
-            gate.await_begun(2)
-        assert (first.result(TIMEOUT), second.result(TIMEOUT)) == (None, None)
+    with AdaptiveExecutor(1, "sized", thread_stack_size=SMALL) as pool:
+        with monkeypatch.context() as patch:
+            starting(patch, "sized_0", refuse)
+            with pytest.raises(type(error)):
+                pool.submit(int)
+        assert (seen, setting()) == ([SMALL], before)
+        # Nor does another thread wait for ever.
+        assert Background(lambda: pool.submit(int).result(TIMEOUT)).join() == 0
 
 
 def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,26 +166,6 @@ def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: py
         threading.stack_size(0)
 
 
-def test_an_integer_of_another_type_will_do() -> None:
-    class Size:
-        def __index__(self) -> int:
-            return SMALL
-
-    with AdaptiveExecutor(1, thread_stack_size=Size()) as pool:  # type: ignore[arg-type]
-        assert pool.submit(int).result(TIMEOUT) == 0
-
-
-def test_the_size_survives_a_resize_and_workers_that_leave() -> None:
-    with AdaptiveExecutor(2, thread_stack_size=SMALL, keep_alive=0) as pool:
-        seen = []
-        for _ in range(3):
-            seen.append(pool.submit(threading.get_ident).result(TIMEOUT))
-            eventually(lambda: pool.stats().workers == 0)
-            pool.resize(max_workers=3)
-        assert len(seen) == 3
-        assert pool._crew.stack_size == SMALL
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the platform cannot fork")
 def test_a_fork_while_another_thread_starts_a_worker() -> None:
     """The fork does not wait for the start; the child finds the usual setting and a lock that is free."""
@@ -217,7 +173,6 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
         """
     import os, threading
     from ebbpool import AdaptiveExecutor
-    from ebbpool._pool import stack_size
 
     def setting():
         size = threading.stack_size()
@@ -227,13 +182,17 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
     threading.stack_size(1 << 20)
     inside, go = threading.Event(), threading.Event()
 
-    class Slow(threading.Thread):
-        def start(self):
+    start = threading.Thread.start
+    def slow(thread):
+        if thread.name == "slow_0" and os.getpid() == parent:
             inside.set()
             assert go.wait(10)
-            super().start()
+        start(thread)
+    parent = os.getpid()
+    threading.Thread.start = slow
 
-    starter = threading.Thread(target=stack_size.start, args=(Slow(target=int), 1 << 18))
+    slow_pool = AdaptiveExecutor(1, "slow", thread_stack_size=1 << 18)
+    starter = threading.Thread(target=slow_pool.submit, args=(int,))
     starter.start()
     assert inside.wait(10)
     assert setting() == 1 << 18
@@ -255,38 +214,3 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
     """
     )
     assert lines == ["0", str(1 << 20), "16"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the platform cannot fork")
-def test_a_fork_inside_the_start_of_a_worker() -> None:
-    """A signal handler may fork there, in the thread that holds the lock."""
-    lines = output_of(
-        """
-    import os, threading
-    from ebbpool import AdaptiveExecutor
-    from ebbpool._pool import stack_size
-
-    def setting():
-        size = threading.stack_size()
-        threading.stack_size(size)
-        return size
-
-    class Forking(threading.Thread):
-        def start(self):
-            global pid
-            pid = os.fork()
-            if pid:
-                super().start()
-
-    thread = Forking(target=int)
-    stack_size.start(thread, 1 << 18)
-    if pid:
-        thread.join(10)
-    with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
-        ok = pool.submit(pow, 2, 3).result(10) == 8 and setting() == 0
-    if pid == 0:
-        os._exit(0 if ok else 1)
-    print(ok, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """
-    )
-    assert lines == ["True 0"]

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually, fail, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Gate, all_end, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, PoolStats
 
@@ -20,14 +20,6 @@ FIELDS = [
 
 def test_the_fields() -> None:
     assert [field.name for field in dataclasses.fields(PoolStats)] == FIELDS
-
-
-def test_stats_cannot_be_changed() -> None:
-    with AdaptiveExecutor() as pool:
-        stats = pool.stats()
-        assert isinstance(stats, PoolStats)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            stats.workers = 5  # type: ignore[misc]
 
 
 def test_a_fresh_pool_counts_nothing() -> None:
@@ -57,30 +49,6 @@ def test_the_figures_of_a_busy_pool() -> None:
         eventually(lambda: pool.stats().idle == 2)
 
 
-def test_every_outcome_is_counted_once() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        for _ in range(2):
-            pool.submit(fail)
-        for _ in range(3):
-            assert pool.submit(int).cancel()
-        pool.submit(int)
-        gate.open()
-        wait_for_idle(pool)
-        stats = pool.stats()
-        assert (stats.submitted, stats.completed, stats.failed, stats.cancelled) == (7, 2, 2, 3)
-
-
-def test_a_task_that_raises_a_base_exception_is_counted_as_failed() -> None:
-    def leave() -> None:
-        raise SystemExit(1)
-
-    with AdaptiveExecutor(1) as pool:
-        pool.submit(leave)
-        wait_for_idle(pool)
-        assert pool.stats().failed == 1
-
-
 def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
@@ -90,42 +58,6 @@ def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
             future.cancel()
         stats = pool.stats()
         assert (stats.queued, stats.oldest_wait) == (0, 0)
-
-
-def test_the_age_of_the_oldest_wait_is_that_of_an_urgent_task_where_the_others_are_cancelled() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        pool.submit_first(int)
-        eventually(lambda: pool.stats().oldest_wait > 0.02)
-        pool.submit(int).cancel()
-        assert pool.stats().oldest_wait > 0.02
-
-
-def test_retired_workers_are_counted() -> None:
-    with AdaptiveExecutor(3, keep_alive=0.01) as pool, Gate() as gate:
-        gate.hold(pool, 3)
-        gate.open()
-        assert all_end(gate.threads)
-        eventually(lambda: pool.stats().retired == 3)
-        stats = pool.stats()
-        assert (stats.started, stats.workers, stats.idle) == (3, 0, 0)
-
-
-def test_a_worker_counts_from_when_it_is_made() -> None:
-    with AdaptiveExecutor(2) as pool:
-        # What the timekeeper does before it makes a thread, and when it gets none.
-        assert pool._pool.reserve(1) == 1
-        stats = pool.stats()
-        assert (stats.workers, stats.idle, stats.started, stats.retired) == (0, 0, 0, 0)
-        pool._pool.unreserve(False, None, False)
-
-
-def test_stats_after_shutdown() -> None:
-    pool = AdaptiveExecutor(2)
-    pool.submit(int)
-    pool.shutdown()
-    stats = pool.stats()
-    assert (stats.submitted, stats.completed, stats.workers, stats.retired) == (1, 1, 0, stats.started)
 
 
 def test_wait_idle() -> None:
@@ -176,18 +108,6 @@ def test_wait_idle_in_a_task_of_the_own_pool_is_an_error() -> None:
         assert other.submit(pool.wait_idle, TIMEOUT).result(TIMEOUT) is True
 
 
-def test_raising_max_workers_starts_what_is_queued() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun()
-        assert gate.nobody_begins()
-        pool.resize(max_workers=3)
-        assert pool._max_workers == 3
-        gate.await_begun(2)
-        assert pool.stats().workers == 3
-
-
 def test_lowering_max_workers_sends_idle_workers_away() -> None:
     with AdaptiveExecutor(4, keep_alive=LONG) as pool, Gate() as gate:
         gate.hold(pool, 4)
@@ -210,13 +130,6 @@ def test_lowering_keep_alive_or_min_workers_reaches_parked_workers(settings: Any
         eventually(lambda: pool.stats().idle == 2)
         pool.resize(**lowered)
         assert all_end(gate.threads)
-
-
-def test_resize_without_arguments_changes_nothing() -> None:
-    with AdaptiveExecutor(3, max_queue=2, when_full="reject") as pool:
-        pool.resize()
-        assert pool._max_workers == 3
-        assert pool.submit(int).result(TIMEOUT) == 0
 
 
 def test_resize_after_shutdown_does_not_revive_the_pool() -> None:
@@ -244,22 +157,3 @@ def test_spare_workers_are_kept_ahead_of_demand(how: str) -> None:
         gate.hold(pool, 2)
         eventually(lambda: pool.stats().idle >= 2)
         assert pool.stats().workers <= 6
-
-
-def test_spare_workers_stop_at_the_ceiling() -> None:
-    with AdaptiveExecutor(2, min_spare_workers=2, keep_alive=LONG) as pool, Gate() as gate:
-        for _ in range(3):
-            pool.submit(gate)
-        gate.await_begun(2)
-        assert gate.nobody_begins()
-        assert pool.stats().workers == len(pool._threads) == 2
-
-
-def test_min_workers_are_started_one_by_one_as_tasks_come() -> None:
-    with AdaptiveExecutor(8, min_workers=3, keep_alive=LONG) as pool:
-        for _ in range(3):
-            assert pool.submit(int).result(TIMEOUT) == 0
-        eventually(lambda: pool.stats().workers >= 1)
-        with Gate() as gate:
-            gate.hold(pool, 3)
-            assert pool.stats().workers >= 3

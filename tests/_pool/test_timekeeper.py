@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import A_MOMENT, TIMEOUT, Background, all_end, eventually
-from support.manual_time import ManualTimekeeper
+from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone
+from support.manual_time import ManualTimekeeper, timed_pool
 
+from ebbpool import AdaptiveExecutor
 from ebbpool._core.accel import Alarms
 from ebbpool._core.timers import FOLD, VOID
 from ebbpool._pool.sizing import TICK
-from ebbpool._pool.timekeeper import FIRE, Tick, Timekeeper
+from ebbpool._pool.timekeeper import FIRE, NAME, Tick, Timekeeper
+from ebbpool._testing import seams
 
 
 class Notes:
@@ -88,14 +92,6 @@ def test_entries_come_off_by_time_and_ties_in_order_of_arrival() -> None:
     assert emptied(alarms) == [1, 3, 5, 2, 0, 4]
 
 
-def test_things_that_cannot_be_compared_are_never_compared() -> None:
-    alarms, book = Alarms(), Notes()
-    things = [object() for _ in range(50)]
-    for thing in things:
-        alarms.add(1.0, book, thing)
-    assert emptied(alarms) == things
-
-
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 30)),
@@ -164,25 +160,6 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
     assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
 
 
-def test_void_entries_are_swept_once_they_are_half() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing in range(1000):
-        alarms.add(float(thing), book, thing)
-    while alarms.merge():
-        pass
-    asked = []
-    for thing in range(0, 1000, 2):
-        book.out.add(thing)
-        asked.append(alarms.void())
-    assert not any(asked[:-1])
-    assert asked[-1], "now the thread has to look"
-    while alarms.merge():
-        pass
-    assert len(alarms) == 500
-    assert not alarms.merge(), "it begins again"
-    assert emptied(alarms) == list(range(1, 1000, 2))
-
-
 def test_what_falls_due_while_the_heap_is_swept_is_not_late() -> None:
     alarms, book = Alarms(), Notes()
     for thing in range(10 * FOLD):
@@ -215,19 +192,6 @@ def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
         taken.append(entry[3])
     assert taken == sorted(taken)
     assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
-
-
-def test_one_visit_folds_no_more_than_a_slice() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing in range(3 * FOLD):
-        alarms.add(1.0, book, thing)
-    assert [alarms.merge() for _ in range(3)] == [True, True, False]
-    assert not alarms.arrived()
-
-
-def test_many_additions_ask_to_be_folded_in() -> None:
-    alarms, book = Alarms(), Notes()
-    assert sum(alarms.add(1e9, book, thing) for thing in range(10_000)) == 9
 
 
 def test_nothing_is_fired_early(keeper: ManualTimekeeper) -> None:
@@ -289,28 +253,6 @@ def test_a_look_comes_between_slices_of_what_is_due(keeper: ManualTimekeeper) ->
     assert book.fired == list(range(10 * FIRE))
 
 
-def test_a_look_comes_between_slices_of_what_was_added(keeper: ManualTimekeeper) -> None:
-    book = Notes()
-    for thing in range(10 * FOLD):
-        keeper.call_at(keeper.now + 100.0, book, thing)
-    look = Look(TICK)
-    keeper.watch(look)
-    for _ in range(5):
-        keeper.turn()
-        keeper.now += TICK
-    assert len(look.ticks) == 4
-    assert keeper._alarms.arrived()
-
-
-def test_looks_do_not_keep_what_is_due_waiting(keeper: ManualTimekeeper) -> None:
-    book, look = Notes(), Look(TICK)
-    keeper.watch(look)
-    keeper.settle()
-    keeper.call_at(keeper.now + TICK, book, "due")
-    keeper.advance(TICK)
-    assert len(look.ticks) == 1 and book.fired == ["due"]
-
-
 def test_a_look_is_told_how_late_it_is(keeper: ManualTimekeeper) -> None:
     look = Look(0.05)
     keeper.watch(look)
@@ -332,15 +274,6 @@ def test_what_is_looked_at_is_told_when_that_begins(keeper: ManualTimekeeper) ->
         assert look.begun[-1].cpu <= look.ticks[-1].cpu
 
 
-def test_what_wants_no_other_look_is_left_alone(keeper: ManualTimekeeper) -> None:
-    look = Look(None)
-    keeper.watch(look)
-    keeper.settle()
-    assert keeper.advance(1.0) == inf
-    assert keeper.advance(1.0) == inf
-    assert len(look.ticks) == 1
-
-
 def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
     keeper: ManualTimekeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,16 +290,6 @@ def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
         keeper.settle()
     assert book.fired == [0, 2]
     assert "broken" in caplog.text
-
-
-def test_a_forked_child_begins_with_nothing(keeper: ManualTimekeeper) -> None:
-    book = Notes()
-    keeper.call_at(keeper.now, book, 1)
-    keeper.renew()
-    assert keeper.settle() == inf
-    assert book.fired == []
-    keeper.call_at(keeper.now + 1.0, book, 2)
-    assert keeper.settle() == 1.0
 
 
 def test_the_thread_fires_and_is_not_early(living: Timekeeper) -> None:
@@ -387,14 +310,6 @@ def test_the_thread_fires_and_is_not_early(living: Timekeeper) -> None:
     assert all(at >= due for at, due in fired)
 
 
-def test_the_thread_wakes_for_what_is_due_sooner(living: Timekeeper) -> None:
-    book = Notes()
-    living.call_at(living.clock() + 3600.0, book, "far")
-    eventually(lambda: living._alarms.next_due() < inf)
-    living.call_at(living.clock() + 0.01, book, "near")
-    eventually(lambda: book.fired == ["near"])
-
-
 @pytest.mark.parametrize("due", [1e300, threading.TIMEOUT_MAX * 3])
 def test_the_thread_can_sleep_longer_than_a_lock_can_wait(living: Timekeeper, due: float) -> None:
     living.call_at(due, Notes(), "some day")
@@ -404,42 +319,6 @@ def test_the_thread_can_sleep_longer_than_a_lock_can_wait(living: Timekeeper, du
     assert called.wait(TIMEOUT)
 
 
-def test_the_thread_sleeps_until_the_far_entry_is_due(living: Timekeeper) -> None:
-    """It takes no turn meanwhile."""
-    turns: list[float] = []
-    original = living.turn
-
-    def counted() -> float:
-        turns.append(original())
-        return turns[-1]
-
-    living.turn = counted  # type: ignore[method-assign]
-    due = living.clock() + 3600.0
-    living.call_at(due, Notes(), "far")
-    eventually(lambda: turns and turns[-1] == due)
-    count = len(turns)
-    threading.Event().wait(A_MOMENT)
-    # Rung for an entry that it had come across already, it has taken one turn more.
-    assert len(turns) <= count + 1
-
-
-def test_every_entry_of_racing_threads_is_fired_once(living: Timekeeper) -> None:
-    """Each is due at once, while the thread falls asleep and wakes: a hand-over that is missed is never made up."""
-    book = Notes()
-
-    def add(first: int) -> None:
-        for number in range(first, first + 2000):
-            living.call_at(living.clock(), book, number)
-            if number % 50 == 0:
-                eventually(lambda: number in book.fired)  # noqa: B023  (used at once)
-
-    threads = [Background(lambda first=first: add(first)) for first in range(0, 6000, 2000)]  # type: ignore[misc]
-    for thread in threads:
-        thread.join()
-    eventually(lambda: len(book.fired) == 6000)
-    assert sorted(book.fired) == list(range(6000))
-
-
 def test_a_stopped_timekeeper_comes_back_with_what_it_had(living: Timekeeper) -> None:
     book = Notes()
     living.stop()
@@ -447,3 +326,218 @@ def test_a_stopped_timekeeper_comes_back_with_what_it_had(living: Timekeeper) ->
     assert book.fired == []
     living.call_at(living.clock(), book, 1)
     eventually(lambda: book.fired == [0, 1])
+
+
+# The end of the thread, and its return: nothing that comes in the moment of the end is lost.
+
+
+class Interrupted(Timekeeper):
+    """A timekeeper that makes a call at one of the places where its thread is about to end.
+
+    Attributes:
+        place: "asked", before the thread has said that it ends, or "announced", after that.
+    """
+
+    place = ""
+    action: Callable[[], object] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[threading.Thread] = []
+        self.stays = False
+        self.needed = self._asked
+
+    def at(self, place: str, action: Callable[[], object]) -> None:
+        self.place, self.action = place, action
+
+    def _make(self) -> None:
+        action, self.action = self.action, None
+        if action is not None:
+            action()
+
+    def _asked(self) -> bool:
+        answer = self.stays
+        if self.place == "asked":
+            self._make()
+        return answer
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_thread" and value is None and self.place == "announced":
+            self._make()
+        elif name == "_thread" and value is not None and value not in self.threads:
+            self.threads.append(value)
+
+
+@pytest.fixture
+def ending() -> Iterator[Interrupted]:
+    ending = Interrupted()
+    yield ending
+    ending.stays = False
+    ending.consider()
+    assert all_end(ending.threads)
+    assert ending._thread is None
+
+
+def use(ending: Timekeeper, way: str) -> Callable[[], bool]:
+    """Queue something in the given way; the outcome tells whether it has been done."""
+    book, look, called = Notes(), Look(None), threading.Event()
+    if way == "watch":
+        ending.watch(look)
+    elif way == "call_at":
+        ending.call_at(ending.clock(), book, 1)
+    elif way == "call_at later":
+        ending.call_at(ending.clock() + 0.01, book, 1)
+    else:
+        ending.call_soon(called.set)
+    return lambda: bool(look.ticks) or book.fired == [1] or called.is_set()
+
+
+@contextmanager
+def held(ending: Interrupted) -> Iterator[None]:
+    """Keep the thread: it may end between its start and the moment in which there is something to do."""
+    ending.stays = True
+    yield
+    ending.stays = False
+
+
+@pytest.mark.parametrize("place", ["asked", "announced"])
+@pytest.mark.parametrize("inside", [True, False], ids=["in its thread", "in another"])
+@pytest.mark.parametrize("way", ["watch", "call_at", "call_at later", "call_soon"])
+def test_what_comes_as_the_thread_ends_is_done(ending: Interrupted, way: str, inside: bool, place: str) -> None:
+    done: list[Callable[[], bool]] = []
+    used = threading.Event()
+
+    def act() -> None:
+        if inside:
+            done.append(use(ending, way))
+        else:
+            thread = threading.Thread(target=lambda: done.append(use(ending, way)))
+            thread.start()
+            thread.join(TIMEOUT)
+        used.set()
+
+    ending.at(place, act)
+    ending.start()
+    assert used.wait(TIMEOUT)
+    eventually(done[0])
+
+
+def test_a_caller_that_starts_it_as_it_ends_has_it(ending: Interrupted) -> None:
+    """That need is new: the thread has asked before it was there."""
+
+    def come_to_need_it() -> None:
+        ending.stays = True
+        ending.start()
+
+    ending.at("asked", come_to_need_it)
+    ending.start()
+    eventually(lambda: ending.stays)
+    done = use(ending, "call_soon")
+    eventually(done)
+    assert len(ending.threads) == 1
+
+
+def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
+    book = Notes()
+    with held(ending):
+        ending.call_at(ending.clock() + LONG, book, 1)
+    ending.dismiss()
+    assert ending.threads[0].is_alive()
+    # Void, it is nothing to wait for.
+    book.out.add(1)
+    ending.void()
+    ending.dismiss(TIMEOUT)
+    assert not ending.threads[0].is_alive()
+
+
+def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted) -> None:
+    """A finaliser may run there, and submit to another pool."""
+
+    class Nested(threading.Thread):
+        def start(self) -> None:
+            ending.start()
+            super().start()
+            ending.start()
+
+    ending.kind = Nested
+    with held(ending):
+        eventually(use(ending, "watch"))
+    assert len(ending.threads) == 1
+
+
+def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
+    with timed_pool() as (pool, ending):
+
+        def refuse() -> None:
+            raise RuntimeError("can't start new thread")
+
+        def late() -> None:
+            ending.start = refuse  # type: ignore[method-assign]
+
+        # The thread ends between the look at it and the call.
+        ending.start = late  # type: ignore[method-assign]
+        thing = Thing()
+        reference = weakref.ref(thing)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            pool.submit_later(1.0, thing.method)
+        del thing
+        gone(reference)
+        ending.start = lambda: None  # type: ignore[method-assign]
+        assert pool.stats().delayed == 0
+        assert pool.submit_later(1.0, int).cancel()
+
+
+def test_a_call_that_is_refused_anyway_asks_for_no_thread() -> None:
+    with timed_pool() as (pool, ending):
+
+        def refuse() -> None:
+            raise RuntimeError("can't start new thread")
+
+        ending.start = refuse  # type: ignore[method-assign]
+        with pytest.raises(TypeError, match="fn must be callable, not 5"):
+            pool.schedule(1.0, 5)  # type: ignore[arg-type]
+        pool.shutdown()
+        for call in pool.submit_later, pool.schedule:
+            with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+                call(1, int)
+        ending.start = lambda: None  # type: ignore[method-assign]
+
+
+def timekeepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+@pytest.fixture
+def none_before() -> Iterator[None]:
+    """Others may have left it to end by itself. Shutdowns wait for its end however busy the machine is."""
+    eventually(lambda: not timekeepers())
+    with seams.setting(wait_for_timekeeper=TIMEOUT):
+        yield
+
+
+@pytest.mark.usefixtures("none_before")
+def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
+    with AdaptiveExecutor(keep_alive=LONG) as pool:
+        with AdaptiveExecutor() as other:
+            assert other.submit(abs, -1).result(TIMEOUT) == 1
+            assert pool.submit(abs, -1).result(TIMEOUT) == 1
+        assert len(timekeepers()) == 1, "the other pool may be forgotten"
+    assert timekeepers() == []
+    pool = AdaptiveExecutor()
+    pool.submit_later(LONG, int)
+    assert len(timekeepers()) == 1
+    pool.shutdown()
+    assert timekeepers() == []
+
+
+@pytest.mark.usefixtures("none_before")
+def test_it_goes_when_the_last_worker_has_gone() -> None:
+    pool = AdaptiveExecutor(3, keep_alive=0.01)
+    with Gate() as gate:
+        gate.hold(pool, 3)
+        assert len(timekeepers()) == 1
+    eventually(lambda: not timekeepers())
+    assert pool.submit(abs, -1).result(TIMEOUT) == 1
+    pool.shutdown(wait=False)
+    eventually(lambda: not timekeepers())

@@ -12,10 +12,9 @@ import faulthandler
 import functools
 import os
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -339,6 +338,110 @@ class Ledger:
         }
 
 
+class Delays(Ledger):
+    """Every delayed call of one pool. Each notes it when it runs before its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies["far"] = self._quick
+        self.bodies = {kind: functools.partial(self._due, body) for kind, body in self.bodies.items()}
+
+    def _due(self, body: Callable[..., object], ticket: Ticket, due: float, *args: Any) -> object:
+        early = due - time.monotonic()
+        if early > 0:
+            self.problems.append(f"a call ran {early:g} s too early")
+        return body(ticket, *args)
+
+    def later(self, pool: AdaptiveExecutor, delay: float, kind: str = "quick", *args: Any) -> Ticket:
+        """Submit one delayed call. Raises RuntimeError if the pool was shut down."""
+        due = time.monotonic() + delay
+        ticket = self.hand_in(Ticket(kind), functools.partial(pool.submit_later, delay), due, *args)
+        assert ticket is not None
+        return ticket
+
+    def cancel_far(self) -> None:
+        for ticket in list(self.accepted):
+            if ticket.kind == "far":
+                ticket.cancel()
+
+
+class Share(Ledger):
+    """A lane, or the pool itself, with every ticket submitted there and a note of who is inside.
+
+    The note is a list that is only appended to and popped from, which is atomic everywhere and orders nothing else.
+    """
+
+    def __init__(self, target: AdaptiveExecutor | Lane, blocked: Gauge) -> None:
+        super().__init__()
+        self.target = target
+        self.blocked = blocked
+        self.inside: list[None] = []
+        self.last: dict[str, float] = {}
+        self.bodies["nested"] = self._chain
+        if isinstance(target, Lane):
+            limit = target.stats().limit
+            self.bodies = {kind: functools.partial(self._visit, limit, body) for kind, body in self.bodies.items()}
+
+    def ask(self, kind: str = "quick", *args: Any) -> Ticket | None:
+        """Submit one task; see `Ledger.submit`."""
+        return self.submit(self.target, kind, *args)
+
+    def _visit(self, limit: int, body: Callable[..., object], ticket: Ticket, *args: Any) -> object:
+        self.inside.append(None)
+        if (entered := len(self.inside)) > limit:
+            self.problems.append(f"{entered} tasks at once in a lane for {limit}")
+        try:
+            return body(ticket, *args)
+        finally:
+            self.inside.pop()
+
+    def _chain(self, ticket: Ticket, *rest: Share) -> object:
+        ticket.runs.append(threading.get_ident())
+        share, *later = rest
+        try:
+            child = share.ask("nested", *later) if later else share.ask()
+        except RuntimeError:
+            return ticket.token
+        if child is not None:
+            with self.blocked:
+                if not child.read(PATIENCE):
+                    self.problems.append(f"a nested task got no result; {share.target.stats()}")
+        return ticket.token
+
+    def look(self) -> None:
+        """Check the figures of a lane while everything goes on."""
+        stats = self.target.stats()
+        assert isinstance(stats, LaneStats)
+        told = figures(stats)
+        before, self.last = self.last or told, told
+        assert 0 <= stats.running <= stats.limit, stats
+        assert min(told.values()) >= 0, stats
+        shrunk = [name for name in ("submitted", "completed", "failed", "cancelled") if told[name] < before[name]]
+        assert not shrunk, f"a count went down: {shrunk} in {stats}"
+
+    def close(self, rng: random.Random) -> None:
+        """Shut a lane down in one of the ways there are; if that waits, all of its tasks are over then."""
+        assert isinstance(self.target, Lane)
+        wait = rng.random() < 0.5
+        self.target.shutdown(wait, cancel_futures=rng.random() < 0.5, timeout=PATIENCE)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            self.ask()
+        if wait:
+            left = [ticket.future for ticket in list(self.accepted) if not (ticket.future and ticket.future.done())]
+            assert not left, f"the lane was waited for, but {left} are under way"
+            assert not self.inside
+
+    def check(self) -> None:
+        """Check every ticket of a lane in which nothing is under way against the figures of the lane."""
+        self.settle()
+        assert isinstance(self.target, Lane)
+        # The last callback may still run.
+        self.target.shutdown(timeout=PATIENCE)
+        tally = self.tally()
+        assert tally.pop("rejected") == 0, "a lane refused a task"
+        add_up(self.target.stats(), tally)
+
+
 def figures(stats: PoolStats | LaneStats) -> dict[str, float]:
     """Return what `stats` counts and measures, without names and words."""
     return {name: value for name, value in asdict(stats).items() if isinstance(value, int | float)}
@@ -389,18 +492,3 @@ def each_round(play: Callable[[int], object]) -> None:
     """Play rounds; the threads of each may refer to the names of its own that the function has."""
     for number in rounds():
         play(number)
-
-
-def storms(make: Callable[[], Any], rage: Callable[[Any, str, random.Random], object], endings: Sequence[str]) -> Any:
-    """Yield one storm after another, each of a new pool, when it has raged and its accounts are settled."""
-    for number in rounds():
-        storm = make()
-        try:
-            rage(storm, endings[number % len(endings)], random.Random(f"{SEED} {number}"))
-        finally:
-            # A failed round is not to leave its workers to the next.
-            storm.pool.shutdown(wait=False, cancel_futures=True)
-        yield storm
-
-
-GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
@@ -19,11 +17,6 @@ from stress_harness import (
     PATIENCE,
     SECONDS,
     SEED,
-    Crew,
-    Ledger,
-    bounded,
-    check_closed,
-    each_round,
     named,
     rounds,
     stuck,
@@ -57,50 +50,6 @@ def run_script(script: str, *arguments: str, patience: float = PATIENCE) -> str:
     return out
 
 
-@pytest.mark.parametrize("cancel_futures", [False, True])
-@pytest.mark.parametrize("settings", [{}, {"keep_alive": 0.0}, {"max_queue": 1}], ids=str)
-def test_shutdown_races_submit(settings: dict[str, Any], cancel_futures: bool) -> None:
-    """A submit that meets a shutdown raises RuntimeError, or its task has an outcome when all is over."""
-    met = 0
-
-    @each_round
-    def play(number: int) -> None:
-        nonlocal met
-        rng = random.Random(f"{SEED} {number}")
-        pool = AdaptiveExecutor(3, "closing", **settings)
-        ledger = Ledger()
-        ready = threading.Barrier(5)
-        crew = Crew()
-
-        def submitter(rng: random.Random) -> bool:
-            ready.wait(PATIENCE)
-            for _ in range(2000):
-                try:
-                    ticket = ledger.submit(pool, "boom" if rng.random() < 0.1 else "quick")
-                except RuntimeError as error:
-                    assert str(error) == "cannot schedule new futures after shutdown"
-                    break
-                if rng.random() < 0.2:
-                    assert ticket is not None
-                    ticket.add_callback()
-            return False
-
-        crew.repeat("submitter", submitter, copies=4)
-        ready.wait(PATIENCE)
-        for _ in range(rng.randrange(2000)):
-            pass
-        wait = rng.random() < 0.5
-        bounded("shutdown", pool.shutdown, wait=wait, cancel_futures=cancel_futures)
-        crew.wait()
-        bounded("shutdown again", pool.shutdown)
-        check_closed(pool, ledger, "closing")
-        met += len(ledger.late)
-        if not cancel_futures:
-            assert pool.stats().cancelled == 0
-
-    assert met > 0 or not LONG_ENOUGH, "no submit ever met the shutdown"
-
-
 @pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
 def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
     """Executors made, used and dropped in thousands leave no thread, however long their keep-alive."""
@@ -129,27 +78,6 @@ def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
         if time.monotonic() > end:
             stuck(f"{len(named('forgotten_'))} workers of {made} forgotten executors are left")
         time.sleep(0.005)
-
-
-def test_executors_dropped_with_work_in_hand() -> None:
-    """A dropped executor finishes what was submitted, and then its workers go."""
-    for _ in rounds():
-        ledger = Ledger()
-        pool: AdaptiveExecutor | None = AdaptiveExecutor(3, "dropped", keep_alive=3600.0)
-        for _ in range(30):
-            assert pool is not None
-            ticket = ledger.submit(pool, "sleepy")
-            assert ticket is not None
-            ticket.add_callback()
-        del pool, ticket
-        ledger.settle()
-        gc.collect()
-        end = time.monotonic() + PATIENCE
-        while named("dropped_"):
-            if time.monotonic() > end:
-                stuck(f"workers of a dropped executor are left: {named('dropped_')}")
-            time.sleep(0.001)
-        assert all(len(ticket.runs) == 1 and len(ticket.notices) == 1 for ticket in ledger.accepted)
 
 
 FORK = """

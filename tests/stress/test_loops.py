@@ -286,35 +286,6 @@ def test_every_call_has_one_fate(settings: dict[str, Any]) -> None:
     assert total > 0 or not LONG_ENOUGH
 
 
-@pytest.mark.parametrize("keep_alive", [0.0, 0.0005])
-def test_a_lone_call_always_comes_back(loops: Loops, keep_alive: float) -> None:
-    """A loop that has nothing else to do waits for a few calls: each of them has to wake it."""
-    pool = AdaptiveExecutor(3, "lone", keep_alive=keep_alive)
-    made: list[Call] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        rng = random.Random(SEED)
-        for _ in rounds():
-            for _ in range(10):
-                calls = [Call(rng.choice(("quick", "quick", "sleepy"))) for _ in range(rng.choice((1, 1, 2, 5)))]
-                for call in calls:
-                    call.future = pool.run(call.body, loop)
-                made.extend(calls)
-                left = (await asyncio.wait([call.future for call in calls if call.future], timeout=PATIENCE))[1]
-                if left:
-                    stuck(f"{len(left)} of {len(calls)} calls of {loop!r}; {pool.stats()}")
-                for call in calls:
-                    call.look()
-            await asyncio.sleep(rng.random() * 0.001)
-
-    with asyncio.Runner(loop_factory=loops.new) as runner:
-        runner.run(main())
-    bounded("shutdown", pool.shutdown)
-    add_up(pool.stats(), tally_of(made, []))
-    assert all(call.future is not None and not call.future.cancelled() for call in made)
-
-
 @pytest.mark.parametrize("max_queue", [None, 2])
 def test_loops_close_while_calls_are_under_way(loops: Loops, max_queue: int | None) -> None:
     """Results for a loop that has been closed are dropped: no future of it changes any more, and the pool goes on."""

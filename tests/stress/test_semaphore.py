@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, Crew, bounded, rounds
+from stress_harness import LONG_ENOUGH, PATIENCE, Crew
 
 from ebbpool.sync import BoundedSemaphore, Semaphore
 
@@ -96,47 +96,3 @@ def test_permits_are_conserved_while_waiters_run_out_of_time() -> None:
     assert not sem._waiters
     if LONG_ENOUGH:
         assert taken and late
-
-
-def test_a_waiter_is_served_although_newcomers_hammer() -> None:
-    sem, crew = Semaphore(1), Crew()
-
-    def hammer(rng: random.Random) -> None:
-        for _ in range(50):
-            with sem:
-                pass
-
-    crew.repeat("hammer", hammer, copies=THREADS)
-    try:
-        for _ in rounds():
-            assert bounded("a waiter among newcomers", sem.acquire)
-            sem.release()
-    finally:
-        crew.join()
-    assert (sem._value, sem._waiters) == (1, [])
-
-
-@pytest.mark.parametrize("balls", [1, 2])
-def test_two_semaphores_pass_a_ball(balls: int) -> None:
-    """Whoever has no ball waits for one: each lost wake-up would stop the game."""
-    ping, pong, crew = Semaphore(0), Semaphore(0), Crew()
-    turns: list[None] = []
-
-    def player(mine: Semaphore, others: Semaphore) -> None:
-        assert mine.acquire(timeout=PATIENCE), "the ball was lost"
-        turns.append(None)
-        others.release()
-
-    crew.repeat("ping", lambda rng: player(ping, pong), copies=2)
-    crew.repeat("pong", lambda rng: player(pong, ping), copies=2)
-    ping.release(balls)
-    for _ in rounds():
-        if crew.stop.wait(0.05):
-            break
-    crew.stop.set()
-    ping.release(4)
-    pong.release(4)
-    crew.wait()
-    assert turns
-    assert ping._value + pong._value == balls + 8
-    assert not ping._waiters and not pong._waiters

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from stress_harness import (
     LONG_ENOUGH,
     PATIENCE,
-    SEED,
     BoomError,
     Crew,
-    Ledger,
-    Ticket,
+    Delays,
     bounded,
     bring,
-    check_closed,
     close,
     each_round,
-    rounds,
-    storms,
     stuck,
 )
 
 from ebbpool import AdaptiveExecutor, ScheduledTask
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "wide": {"max_workers": 8, "keep_alive": 0.001},
-    "narrow": {"max_workers": 1},
-    "block": {"max_workers": 3, "max_queue": 2, "when_full": "block"},
-    "block, hand to hand": {"max_workers": 3, "max_queue": 0, "when_full": "block", "keep_alive": 0.001},
-    "reject": {"max_workers": 3, "max_queue": 2, "when_full": "reject"},
-    "caller runs": {"max_workers": 3, "max_queue": 2, "when_full": "caller_runs"},
-}
 NEAR = (0.0, 0.0001, 0.0005, 0.002, 0.005)
 FAR = 3600.0
-ENDINGS = ("idle", "wait", "cancel", "no wait", "two at once")
-NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -53,130 +36,7 @@ def failing_runs_are_not_logged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Delays(Ledger):
-    """Every delayed call of one pool. Each notes it when it runs before its time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bodies["far"] = self._quick
-        self.bodies = {kind: functools.partial(self._due, body) for kind, body in self.bodies.items()}
-
-    def _due(self, body: Callable[..., object], ticket: Ticket, due: float, *args: Any) -> object:
-        early = due - time.monotonic()
-        if early > 0:
-            self.problems.append(f"a call ran {early:g} s too early")
-        return body(ticket, *args)
-
-    def later(self, pool: AdaptiveExecutor, delay: float, kind: str = "quick", *args: Any) -> Ticket:
-        """Submit one delayed call. Raises RuntimeError if the pool was shut down."""
-        due = time.monotonic() + delay
-        ticket = self.hand_in(Ticket(kind), functools.partial(pool.submit_later, delay), due, *args)
-        assert ticket is not None
-        return ticket
-
-    def cancel_far(self) -> None:
-        for ticket in list(self.accepted):
-            if ticket.kind == "far":
-                ticket.cancel()
-
-
-class Storm:
-    """One pool, its plain and its delayed calls, and what each member of the crew does in one step."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.prefix = f"timers{next(NUMBERS)}"
-        self.pool = AdaptiveExecutor(thread_name_prefix=self.prefix, **settings)
-        self.bounded = settings.get("max_queue") is not None
-        self.plain, self.delays = Ledger(), Delays()
-
-    def near(self, rng: random.Random) -> bool:
-        try:
-            kind = rng.choice(("quick", "quick", "boom", "sleepy"))
-            tickets = [self.delays.later(self.pool, rng.choice(NEAR), kind) for _ in range(rng.randint(1, 10))]
-        except RuntimeError:
-            return False
-        for ticket in tickets:
-            if rng.random() < 0.3:
-                ticket.add_callback()
-            if rng.random() < 0.2:
-                ticket.cancel()
-        bring(tickets[-1], "a delayed call", self.pool)
-        return True
-
-    def far(self, rng: random.Random) -> bool:
-        """Add so many that they are folded in, and cancel so many that they are swept out."""
-        if len(self.delays.accepted) > 5000:
-            return False
-        try:
-            tickets = [self.delays.later(self.pool, FAR + rng.random(), "far") for _ in range(rng.randint(1, 300))]
-        except RuntimeError:
-            return False
-        for ticket in rng.sample(tickets, len(tickets) * 4 // 5):
-            ticket.cancel()
-        return True
-
-    def submitter(self, rng: random.Random) -> bool:
-        try:
-            ticket = self.plain.submit(self.pool, rng.choice(("quick", "sleepy")))
-        except RuntimeError:
-            return False
-        if ticket is not None and rng.random() < 0.3 and not ticket.read(PATIENCE):
-            stuck(f"a plain task beside delayed ones: {ticket.future!r}; {self.pool.stats()}")
-        return True
-
-    def canceller(self, rng: random.Random) -> None:
-        for ticket in self.delays.recent(rng, 3, window=20):
-            ticket.cancel()
-        time.sleep(rng.random() * 0.0005)
-
-    def resizer(self, rng: random.Random) -> None:
-        if self.bounded:
-            self.pool.resize(max_queue=rng.randint(0, 5))
-        self.pool.resize(max_workers=rng.randint(1, 5))
-        time.sleep(rng.random() * 0.002)
-
-    def end(self, ending: str) -> None:
-        if ending == "cancel":
-            bounded("shutdown(cancel_futures=True)", self.pool.shutdown, cancel_futures=True)
-        elif ending == "no wait":
-            self.pool.shutdown(wait=False)
-        elif ending == "two at once":
-            crew = Crew()
-            crew.repeat("closer", lambda rng: self.pool.shutdown(wait=rng.random() < 0.5) or False, copies=2)
-            crew.wait()
-        bounded("the last shutdown()", self.pool.shutdown)
-
-
-def rage(storm: Storm, ending: str, rng: random.Random) -> None:
-    """Let one storm rage for a moment, end it, and settle the accounts."""
-    crew = Crew()
-    crew.repeat("near", storm.near, copies=3)
-    crew.repeat("far", storm.far)
-    crew.repeat("submitter", storm.submitter)
-    crew.repeat("canceller", storm.canceller)
-    crew.repeat("resizer", storm.resizer)
-    crew.stop.wait(0.02 + rng.random() * 0.3)
-    if ending == "idle":
-        crew.join()
-        storm.delays.cancel_far()
-        storm.plain.settle()
-        storm.delays.settle()
-        assert storm.pool.wait_idle(PATIENCE), storm.pool.stats()
-        assert storm.pool.stats().delayed == 0
-    storm.end(ending)
-    crew.join()
-    check_closed(storm.pool, storm.plain, storm.prefix, storm.delays)
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_every_delayed_call_has_one_fate(settings: dict[str, Any]) -> None:
-    """Whatever happens at once, a delayed call runs once, and not too early, or it is cancelled; figures add up."""
-    for storm in storms(lambda: Storm(settings), rage, ENDINGS):
-        assert storm.delays.refusals <= {"cannot schedule new futures after shutdown"}
-
-
-@pytest.mark.parametrize("crowded", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("threads", "crowded"), [(1, False), (3, False), (2, True)])
 def test_a_delayed_call_is_never_lost(threads: int, crowded: bool) -> None:
     """Each thread waits for the few calls that it made: the timekeeper sleeps, and has to be woken in time.
 
@@ -205,33 +65,6 @@ def test_a_delayed_call_is_never_lost(threads: int, crowded: bool) -> None:
         crew.repeat("far", far)
     crew.press()
     close(pool, delays, "lone")
-
-
-def test_calls_with_the_same_delay_keep_their_order() -> None:
-    """With one worker, a thread's calls that are due one after another run in that order, among thousands of others."""
-    pool = AdaptiveExecutor(1, "order")
-    delays = Delays()
-    order: list[tuple[str, int]] = []
-    places = itertools.count()
-
-    def submitter(rng: random.Random, delay: float) -> None:
-        name = threading.current_thread().name
-        tickets = [
-            delays.later(pool, delay, "call", order.append, (name, next(places))) for _ in range(rng.randint(1, 200))
-        ]
-        for ticket in rng.sample(tickets, len(tickets) // 2):
-            ticket.cancel()
-        for ticket in tickets:
-            bring(ticket, "a delayed call", pool)
-
-    crew = Crew()
-    for number, delay in enumerate((0.0, 0.001, 0.004)):
-        crew.repeat(f"submitter {number}", functools.partial(submitter, delay=delay))
-    crew.press()
-    close(pool, delays, "order")
-    for name in {name for name, _ in order}:
-        own = [place for submitter, place in order if submitter == name]
-        assert own == sorted(own)
 
 
 class Beat:
@@ -354,46 +187,6 @@ def test_a_schedule_goes_on_until_it_is_ended(settings: dict[str, Any]) -> None:
     bounded("shutdown", pool.shutdown)
     check_beats(pool, beats)
     assert beats or not LONG_ENOUGH
-
-
-@pytest.mark.parametrize("where", ["beside", "within"])
-def test_nothing_is_left_of_a_schedule_that_was_cancelled(where: str) -> None:
-    """However close cancel() comes to a run, or if a run itself calls it: when that run is over, none is to come."""
-    pool = AdaptiveExecutor(1, "left", keep_alive=0.001)
-    rng = random.Random(SEED)
-    for _ in rounds():
-        for _ in range(5):
-            begun: list[None] = []
-            tasks: list[ScheduledTask] = []
-            ended = threading.Event()
-            last = rng.randint(1, 3)
-
-            def run(
-                begun: list[None] = begun,
-                tasks: list[ScheduledTask] = tasks,
-                ended: threading.Event = ended,
-                last: int = last,
-            ) -> None:
-                begun.append(None)
-                if len(begun) == last:
-                    ended.set()
-                    if where == "within" and tasks:
-                        tasks[0].cancel()
-
-            task = pool.schedule(0.0001, run, first=0.0)
-            tasks.append(task)
-            if not ended.wait(PATIENCE):
-                stuck(f"{task!r} did not come to run {last}; {pool.stats()}")
-            for _ in range(rng.randrange(400)):
-                pass
-            task.cancel()
-            assert not task.active and task.next_run is None
-            assert pool.wait_idle(PATIENCE)
-            count = len(begun)
-            assert pool.stats().delayed == 0, "a cancelled schedule waits for its next run"
-            time.sleep(0.0003)
-            assert len(begun) == count, "a run began after cancel() had returned"
-    bounded("shutdown", pool.shutdown)
 
 
 @pytest.mark.parametrize("max_queue", [None, 1])

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 
 import ebbpool
-from ebbpool._interpreter import gil_enabled
+from ebbpool._testing import seams
 
 TIMEOUT = 10.0
 """Seconds after which a wait that ought to end has failed."""
@@ -35,7 +35,7 @@ COUNTS_REFERENCES = sys.implementation.name == "cpython"
 """Whether the interpreter frees an object with its last reference, and not when the collector comes by."""
 
 
-STACKS = gil_enabled()
+STACKS = seams.gil_enabled()
 """Whether the stacks of other threads are read."""
 needs_stacks = pytest.mark.skipif(not STACKS, reason="without a GIL the frames of other threads are not read")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")

@@ -340,8 +340,8 @@ class ExecutorModel(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: not self.closed and self.max_queue is not None)
-    @rule(max_queue=st.sampled_from([1, 2, 4]))
-    def resize_queue(self, max_queue: int) -> None:
+    @rule(max_queue=st.sampled_from([1, 2, 4, None]))
+    def resize_queue(self, max_queue: int | None) -> None:
         self.max_queue = max_queue
         self.pool.resize(max_queue=max_queue)
         self.settle()

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from ebbpool import _interpreter
+from ebbpool._testing import seams
 from support.common import Background, eventually
 
 NAMES = ("Semaphore", "BoundedSemaphore")
-REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not _interpreter.PURE
 
 
 def variant(name: str) -> ModuleType:
     """Return the "plain" or the "compiled" semaphores; skip the test where they were not built."""
-    if name == "plain":
-        return importlib.import_module("ebbpool._core.semaphore")
-    try:
-        return importlib.import_module("ebbpool._core.semaphore_c")
-    except ImportError:
-        if REQUIRE_EXT:
-            raise
+    module = seams.core(name, "semaphore")
+    if module is None:
         pytest.skip("the extension is not built")
+    return module
 
 
 @pytest.fixture(name="semaphores", params=["plain", "compiled"])

@@ -112,7 +112,7 @@ SPELLS = 6
 """How many such counts are kept."""
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
-"""Seconds of its processor time that a loop spends on results, in hardly more time than that, before others get the GIL.
+"""Seconds of its processor time that a loop spends on results, hardly ever waiting, before others get the GIL.
 
 Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
 the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew. A loop

@@ -106,7 +106,8 @@ class Census:
         """Count workers by what their tasks do, anew if it is time to.
 
         One that has not run for `STILL` and waits for something is asleep, whoever holds what it waits for: it takes no
-        processor from anybody. Shorter waits are not told apart: who waits a moment runs again before one can act on it.
+        processor from anybody. Shorter waits are not told apart: a thread that waits a moment runs again before
+        anything can follow from it.
 
         Args:
             now: The time, in seconds.

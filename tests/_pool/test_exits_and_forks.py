@@ -1,0 +1,493 @@
+"""Interpreter exit and fork: what is left of a pool, and what runs on. Each script has an interpreter of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.common import COUNTS_REFERENCES, FORK, needs_fork, output_of
+
+HOOKS = """
+    import os, signal, sys, threading
+    hooks = {}
+    def call(name):
+        if name in hooks:
+            hooks.pop(name)()
+    # Before the import of ebbpool: so they run after its own hook before a fork, and before its own hooks after it.
+    import random, threading, logging
+    os.register_at_fork(
+        before=lambda: call("before"),
+        after_in_parent=lambda: call("parent"),
+        after_in_child=lambda: call("child"),
+    )
+    def in_thread(call):
+        outcome = []
+        thread = threading.Thread(target=lambda: outcome.append(call()))
+        thread.start()
+        thread.join(10)
+        return outcome[0]
+"""
+WAYS = {
+    "the hook itself": "use()",
+    "a signal handler": "(signal.signal(signal.SIGUSR1, lambda *_: use()), signal.raise_signal(signal.SIGUSR1))",
+    "a finaliser": "Dying()",
+    "another thread": "in_thread(use)",
+}
+USES = """
+    class Dying:
+        def __del__(self):
+            use()
+"""
+PLAIN = """
+    import os
+    os.environ["EBBPOOL_PURE"] = "1"
+"""
+EXIT = """
+    import atexit, sys, threading, time
+    from ebbpool import AdaptiveExecutor
+"""
+EXITS = {
+    "exit joins what runs and what is queued": (
+        """
+            begun, go = threading.Event(), threading.Event()
+            def work(number):
+                begun.set()
+                go.wait(10)
+                time.sleep(0.1)  # the work
+                print(number, flush=True)
+            pool = AdaptiveExecutor(1)
+            for number in range(3):
+                pool.submit(work, number)
+            begun.wait(10)
+            print("main is over", flush=True)
+            go.set()
+        """,
+        ["main is over", "0", "1", "2"],
+    ),
+    "exit does not wait for idle workers": (
+        """
+            for daemon in (False, True):
+                pool = AdaptiveExecutor(2, keep_alive=600, min_workers=2, daemon=daemon)
+                print(pool.submit(pow, 2, 3).result(10))
+                globals()[f"kept_{daemon}"] = pool
+        """,
+        ["8", "8"],
+    ),
+    "exit runs finalizers": (
+        """
+            pool = AdaptiveExecutor(2, keep_alive=600, finalizer=lambda: print("finalized", flush=True))
+            pool.submit(int).result(10)
+        """,
+        ["finalized"],
+    ),
+    "daemon leaves what computes": (
+        # A thread in the middle of bytecode is where an interpreter that ends can go wrong.
+        """
+            begun = threading.Semaphore(0)
+            def forever():
+                begun.release()
+                while True:
+                    pass
+            pool = AdaptiveExecutor(2, daemon=True)
+            for _ in range(4):
+                pool.submit(forever)
+            begun.acquire(timeout=10)
+            begun.acquire(timeout=10)
+            print("over")
+        """,
+        ["over"],
+    ),
+    "submit in an atexit handler": (
+        """
+            pool, unused = AdaptiveExecutor(), AdaptiveExecutor()
+            pool.submit(int).result(10)
+            def late():
+                for each in (pool, unused, AdaptiveExecutor()):
+                    try:
+                        each.submit(print, "never")
+                    except RuntimeError as error:
+                        print(error)
+            atexit.register(late)
+        """,
+        ["cannot schedule new futures after interpreter shutdown"] * 3,
+    ),
+    "a task that keeps submitting is stopped at exit": (
+        """
+            begun = threading.Event()
+            def keep_submitting():
+                while True:
+                    try:
+                        future = pool.submit(int)
+                    except RuntimeError as error:
+                        print(error, flush=True)
+                        return
+                    begun.set()
+                    future.result(10)
+            pool = AdaptiveExecutor(2)
+            pool.submit(keep_submitting)
+            begun.wait(10)
+        """,
+        ["cannot schedule new futures after interpreter shutdown"],
+    ),
+    "a pool that a module forgets at exit": (
+        # The executor is freed while the interpreter takes its modules apart: no noise.
+        """
+            class Holder:
+                def __init__(self):
+                    self.pool = AdaptiveExecutor(keep_alive=600)
+                    self.me = self
+                def __del__(self):
+                    self.pool.shutdown(wait=False)
+            holder = Holder()
+            print(holder.pool.submit(pow, 2, 3).result(10))
+            sys.modules["keep"] = holder
+        """,
+        ["8"],
+    ),
+}
+FORKS = {
+    "fork with an idle pool": (
+        FORK,
+        """
+            pool = AdaptiveExecutor(4, keep_alive=600)
+            print(pool.submit(pow, 2, 3).result(10))
+            assert pool.wait_idle(10)
+            def check():
+                stats = pool.stats()
+                assert (stats.workers, stats.idle, stats.queued, len(pool._threads)) == (0, 0, 0, 0), stats
+                assert stats.started == stats.retired == 1, stats
+                barrier = threading.Barrier(4)
+                print(sorted(future.result(10) for future in [pool.submit(barrier.wait, 10) for _ in range(4)]))
+                assert pool.wait_idle(10)
+                pool.shutdown()
+            print(in_child(check))
+            print(pool.submit(pow, 2, 4).result(10))
+        """,
+        ["8", "[0, 1, 2, 3]", "0", "16"],
+    ),
+    "fork with a busy pool": (
+        FORK,
+        """
+            pool = AdaptiveExecutor(1)
+            gate, begun = threading.Event(), threading.Event()
+            def work():
+                begun.set()
+                assert gate.wait(10)
+                return "ran on"
+            done = pool.submit(pow, 2, 3)
+            done.result(10)
+            running = pool.submit(work)
+            queued = pool.submit(pow, 3, 2)
+            called = []
+            queued.add_done_callback(called.append)
+            begun.wait(10)
+            def check():
+                for future in (running, queued):
+                    try:
+                        future.result(10)
+                    except BrokenThreadPool as error:
+                        print(type(error).__name__, "fork" in str(error))
+                print(done.result(0), running.done(), queued.done(), running.cancel(), pool._work_queue.qsize())
+                print(pool.submit(pow, 2, 5).result(10))
+                pool.shutdown(timeout=10)
+            print(in_child(check))
+            gate.set()
+            print(running.result(10), queued.result(10))
+        """,
+        ["BrokenThreadPool True", "BrokenThreadPool True", "8 True True False 0", "32", "0", "ran on 9"],
+    ),
+    "fork while others submit": (
+        # The child must not inherit a lock that another thread held.
+        FORK,
+        """
+            pool = AdaptiveExecutor(4, max_queue=10)
+            over = threading.Event()
+            def submit():
+                while not over.is_set():
+                    pool.submit(int).result(10)
+            threads = [threading.Thread(target=submit) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            def check():
+                assert pool.submit(pow, 2, 3).result(10) == 8
+                AdaptiveExecutor(2).submit(int).result(10)
+            print({in_child(check) for _ in range(20)})
+            over.set()
+            for thread in threads:
+                thread.join(10)
+        """,
+        ["{0}"],
+    ),
+    "fork while the ceiling is lifted": (
+        FORK,
+        """
+            from ebbpool._testing import seams
+            pool = AdaptiveExecutor(1)
+            gate, begun = threading.Event(), threading.Event()
+            def wait(timeout):
+                begun.set()
+                return gate.wait(timeout)
+            lifting = seams.lift(pool, wait, 20)
+            assert begun.wait(10)
+            def check():
+                begun.clear()
+                futures = [pool.submit(wait, 20), pool.submit(int)]
+                assert begun.wait(10)
+                print(seams.places_lent(pool), futures[1].done())
+                gate.set()
+                print(futures[1].result(10))
+            print(in_child(check))
+            gate.set()
+            print(lifting.result(10))
+        """,
+        ["0 False", "0", "0", "True"],
+    ),
+    "fork of a pool that was shut down": (
+        FORK,
+        """
+            pool = AdaptiveExecutor(2)
+            pool.submit(int).result(10)
+            pool.shutdown()
+            def check():
+                try:
+                    pool.submit(int)
+                except RuntimeError as error:
+                    print(error)
+                pool.shutdown()
+            print(in_child(check))
+        """,
+        ["cannot schedule new futures after shutdown", "0"],
+    ),
+    "a child that ends like any interpreter": (
+        # The parent's workers are not there to be joined, the child's are.
+        "",
+        """
+            import os, sys, threading
+            from ebbpool import AdaptiveExecutor
+            pool = AdaptiveExecutor(2)
+            gate, begun = threading.Event(), threading.Event()
+            pool.submit(lambda: (begun.set(), gate.wait(20)))
+            begun.wait(10)
+            pid = os.fork()
+            if pid == 0:
+                pool.submit(print, "from the child", flush=True)
+                sys.exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            gate.set()
+        """,
+        ["from the child", "7"],
+    ),
+    "a task submitted in a hook runs in the parent and fails in the child": (
+        HOOKS + FORK,
+        """
+            pool = AdaptiveExecutor(1)
+            gate = threading.Event()
+            pool.submit(gate.wait, 20)
+            futures = []
+            hooks["before"] = lambda: futures.append(pool.submit(print, "ran", flush=True))
+            def check():
+                try:
+                    futures[0].result(10)
+                except BrokenThreadPool as error:
+                    print(error)
+            print(in_child(check), flush=True)
+            gate.set()
+            futures[0].result(10)
+        """,
+        ["the process was forked; this call was left with the parent", "0", "ran"],
+    ),
+    "a pool is as new in the hooks of the child already": (
+        # Even in those that were registered before ebbpool's own.
+        HOOKS + FORK,
+        """
+            pool = AdaptiveExecutor(2, min_workers=2, keep_alive=600)
+            print(pool.submit(pow, 2, 3).result(10))
+            assert pool.wait_idle(10)
+            futures = []
+            def use():
+                futures.append(pool.submit(pow, 2, 4))
+                futures.append(AdaptiveExecutor(1).submit(pow, 2, 5))
+                print([future.result(10) for future in futures])
+            hooks["child"] = use
+            def check():
+                print([future.result(0) for future in futures], pool.submit(pow, 2, 6).result(10))
+                print(in_child(lambda: print(pool.submit(pow, 2, 7).result(10))))
+            print(in_child(check))
+        """,
+        ["8", "[16, 32]", "[16, 32] 64", "128", "0", "0"],
+    ),
+    "a pool that another thread makes while the process forks": (
+        HOOKS + FORK,
+        """
+            pools = []
+            def make():
+                pools.append(AdaptiveExecutor(1, keep_alive=600))
+                return pools[0].submit(pow, 2, 3).result(10)
+            hooks["before"] = lambda: print(in_thread(make), flush=True)
+            def check():
+                print(pools[0].submit(pow, 2, 4).result(10))
+            print(in_child(check))
+        """,
+        ["8", "16", "0"],
+    ),
+    "a fork does not wait for a thread in the middle of a step": (
+        # Plain, a thread may be anywhere in a step. Here it is stopped with a task in its hands that is on no queue.
+        PLAIN + FORK,
+        """
+            from ebbpool._testing import seams
+            pool = AdaptiveExecutor(2, max_queue=100)
+            lane = pool.lane("some", limit=1)
+            assert lane.submit(pow, 2, 3).result(10) == 8
+            assert pool.wait_idle(10)
+            inside, go = threading.Event(), threading.Event()
+            undo = seams.stop_in_a_step(pool, inside, go)
+            future = lane.submit(pow, 2, 4)
+            assert inside.wait(10)
+            assert seams.mutex_of(pool).acquire(False) is False
+            def check():
+                try:
+                    future.result(10)
+                except BrokenThreadPool as error:
+                    print(error)
+                stats = lane.stats()
+                assert (stats.running, stats.queued) == (0, 0), stats
+                print(lane.submit(pow, 2, 5).result(10))
+                barrier = threading.Barrier(2)
+                print(sorted(call.result(10) for call in [pool.submit(barrier.wait, 10) for _ in range(2)]))
+                pool.shutdown(timeout=10)
+            print(in_child(check))
+            undo()
+            go.set()
+            print(future.result(10))
+        """,
+        ["the process was forked; this call was left with the parent", "32", "[0, 1]", "0", "16"],
+    ),
+    "a future made by hand whose pool is held while the process forks": (
+        PLAIN + FORK,
+        """
+            from ebbpool import Future
+            from ebbpool._testing import seams
+            held, go = threading.Event(), threading.Event()
+            def hold():
+                with seams.orphans.mutex:
+                    held.set()
+                    assert go.wait(20)
+            threading.Thread(target=hold).start()
+            assert held.wait(10)
+            def check():
+                future = Future()
+                future.set_result(8)
+                print(future.result(10))
+            print(in_child(check))
+            go.set()
+        """,
+        ["8", "0"],
+    ),
+    "a process that has shut down its pools forks without a warning": (
+        FORK,
+        """
+            import warnings
+            warnings.simplefilter("error")
+            def threads():
+                # The system may take a moment to strike off a thread that has been joined, and a fork counts there.
+                while sys.platform == "linux" and len(os.listdir("/proc/self/task")) > 1:
+                    os.sched_yield()
+                return threading.active_count()
+            def check():
+                with AdaptiveExecutor() as pool:
+                    print(pool.submit(pow, 2, 4).result(10))
+                print(threads())
+            for _ in range(3):
+                with AdaptiveExecutor(4) as pool:
+                    print(sum(pool.map(abs, range(10))))
+                print(threads())
+                print(in_child(check))
+        """,
+        ["45", "1", "16", "1", "0"] * 3,
+    ),
+    "a fork in the thread itself": (
+        # In the child that thread is not the timekeeper any more.
+        FORK,
+        """
+            from ebbpool._testing import seams
+            pool = AdaptiveExecutor(2, keep_alive=600)
+            pool.submit(int).result(10)
+            forked = threading.Event()
+            def fork():
+                global pid
+                pid = os.fork()
+                if pid == 0:
+                    def child():
+                        barrier = threading.Barrier(2)
+                        calls = [pool.submit(barrier.wait, 10) for _ in range(2)]
+                        print(sorted(call.result(10) for call in calls), flush=True)
+                        os._exit(0)
+                    threading.Thread(target=child).start()
+                forked.set()
+            seams.in_timekeeper(fork)
+            assert forked.wait(10)
+            print(os.waitpid(pid, 0)[1], flush=True)
+        """,
+        ["[0, 1]", "0"],
+    ),
+}
+"""What a script begins with, the script, and what it prints."""
+
+
+@pytest.mark.parametrize(("script", "printed"), EXITS.values(), ids=EXITS)
+def test_exit(script: str, printed: list[str]) -> None:
+    assert output_of(script, EXIT) == printed
+
+
+@needs_fork
+@pytest.mark.parametrize(("prelude", "script", "printed"), FORKS.values(), ids=FORKS)
+def test_fork(prelude: str, script: str, printed: list[str]) -> None:
+    assert output_of(script, prelude) == printed
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit")
+def test_exit_grows_for_what_is_queued() -> None:
+    script = """
+        barrier = threading.Barrier(3)
+        def meet():
+            if barrier.wait(10) == 0:
+                print("met", flush=True)
+        pool = AdaptiveExecutor(3)
+        for _ in range(3):
+            pool.submit(meet)
+    """
+    assert output_of(script, EXIT) == ["met"]
+
+
+@needs_fork
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hook", ["before", "parent"])
+def test_a_pool_may_be_used_and_waited_for_in_the_hooks(hook: str, way: str) -> None:
+    if not COUNTS_REFERENCES and way in ("a finaliser", "another thread"):
+        pytest.skip("PyPy finalises later, and may run no other thread within its hooks")
+    lines = output_of(
+        f"""
+    from ebbpool import sync
+    pool = AdaptiveExecutor(2, thread_stack_size=1 << 19)
+    lane = pool.lane("some", limit=1)
+    semaphore = sync.Semaphore(1)
+    used = []
+    def use():
+        with semaphore:
+            assert pool.submit(pow, 2, 3).result(10) == 8
+        assert lane.submit(pow, 2, 3).result(10) == 8
+        assert pool.submit_later(0.001, pow, 2, 3).result(10) == 8
+        with AdaptiveExecutor(1) as other:
+            used.append(other.submit(pow, 2, 3).result(10))
+    hooks["{hook}"] = lambda: {WAYS[way]}
+    def check():
+        print(pool.submit(pow, 2, 4).result(10), semaphore.acquire(timeout=10))
+        print(lane.submit(pow, 2, 5).result(10))
+        pool.shutdown(timeout=10)
+    print(in_child(check))
+    pool.shutdown(timeout=10)
+    print(used)
+    """,
+        HOOKS + FORK + USES,
+    )
+    assert lines == ["16 True", "32", "0", "[8]"]

@@ -1,0 +1,225 @@
+"""Every way to hand in a call, by every way in which its pool may end before the call begins."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from concurrent.futures.thread import BrokenThreadPool
+from typing import Any
+
+import pytest
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    all_end,
+    collected,
+    needs_fork,
+    output_of,
+)
+
+from ebbpool import AdaptiveExecutor
+
+NUMBERS = itertools.count()
+CLOSED = "cannot schedule new futures after shutdown"
+
+
+def on_a_loop(pool: AdaptiveExecutor) -> Background:
+    """Run a call from a loop in a thread of its own; it has been made when this returns."""
+    made = threading.Event()
+
+    async def main() -> int:
+        try:
+            future = pool.run(pow, 2, 3)
+        finally:
+            made.set()
+        return int(await future)
+
+    calling = Background(lambda: asyncio.run(main()))
+    assert made.wait(TIMEOUT)
+    return calling
+
+
+FEATURES: dict[str, Callable[[AdaptiveExecutor], Callable[[], Any]]] = {
+    "submit": lambda pool: pool.submit(pow, 2, 3).result,
+    "submit_first": lambda pool: pool.submit_first(pow, 2, 3).result,
+    "lane": lambda pool: pool.lane(f"lane {next(NUMBERS)}", limit=1).submit(pow, 2, 3).result,
+    "behind its lane": lambda pool: in_a_full_lane(pool).submit(pow, 2, 3).result,
+    "map": lambda pool: pool.map(pow, [2], [3]).__next__,
+    "map_unordered": lambda pool: pool.map_unordered(pow, [2], [3]).__next__,
+    "stream": lambda pool: pool.stream(lambda: iter([8])).__next__,
+    "run": lambda pool: on_a_loop(pool).join,
+}
+"""How a call is handed in; each returns what waits for its outcome, which is 8."""
+
+
+def in_a_full_lane(pool: AdaptiveExecutor) -> Any:
+    lane = pool.lane(f"lane {next(NUMBERS)}", limit=1)
+    lane.submit(int)
+    return lane
+
+
+def outcome_of(wait: Callable[[], Any]) -> str:
+    try:
+        return str(wait())
+    except BrokenThreadPool:
+        return "broken"
+    except (CancelledError, asyncio.CancelledError):
+        return "cancelled"
+    except RuntimeError as error:
+        return str(error)
+
+
+class Ending:
+    """A pool of one worker that is held up, with one call of each kind behind it."""
+
+    def __init__(self, feature: str) -> None:
+        self.gate = Gate()
+        self.pool = AdaptiveExecutor(1, initializer=self.gate, keep_alive=LONG)
+        self.first = self.pool.submit(int)
+        self.gate.await_begun()
+        self.wait = FEATURES[feature](self.pool)
+
+    def outcome(self) -> str:
+        self.gate.open()
+        told = outcome_of(self.wait)
+        self.pool.shutdown(timeout=TIMEOUT)
+        return told
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_was_accepted_runs_though_the_pool_is_shut_down(feature: str) -> None:
+    ending = Ending(feature)
+    ending.pool.shutdown(wait=False)
+    with pytest.raises(RuntimeError, match=CLOSED):
+        FEATURES[feature](ending.pool)()
+    assert ending.outcome() == "8"
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_has_not_begun_may_be_cancelled_with_the_pool(feature: str) -> None:
+    ending = Ending(feature)
+    ending.pool.shutdown(wait=False, cancel_futures=True)
+    assert ending.outcome() == "cancelled"
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_a_broken_pool_does_not_run_says_so(feature: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        gate()
+        raise Boom
+
+    with Gate() as gate, AdaptiveExecutor(1, initializer=fail) as pool:
+        pool.submit(int)
+        gate.await_begun()
+        wait = FEATURES[feature](pool)
+        gate.open()
+        assert outcome_of(wait) == "broken"
+        with pytest.raises(BrokenThreadPool):
+            FEATURES[feature](pool)()
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_was_accepted_runs_though_nobody_refers_to_the_pool(feature: str) -> None:
+    ending = Ending(feature)
+    gate, wait = ending.gate, ending.wait
+    del ending
+    gc.collect()
+    gate.open()
+    assert outcome_of(wait) == "8"
+    del wait
+    gc.collect()
+    assert all_end(gate.threads)
+
+
+@pytest.mark.parametrize("ending", ["runs", "cancelled", "broken"])
+def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A call from a loop has been accepted, one of a thread has not."""
+
+    def initialize() -> None:
+        gate()
+        if ending == "broken":
+            raise Boom
+
+    with Gate() as gate, AdaptiveExecutor(1, max_queue=1, initializer=initialize) as pool:
+        pool.submit(int)
+        gate.await_begun()
+        pool.submit(int)
+        submitting = Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT))
+        calling = on_a_loop(pool)
+        assert submitting.still_waits()
+        if ending == "broken":
+            gate.open()
+        else:
+            pool.shutdown(wait=False, cancel_futures=ending == "cancelled")
+        assert outcome_of(submitting.join) == ("broken" if ending == "broken" else CLOSED)
+        gate.open()
+        assert outcome_of(calling.join) == ("8" if ending == "runs" else ending)
+
+
+@needs_fork
+def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
+    script = """
+    pool = AdaptiveExecutor(1, max_queue=None)
+    lane, full = pool.lane("one", limit=1), pool.lane("full", limit=1)
+    gate, begun = threading.Event(), threading.Event()
+    running = pool.submit(lambda: (begun.set(), gate.wait(20)))
+    begun.wait(20)
+    full.submit(int)
+    futures = [pool.submit(int), pool.submit_first(int), pool.submit_later(600, int), lane.submit(int)]
+    futures.append(full.submit(int))
+    results = pool.map(int, range(3))
+    def check():
+        for wait in (running.result, *(future.result for future in futures), results.__next__):
+            try:
+                wait()
+            except BrokenThreadPool as error:
+                print(error)
+        print(pool.submit(pow, 2, 3).result(10), lane.submit(pow, 2, 4).result(10), list(pool.map(int, "12")))
+        pool.shutdown(timeout=10)
+    print(in_child(check))
+    gate.set()
+    futures.pop(2).cancel()
+    print([future.result(10) for future in futures], list(results))
+    """
+    left = "the process was forked; this call was left with the parent"
+    of_map = "the process was forked while the map was under way"
+    assert output_of(script, FORK) == [left] * 6 + [of_map, "8 16 [1, 2]", "0", "[0, 0, 0, 0] [0, 1, 2]"]
+
+
+def test_a_forgotten_executor_still_grows_for_what_it_has_taken() -> None:
+    pool = AdaptiveExecutor(3, keep_alive=LONG)
+    barrier = threading.Barrier(3)
+    futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(3)]
+    del pool
+    gc.collect()
+    assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1, 2]
+
+
+def test_an_executor_that_is_in_use_by_its_task_alone_is_not_forgotten() -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(1, keep_alive=LONG)
+
+        def task(pool: AdaptiveExecutor) -> object:
+            gate()
+            return pool.submit(pow, 2, 3)
+
+        future = pool.submit(task, pool)
+        gate.await_begun()
+        reference = weakref.ref(pool)
+        del pool
+        gc.collect()
+        assert reference() is not None
+        gate.open()
+        inner = future.result(TIMEOUT)
+        assert inner.result(TIMEOUT) == 8  # type: ignore[attr-defined]
+    collected(reference)
+    assert all_end(gate.threads)
