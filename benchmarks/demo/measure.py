@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from benchmarks.engine.model import percentile
-from benchmarks.servers.serving import Server
+from benchmarks.load.serving import Server
 
 from .control import Child, ChildFailed
 from .plan import Kind, Phase

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.servers.serving import Server
+from benchmarks.load.serving import Server
 
 from . import measure
 from .control import child

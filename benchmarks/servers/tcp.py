@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from benchmarks.load.serving import die_with_parent, serve_forever
 from benchmarks.peers import package
-from benchmarks.servers.serving import die_with_parent, serve_forever
 
 BACKLOG = 1024
 BODY = b"awake\n"

@@ -25,10 +25,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.engine.model import ROOT, Column
-from benchmarks.report import pages
-from benchmarks.report.report import Answers, Figure, above
-from benchmarks.report.store import Run
+from benchmarks import ROOT
+from benchmarks.engine.model import Column
+from benchmarks.engine.results import Answers, Figure, Run, above
+from benchmarks.report import pages, tables
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
@@ -57,13 +57,13 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
         case ["machine", fact]:
             return _fact(run, fact)
         case ["taken"]:
-            return run.taken
+            return str(run.document["taken"])
         case ["commit"]:
-            return run.commit
+            return str(run.document["commit"])
         case ["lead", question]:
-            return pages.lead(_asked(run, question))
+            return tables.lead(_asked(run, question))
         case ["contests", question]:
-            return "\n\n" + pages.contest_table(_asked(run, question)) + "\n\n"
+            return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
     raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests: {asked!r}")
@@ -76,9 +76,10 @@ def _asked(run: Run, question: str) -> Answers:
 
 
 def _fact(run: Run, fact: str) -> str:
-    if fact not in run.machine:
-        raise Unknown(f"nothing is known of {fact!r}; known: {', '.join(run.machine)}")
-    value = run.machine[fact]
+    facts = run.document["machine"]
+    if fact not in facts:
+        raise Unknown(f"nothing is known of {fact!r}; known: {', '.join(facts)}")
+    value = facts[fact]
     return str(len(value)) if isinstance(value, list) else str(value).split(" ")[0] if fact == "python" else str(value)
 
 
@@ -108,7 +109,7 @@ def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
 def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> Figure:
     variants = [
         variant
-        for asked, variant in answers.plan.cells
+        for asked, variant, _ in answers.cells
         if asked.name == peer and all(f"{name}={variant.get(name)}" in where for name in _keys(where))
     ]
     if len(variants) != 1:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.engine.model import ROOT
-from benchmarks.peers.peer import Peer
+from benchmarks import ROOT
 
 _PROC = Path("/proc")
 _START_SECONDS = 30.0
@@ -68,10 +66,7 @@ def _status(pid: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server process that listens. Where there is no /proc, what it costs is 0.
-
-    With `family` the figures include all processes of its group: its children, and theirs.
-    """
+    """A server process that listens. Where there is no /proc, what it costs is 0."""
 
     port: int
     pid: int
@@ -83,49 +78,50 @@ class Server:
         pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
         return [pid for pid in pids if pid == self.pid or _stat(pid)[2:3] == [str(self.pid)]]
 
-    def _pids(self, family: bool) -> list[int]:
-        return self.family() if family else [self.pid]
-
     def cpu_seconds(self, *, family: bool = False) -> float:
         """What it has needed of a processor so far, in steps of a clock tick.
 
-        With `family`, what children needed that are gone is counted as soon as their parent has collected them.
+        With `family` its children, and theirs, are counted too; those that are gone once their parent collected them.
         """
         last, ticks = 15 if family else 13, 0
-        for pid in self._pids(family):
+        for pid in self.family() if family else [self.pid]:
             ticks += sum(map(int, _stat(pid)[11:last]))
         return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
-    def memory(self, *, family: bool = False) -> int:
+    def memory(self) -> int:
         """Resident memory in kB."""
-        return sum(_status(pid, "VmRSS") for pid in self._pids(family))
+        return _status(self.pid, "VmRSS")
 
     def peak_memory(self) -> int:
         """The most bytes of memory it ever had resident."""
         return _status(self.pid, "VmHWM") * 1024
 
-    def virtual(self, *, family: bool = False) -> int:
+    def virtual(self) -> int:
         """Virtual memory in kB."""
-        return sum(_status(pid, "VmSize") for pid in self._pids(family))
+        return _status(self.pid, "VmSize")
 
-    def threads(self, *, family: bool = False) -> int:
+    def threads(self) -> int:
         """Threads that live, the main one and the one that watches for the parent's end among them."""
-        return sum(_status(pid, "Threads") for pid in self._pids(family))
+        return _status(self.pid, "Threads")
 
 
 @contextmanager
-def running(command: Sequence[str], *, ready: Callable[[int], object] | None = None) -> Iterator[Server]:
-    """Runs `python command...`, which prints its port; yields it, and ends it and all of its group, whatever happens.
+def serving(program: str, *args: str, ready: Callable[[int], object] | None = None) -> Iterator[Server]:
+    """Run a server program in a fresh process; yield it, and end it and all of its group, whatever happens.
 
     Args:
-        command: what follows the interpreter's name; run in the root of the repository.
-        ready: called with the port before anything else is; what it raises is raised.
+        program: A module of `benchmarks.servers` and its arguments, as in a shell. It calls `die_with_parent`, listens
+            on a free port of 127.0.0.1, calls `announce` with it, and serves for ever.
+        args: Further arguments.
+        ready: Called with the port first, for a server that listens before it answers.
 
     Raises:
-        RuntimeError: it ended without printing a port; its last words are on stderr.
+        RuntimeError: It ended without printing a port; its last words are on stderr.
     """
+    module, *arguments = program.split()
+    command = [sys.executable, "-m", f"benchmarks.servers.{module}", *arguments, *args]
     with subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=_GROUPS
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=_GROUPS
     ) as child:
         try:
             assert child.stdout is not None
@@ -141,26 +137,6 @@ def running(command: Sequence[str], *, ready: Callable[[int], object] | None = N
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
             child.kill()
-
-
-@contextmanager
-def serving(peer: Peer, question: str, *args: str, ready: Callable[[int], object] | None = None) -> Iterator[Server]:
-    """Yields the server with which `peer` answers `question`, in a fresh process that is gone afterwards.
-
-    Its program is the module `peer.listens[question][0]`: it calls `die_with_parent`, listens on a free port of
-    127.0.0.1, calls `announce` with it, and serves for ever.
-
-    Args:
-        peer: whose server it is.
-        question: a key of `peer.listens`.
-        args: what the program is given after the arguments in `listens`.
-        ready: called with the port first, for a server that listens before it answers.
-
-    Raises:
-        RuntimeError: it ended without printing a port; its last words are on stderr.
-    """
-    with running(["-m", *peer.listens[question], *args], ready=ready) as server:
-        yield server
 
 
 class Beside:
@@ -184,24 +160,20 @@ class Watch(Beside):
 
     Attributes:
         threads: the most there were.
-        mean_threads: how many there were on average.
         memory: the most resident memory, in kB.
     """
 
     _PERIOD_SECONDS = 0.05
 
-    def __init__(self, server: Server, *, family: bool = False, period: float = _PERIOD_SECONDS) -> None:
+    def __init__(self, server: Server, *, period: float = _PERIOD_SECONDS) -> None:
         super().__init__(self._look, "watch")
-        self._server, self._family, self._period = server, family, period
+        self._server, self._period = server, period
         self.threads = self.memory = 0
-        self.mean_threads = 0.0
 
     def _look(self) -> None:
-        for looks in itertools.count():
-            threads = self._server.threads(family=self._family)
-            self.threads = max(self.threads, threads)
-            self.mean_threads += (threads - self.mean_threads) / (looks + 1)
-            self.memory = max(self.memory, self._server.memory(family=self._family))
+        while True:
+            self.threads = max(self.threads, self._server.threads())
+            self.memory = max(self.memory, self._server.memory())
             if self._over.wait(self._period):
                 return
 
