@@ -110,8 +110,8 @@ def serving(program: str, *args: str, ready: Callable[[int], object] | None = No
     """Run a server program in a fresh process; yield it, and end it and all of its group, whatever happens.
 
     Args:
-        program: A module of `benchmarks.servers` and its arguments, as in a shell. It calls `die_with_parent`, listens
-            on a free port of 127.0.0.1, calls `announce` with it, and serves for ever.
+        program: A module, of `benchmarks.servers` if it has no dot, and its arguments, as in a shell. It calls
+            `die_with_parent`, listens on a free port of 127.0.0.1, calls `announce` with it, and serves for ever.
         args: Further arguments.
         ready: Called with the port first, for a server that listens before it answers.
 
@@ -119,7 +119,7 @@ def serving(program: str, *args: str, ready: Callable[[int], object] | None = No
         RuntimeError: It ended without printing a port; its last words are on stderr.
     """
     module, *arguments = program.split()
-    command = [sys.executable, "-m", f"benchmarks.servers.{module}", *arguments, *args]
+    command = [sys.executable, "-m", module if "." in module else f"benchmarks.servers.{module}", *arguments, *args]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=_GROUPS
     ) as child:

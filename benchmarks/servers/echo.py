@@ -43,7 +43,7 @@ class ThreadingServer(socketserver.ThreadingTCPServer):
 
 def _greenlets() -> None:
     """The blocking handler as it is, each connection in a greenlet: gevent's sockets give way where others block."""
-    handle = handler()
+    handle: Any = handler()
     found = package("gevent.server").StreamServer(
         ADDRESS, lambda connection, address: handle(connection, address, None), backlog=_BACKLOG
     )
