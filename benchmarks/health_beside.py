@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
 from benchmarks.load.http import Clients
 from benchmarks.load.serving import Beside, serving
+from benchmarks.load.work import turns_in
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import ASYNC, BODY, COMPUTING, ready, target
 
@@ -48,7 +49,7 @@ class _Health(Beside):
 
 def measure(peer: Peer, params: Params) -> Samples:
     with (
-        serving(_SERVERS[peer.base], "--computing", ready=ready) as found,
+        serving(_SERVERS[peer.base], "--turns", str(params["turns"]), ready=ready) as found,
         Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
         _Health(found.port) as health,
     ):
@@ -80,7 +81,8 @@ QUESTION = Question(
     name="health_beside",
     title="FastAPI: /health beside 64 clients that compute",
     method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
-    "ask a plain `def` endpoint that computes 5 ms of Python; one more asks an `async def` endpoint, 10 ms after each "
+    "ask a plain `def` endpoint that computes 5 ms of Python, counted in the parent and the same on all servers; one "
+    "more asks an `async def` endpoint, 10 ms after each "
     "answer",
     columns=(
         Column("p99", "/health p99, ms", 1),
@@ -90,7 +92,7 @@ QUESTION = Question(
     ),
     peers=tuple(_SERVERS),
     variants=always(_WHERE),
-    sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 1.0 if quick else 4.0},
+    sizes=lambda quick: {"turns": turns_in(0.005), "warm_up": 0.3 if quick else 1.0, "seconds": 1.0 if quick else 4.0},
     measure=measure,
     targets=targets,
     floor="what uvicorn needs for a request",

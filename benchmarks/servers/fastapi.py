@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.load.http import answers
 from benchmarks.load.serving import announce, die_with_parent
-from benchmarks.load.work import compute, turns_in
+from benchmarks.load.work import compute
 from benchmarks.peers import package
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
@@ -76,7 +76,7 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--own-loop", action="store_true")
-    parser.add_argument("--computing", action="store_true", help="with an endpoint that computes for 5 ms")
+    parser.add_argument("--turns", type=int, default=0, help="with an endpoint that computes for so many turns")
     parser.add_argument("--tokens", type=int, help="of anyio's limiter, in place of forty")
     asked = parser.parse_args(argv)
     die_with_parent()
@@ -84,7 +84,7 @@ def serve(argv: Sequence[str]) -> None:
     if asked.install:
         package("ebbpool.anyio").install()
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
-    app = build_app(turns_in(0.005) if asked.computing else 0)
+    app = build_app(asked.turns)
     config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])

@@ -41,7 +41,7 @@ TINY: dict[str, dict[str, Any]] = {
     "loop_beside": {"turns": 10, "clients": 3, "seconds": 0.2},
     "fastapi_burst": {"clients": 4, "repeats": 1},
     "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.5},
-    "health_beside": {"clients": 3, "warm_up": 0.05, "seconds": 0.5},
+    "health_beside": {"turns": 10, "clients": 3, "warm_up": 0.05, "seconds": 0.5},
     "memory": {"tasks": 50},
     "simple_sum": {"jobs": 20, "repeats": 2},
     "cold_map": {"tasks": 4, "sleep": 0.0},
