@@ -11,15 +11,15 @@ import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.progress import Progress
 
 from benchmarks.demo import upstream
 from benchmarks.demo.app import CEILING, sha256_of
-from benchmarks.demo.load import Client, Load, Outcome, Request, plan, play
+from benchmarks.demo.load import Client, Load, Outcome, Request, Run, Sample, plan, play
 from benchmarks.demo.table import Report, wrong
 from benchmarks.engine.model import percentile
 from benchmarks.load.serving import Server, serving
@@ -47,31 +47,6 @@ SIDES = {
         "fixed": f"ThreadPoolExecutor({CEILING})",
     },
 }
-
-
-class Sample(NamedTuple):
-    """The server at one moment: seconds from the start of the load, its threads, its processor seconds so far."""
-
-    at: float
-    threads: int
-    cpu: float
-
-
-@dataclass
-class Run:
-    """One server under the load.
-
-    Attributes:
-        left: The names of the threads that were left at the end.
-        memory: The most bytes of memory the server ever held; 0 where the system does not tell.
-    """
-
-    name: str
-    outcomes: list[Outcome]
-    samples: list[Sample]
-    facts: dict[str, Any]
-    left: list[str]
-    memory: int
 
 
 def quickened(load: Load) -> Load:

@@ -183,14 +183,45 @@ def _rows(sides: Sequence[Side], load: Load) -> list[tuple[str, list[str]]]:
     ]
 
 
+def draw(sides: Sequence[Side], load: Load, title: str, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg: latency, what waits here, and what is elsewhere."""
+    from matplotlib.figure import Figure
+
+    from benchmarks.demo.plot import COLORS, plain, save
+
+    figure = Figure(figsize=(11, 8), dpi=110, layout="constrained")
+    latency, waiting, spilled = figure.subplots(3, 1, sharex=True)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, wrap=True)
+    for side, color in zip(sides, (COLORS[0], COLORS[2]), strict=True):
+        found = [(each.due, each.latency) for each in side.outcomes if each.kind == "heavy" and not each.problem]
+        latency.plot(*zip(*found, strict=True), ".", color=color, markersize=5, label=side.name)
+        times = [look.at for look in side.looks]
+        waiting.step(times, [look.queued for look in side.looks], where="post", color=color, linewidth=1.6)
+    looks = sides[-1].looks
+    times = [look.at for look in looks]
+    for name, color, label in (("spilled", "#009E73", "spilled so far"), ("returned", "#CC79A7", "came back so far")):
+        counts = [getattr(look, name) for look in looks]
+        spilled.step(times, counts, where="post", color=color, linewidth=2, label=label)
+    spilled.fill_between(times, [look.away for look in looks], step="post", color="#56B4E9", label="away now")
+    plain(latency, "heavy request: seconds until\nanswered, by when it was due")
+    plain(waiting, "tasks that wait in the server")
+    plain(spilled, "tasks of the\nspilling server")
+    for axes in (latency, waiting, spilled):
+        axes.axvspan(load.calm, load.calm + load.burst, color="#F6E3B4", alpha=0.6, zorder=0)
+        axes.axvline(load.killed, color="#444444", linewidth=1.2, linestyle="--", zorder=1)
+    place = latency.get_xaxis_transform()
+    latency.text(load.killed, 1.02, "a worker is killed", transform=place, ha="center", fontsize=9)
+    latency.legend(loc="upper left", frameon=False)
+    spilled.legend(loc="upper left", frameon=False)
+    save(figure, spilled, stem)
+
+
 async def run(quick: bool, stem: Path, bars: Progress) -> Report:
     """Run the case, write its plot and JSON next to ``stem``, and return what there is to say.
 
     Raises:
         RuntimeError: A server failed.
     """
-    from benchmarks.demo.plot import draw_cluster
-
     load, each = Load(calm=0.5, burst=1.0, after=0.2) if quick else Load(), cost()
     due, processors = due_times(load, each), os.cpu_count()
     sides = [Side("alone"), Side("spilling to 2 processes")]
@@ -205,7 +236,7 @@ async def run(quick: bool, stem: Path, bars: Progress) -> Report:
         f"A burst at {load.share:g} times what one process can do: the last answer came after {first:.1f} s alone, "
         f"{second:.1f} s with two processes to spill to, one of them killed halfway"
     )
-    draw_cluster(sides, load, headline, stem)
+    draw(sides, load, headline, stem)
     columns = {"looks": Look._fields, "requests": Outcome._fields}
     found = [{"name": side.name, "looks": side.looks, "requests": side.outcomes} for side in sides]
     text = json.dumps({"load": load._asdict(), "heavy call": each, "columns": columns, "sides": found})

@@ -69,6 +69,31 @@ class Outcome(NamedTuple):
         return self.done - self.due
 
 
+class Sample(NamedTuple):
+    """The server at one moment: seconds from the start of the load, its threads, its processor seconds so far."""
+
+    at: float
+    threads: int
+    cpu: float
+
+
+@dataclass
+class Run:
+    """One server under the load.
+
+    Attributes:
+        left: The names of the threads that were left at the end.
+        memory: The most bytes of memory the server ever held; 0 where the system does not tell.
+    """
+
+    name: str
+    outcomes: list[Outcome]
+    samples: list[Sample]
+    facts: dict[str, Any]
+    left: list[str]
+    memory: int
+
+
 def plan(load: Load, digests: Mapping[str, str]) -> list[Request]:
     """Draw the load: the same load and digests always give the same requests."""
     dice, paths, found = random.Random(20), sorted(digests), list[Request]()
