@@ -2,13 +2,27 @@
 
 - `submit_collect.py`, `offload.py`, `waiting.py` and so on each hold one `QUESTION`: what is measured, of whom, how,
   and which figures are to be reached.
-- `engine/` makes cells of a question and its peers, and measures each in a fresh process, the peers in turn.
+- `engine/` measures each cell of a question in a fresh process, the peers in turn, and reads what came of it.
 - `peers/` has the rivals: `table.py` names each once, `pools.py` and `ways.py` give them one face.
-- `servers/` has the programs that are loaded, each in a process of its own, and `serving.py`, which starts and watches
-  them.
-- `load/` has the clients, every answer of which is looked at, and what `sizing` gives a pool to do.
-- `report/` makes tables, verdicts and pictures of the samples.
+- `servers/` has the programs that are loaded, each in a process of its own.
+- `load/` has the clients, every answer of which is looked at, and the work that a pool is given.
+- `report/` writes tables and pages, and compares two runs.
 - `demo/` is a programme of its own: whole servers with and without ebbpool, `python -m benchmarks.demo`.
+- `guard/` counts instructions, `python -m benchmarks.guard`.
 
 It is run from the root of the repository and is no part of the installed package.
 """
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def processors() -> list[int]:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

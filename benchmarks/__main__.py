@@ -1,30 +1,28 @@
 """Asks the questions: `python -m benchmarks [question ...]` from the root of the repository.
 
-What was measured is looked at with `report RUN`, `compare OLD NEW`, `publish RUN` and `figures`, each of which has its
-own `--help`.
+Runs are looked at with `show RUN`, `compare OLD NEW`, `publish RUN` and `figures --check`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.model import GC_POLICY, QUESTIONS, ROOT, Settings, load_question
-from benchmarks.engine.runner import TIMEOUT_SECONDS, Plan, pinning_available, processors, run
-from benchmarks.load.sizing import LOADS
-from benchmarks.peers.table import BY_NAME
-from benchmarks.report import compare, figures, pages, report, store
+from benchmarks import ROOT, processors
+from benchmarks.engine import runner
+from benchmarks.engine.model import QUESTIONS, Settings, load_question
+from benchmarks.engine.results import Run
+from benchmarks.peers.table import PEERS
+from benchmarks.report import compare, marks, pages, tables
 
 
 def _names(text: str) -> tuple[str, ...]:
-    unknown = sorted(set(text.split(",")) - set(BY_NAME))
+    unknown = sorted(set(text.split(",")) - {peer.name for peer in PEERS})
     if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(BY_NAME)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}")
     return tuple(text.split(","))
 
 
@@ -42,24 +40,25 @@ def _checkout(text: str) -> str:
 
 
 def question_named(text: str) -> str:
-    """Return the module of the question whose name this is, or the only one that begins so.
+    """Return the question of this name, or the only one that begins so.
 
     Raises:
         argparse.ArgumentTypeError: There is none, or there are several.
     """
-    if "." in text:
-        return text
     named = [name for name in QUESTIONS if name == text] or [name for name in QUESTIONS if name.startswith(text)]
     if len(named) != 1:
         known = f"could be {', '.join(named)}" if named else f"known: {', '.join(QUESTIONS)}"
         raise argparse.ArgumentTypeError(f"no question {text!r}; {known}")
-    return f"benchmarks.{named[0]}"
+    return named[0]
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="ebbpool beside its rivals")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="ebbpool beside its rivals; `show`, `compare`, `publish` and `figures` look at runs",
+    )  # fmt: skip
     parser.add_argument(
-        "modules", nargs="*", type=question_named, metavar="question",
+        "questions", nargs="*", type=question_named, metavar="question",
         help=f"some of {', '.join(QUESTIONS)}, or how only one of them begins; all if none",
     )  # fmt: skip
     parser.add_argument("--pin", action="store_true", help="hold every cell to one processor (Linux)")
@@ -68,39 +67,30 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=26, help="no round after the first begins that would end later (26)"
     )
-    parser.add_argument("--peers", type=_names, default=(), help=f"some of {','.join(BY_NAME)}")
+    parser.add_argument("--peers", type=_names, default=(), help="the names of some peers, with commas")
     parser.add_argument(
-        "--beside", default="", metavar="FOLDER", type=_checkout,
+        "--beside", metavar="FOLDER", type=_checkout,
         help="another checkout, with its extensions built in place, whose ebbpool is asked the same in turn with this",
     )  # fmt: skip
-    parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="thread ceilings of submit_collect")
-    parser.add_argument(
-        "--loads", nargs="+", choices=LOADS, default=(), metavar="LOAD",
-        help=f"loads of sizing: some of {', '.join(LOADS)}; those with FastAPI only if named",
-    )  # fmt: skip
-    parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="seconds a cell may take (120)")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON and the HTML")
+    parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="the ceilings where several are asked for")
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
+    return parser
+
+
+def _measure(argv: Sequence[str]) -> int:
+    parser = _parser()
     asked = parser.parse_args(argv)
-    asked.modules = list(dict.fromkeys(asked.modules)) or [f"benchmarks.{name}" for name in QUESTIONS]
     if asked.rounds < 1:
         parser.error(f"--rounds: at least 1, not {asked.rounds}")
-    return asked
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Yields what announces the next cell: a bar with rich on a terminal, a line to stderr otherwise."""
-    try:
-        console = importlib.import_module("rich.console").Console(stderr=True)
-        bars = importlib.import_module("rich.progress")
-    except ImportError:
-        console = None
-    if console is not None and console.is_terminal:
-        columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
-        with bars.Progress(*columns, bars.TextColumn("{task.description}"), console=console) as bar:
-            task = bar.add_task("", total=total + 1)
-            yield lambda text: bar.update(task, advance=1, description=text)
-        return
+    if asked.pin and not sys.platform.startswith("linux"):
+        parser.error("--pin: not on this system")
+    pin = processors()[-1] if asked.pin else None
+    settings = Settings(asked.quick, asked.rounds, pin, asked.workers, asked.peers, asked.beside or "")
+    questions = [load_question(name) for name in dict.fromkeys(asked.questions or QUESTIONS)]
+    total = sum(len(runner.cells_of(each, settings)) * each.rounds(settings) for each in questions)
+    load = runner.machine()["load_average"]
+    if load is not None and load >= 0.5 * len(processors()):
+        print(f"this machine is busy (load average {load:.1f}): the figures are noisy", file=sys.stderr)
     done = 0
 
     def announce(text: str) -> None:
@@ -108,30 +98,23 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         done += 1
         print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
 
-    yield announce
+    path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}.json"
+    for document in runner.run(questions, settings, announce, asked.minutes * 60):
+        # After each round: what was measured is there however the run ends.
+        run = Run(path.stem, document)
+        for name, answers in run.answers.items():
+            document["questions"][name]["targets"] = []
+            document["questions"][name]["targets"] = [list(verdict) for verdict in answers.verdicts()]
+        runner.save(path, document)
+    print(tables.show(run), f"samples: {path}", sep="\n\n")
+    return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
 
-def _looking_back(argv: Sequence[str]) -> int | None:
-    """Do what is no measuring; None if measuring is asked for."""
-    does = {"report": _report, "compare": _compare, "publish": _publish, "figures": _figures}
-    return does[argv[0]](argv[1:]) if argv and argv[0] in does else None
-
-
-def _report(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks report", description="draw a run anew, as HTML beside it"
-    )
+def _show(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks show", description="print all tables of a run")
     parser.add_argument("run", type=Path, help="the JSON of a run")
-    asked = parser.parse_args(argv)
-    print(_drawn(asked.run))
+    print(tables.show(Run.read(parser.parse_args(argv).run)))
     return 0
-
-
-def _drawn(path: Path) -> Path:
-    run = store.read(path)
-    page = path.with_suffix(".html")
-    page.write_text(pages.report(run, pages.draw(run)), encoding="utf-8")
-    return page
 
 
 def _compare(argv: Sequence[str]) -> int:
@@ -141,83 +124,43 @@ def _compare(argv: Sequence[str]) -> int:
     parser.add_argument("old", type=Path, help="the JSON of a run")
     parser.add_argument("new", type=Path, help="the JSON of a later one")
     asked = parser.parse_args(argv)
-    print(*compare.told(store.read(asked.old), store.read(asked.new)), sep="\n")
+    print(*compare.told(Run.read(asked.old), Run.read(asked.new)), sep="\n")
     return 0
 
 
 def _publish(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks publish",
-        description="copy a run to docs/evidence, with its pictures and its HTML, and write docs/performance.md",
+        description="copy a run to docs/evidence, and write docs/performance.md and the figures in README and docs",
     )
     parser.add_argument("run", type=Path, help="the JSON of a run")
     parser.add_argument(
         "--name", default=pages.MAIN, help=f"its name there ({pages.MAIN}: the run that figures are of)"
     )
     asked = parser.parse_args(argv)
-    kept = pages.EVIDENCE / f"{asked.name}.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    if kept.resolve() != asked.run.resolve():
-        kept.write_bytes(asked.run.read_bytes())
-    run = store.read(kept)
-    print(kept, *pages.publish(run, pages.draw(run)), sep="\n")
+    text = asked.run.read_text(encoding="utf-8")
+    (pages.EVIDENCE / f"{asked.name}.json").write_text(text, encoding="utf-8")
     return _figures(["--write"])
 
 
 def _figures(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks figures", description=figures.__doc__,
+    parser = argparse.ArgumentParser(prog="python -m benchmarks figures", description=marks.__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     does = parser.add_mutually_exclusive_group(required=True)
     does.add_argument("--check", action="store_true", help="fail if README or docs differ from docs/evidence")
     does.add_argument("--write", action="store_true", help="make them the same")
-    asked = parser.parse_args(argv)
-    complaints = figures.check(asked.write)
+    complaints = marks.check(parser.parse_args(argv).write)
     print(*complaints, sep="\n" if complaints else "", file=sys.stderr)
     return 1 if complaints else 0
 
 
+_LOOKING = {"show": _show, "compare": _compare, "publish": _publish, "figures": _figures}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 if a cell failed or ran out of time, 0 otherwise, targets held or not."""
-    looked = _looking_back(sys.argv[1:] if argv is None else argv)
-    return _measured(arguments(argv)) if looked is None else looked
-
-
-def _measured(asked: argparse.Namespace) -> int:
-    settings = Settings(
-        quick=asked.quick,
-        rounds=asked.rounds,
-        pin=processors()[-1] if asked.pin and pinning_available() else None,
-        workers=asked.workers,
-        peers=asked.peers,
-        loads=tuple(asked.loads),
-        beside=asked.beside,
-    )
-    facts, pin = store.machine(asked.beside), store.pinned(settings, asked.pin)
-    gil = "with" if facts["gil"] else "without"
-    print(f"Python {facts['python']}, {gil} a GIL, {facts['cpu_count']} processors")
-    print(f"pinned: {pin}; {GC_POLICY}")
-    if warning := store.busy():
-        print(warning)
-    print()
-    plans = [Plan.of(load_question(module), settings) for module in asked.modules]
-    path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if settings.pin is not None else ''}.json"
-    kept: dict[str, report.Answers] = {}
-    with progress(sum(len(plan.cells) * plan.rounds for plan in plans)) as announce:
-        for plan, outcomes in run(plans, settings, announce, asked.timeout, asked.minutes * 60):
-            kept[plan.question.name] = report.Answers(plan, settings, outcomes)
-            # After each round: what was measured is there however the run ends.
-            store.save(path, store.document(facts, settings, list(kept.values()), pin))
-    answers = list(kept.values())
-    for found in answers:
-        report.show(report.table(found))
-    verdicts = [verdict for found in answers for verdict in found.verdicts()]
-    if verdicts:
-        report.show(report.target_table(verdicts, settings.quick))
-    print(f"core: {store.core(answers)}; samples: {path}; report: {_drawn(path)}")
-    broken = [outcome for found in answers for outcome in found.broken]
-    if broken:
-        print(f"{len(broken)} cells failed or ran out of time", file=sys.stderr)
-    return 1 if broken else 0
+    """Return the exit status: 1 if a cell failed or ran out of time, 0 otherwise, targets held or not."""
+    argv = sys.argv[1:] if argv is None else argv
+    return _LOOKING[argv[0]](argv[1:]) if argv and argv[0] in _LOOKING else _measure(argv)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from benchmarks.engine.loops import on_loop
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, on_loop
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
-_PEERS = ("anyio", "trio", "anyio-ebbpool", "anyio-installed")
 _WORKERS = 40
 _GROUP = 200
 _LEAST = {"asyncio": 8, "uvloop": 12, "trio": 8}
@@ -55,29 +53,22 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name not in _PEERS:
-        return "no task of anyio's: see offload"
-    return [{"loop": loop, "workers": _WORKERS} for loop in peer.loops]
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    loops = ("trio",) if peer == "trio" else tuple(_LEAST)
+    return [{"loop": loop, "workers": _WORKERS} for loop in loops]
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        Target(
-            f"net: at least {times}x faster than stock",
-            peer,
-            "net",
-            1 / times,
-            {"loop": loop, "workers": _WORKERS},
-            rival="anyio",
-        )
+def targets(workers: Sequence[int]) -> list[Target]:
+    return [
+        Target(f"net: at least {times}x faster than stock", peer, "net", 1 / times, where, rival="anyio")
         for peer in ("anyio-ebbpool", "anyio-installed")
         for loop, times in _LEAST.items()
-    )
+        for where in [{"loop": loop, "workers": _WORKERS}]
+    ]
 
 
 QUESTION = Question(
-    module="benchmarks.anyio_tasks",
+    name="anyio_tasks",
     title="Calls from the tasks of anyio task groups of 200",
     method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
     "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
@@ -86,11 +77,11 @@ QUESTION = Question(
         Column("net", "µs a call, net", 1),
         Column("empty", "µs an empty task", 1, ratio=False),
     ),
+    peers=("anyio", "trio", "anyio-ebbpool", "anyio-installed"),
     variants=variants,
     sizes=lambda quick: {"tasks": 500, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 2},
     measure=on_loop(_load),
     targets=targets,
-    rival=("anyio", "x stock"),
     floor="the tasks themselves, which are taken off",
     limits="the hand-off of a call and its result; a task of anyio waits for each",
 )

@@ -2,74 +2,137 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing.pool
+import os
 import time
-from pathlib import Path
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant
+from benchmarks.load.serving import Server
+from benchmarks.peers import go, package
 from benchmarks.peers.peer import Peer
 
 _SOME, _MANY = {"tasks": 200}, {"tasks": 2000}
-_FEW_THREADS = (
-    "stdlib-default",
-    "to-thread",
-    "to-thread-uvloop",
-    "asgiref",
-    "multiprocessing",
-    "plus",
-    "pebble",
-    "gevent-threadpool",
-)
-_PROC = Path("/proc/self/status")
+
+Blocked = Callable[[int, float], dict[str, Any] | None]
 
 
-def _status(*names: str) -> list[int]:
-    """The numbers after these names in /proc/self/status; none where there is none."""
-    if not _PROC.exists():
-        return []
-    lines = dict(line.split(":", 1) for line in _PROC.read_text().splitlines())
-    return [int(lines[name].split()[0]) for name in names]
+def _executor(build: Callable[[], Executor]) -> Blocked:
+    def run(count: int, seconds: float) -> None:
+        with build() as pool:
+            for future in [pool.submit(time.sleep, seconds) for _ in range(count)]:
+                future.result()
+
+    return run
+
+
+def _multiprocessing(count: int, seconds: float) -> None:
+    with multiprocessing.pool.ThreadPool() as pool:
+        pool.map(time.sleep, [seconds] * count, chunksize=1)
+
+
+def _pebble(count: int, seconds: float) -> None:
+    with package("pebble").ThreadPool() as pool:
+        for future in [pool.schedule(time.sleep, args=[seconds]) for _ in range(count)]:
+            future.result()
+
+
+def _gevent(threads: bool, count: int, seconds: float) -> None:
+    gevent = package("gevent")
+    pool = gevent.get_hub().threadpool
+    spawn = partial(pool.spawn, time.sleep) if threads else partial(gevent.spawn, gevent.sleep)
+    gevent.joinall([spawn(seconds) for _ in range(count)], raise_error=True)
+
+
+def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio.to_thread) -> Blocked:
+    """All gathered on a loop of its own."""
+
+    async def gather(count: int, seconds: float) -> None:
+        wait = call()
+        await asyncio.gather(*[wait(time.sleep, seconds) for _ in range(count)])
+
+    def run(count: int, seconds: float) -> None:
+        with asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()) as runner:
+            runner.run(gather(count, seconds))
+
+    return run
+
+
+def _asgiref() -> Callable[..., Any]:
+    sync_to_async = package("asgiref.sync").sync_to_async
+    return lambda fn, *args: sync_to_async(fn, thread_sensitive=False)(*args)
+
+
+def _tasks(module: str, group: str) -> Blocked:
+    """The tasks of one group, of anyio or trio, with the default limiter."""
+
+    async def main(count: int, seconds: float) -> None:
+        found = package(module)
+        async with getattr(found, group)() as started:
+            for _ in range(count):
+                started.start_soon(found.to_thread.run_sync, time.sleep, seconds)
+
+    return lambda count, seconds: package(module).run(main, count, seconds)
+
+
+_MANY_THREADS: dict[str, Blocked] = {
+    "ebbpool": _executor(lambda: package("ebbpool").AdaptiveExecutor()),
+    "ebbpool-pure": _executor(lambda: package("ebbpool").AdaptiveExecutor()),
+    "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
+    "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
+    "go": go.burst,
+    "gevent": partial(_gevent, False),
+    "anyio": _tasks("anyio", "create_task_group"),
+    "trio": _tasks("trio", "open_nursery"),
+}
+_FEW_THREADS: dict[str, Blocked] = {
+    "stdlib-default": _executor(ThreadPoolExecutor),
+    "to-thread": _on_loop("asyncio"),
+    "to-thread-uvloop": _on_loop("uvloop"),
+    "asgiref": _on_loop("asyncio", _asgiref),
+    "multiprocessing": _multiprocessing,
+    "plus": _executor(lambda: package("ThreadPoolExecutorPlus").ThreadPoolExecutor()),
+    "pebble": _pebble,
+    "gevent-threadpool": partial(_gevent, True),
+}
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    assert peer.blocked is not None
-    count, seconds = params["tasks"], params["sleep"]
-    before = _status("VmRSS")
+    count, process = params["tasks"], Server(0, os.getpid())
+    before = process.memory()
     start = time.perf_counter()
-    told = peer.blocked(count, seconds)
+    told = (_MANY_THREADS | _FEW_THREADS)[peer.base](count, params["sleep"])
     taken = time.perf_counter() - start
     if told is not None:
         # A program of its own has its own clock and its own memory.
         return {"ms": [told["ms"]], "memory": [told["kB"] / count]}
     samples: Samples = {"ms": [taken * 1e3]}
-    if before:
-        samples["memory"] = [max(0, _status("VmHWM")[0] - before[0]) / count]
-    return samples
+    return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.blocked is None:
-        return "see cold_burst"
-    return [_SOME] if peer.name in _FEW_THREADS else [_SOME, _MANY]
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    return [_SOME] if peer in _FEW_THREADS else [_SOME, _MANY]
 
 
 QUESTION = Question(
-    module="benchmarks.blocked_tasks",
+    name="blocked_tasks",
     title="Tasks that wait, each pool as it comes",
     method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
     "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
     "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
-    "greenlets, goroutines and virtual threads wait without a thread of the system; Go and Java are programs of their "
-    "own, which take the time themselves, without their start; kB: by how much resident memory grew at most, a task",
-    columns=(
-        Column("ms", "ms for all", 1),
-        Column("memory", "kB a task", 1),
-    ),
+    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
+    "itself, without its start; kB: by how much resident memory grew at most, a task",
+    columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
+    peers=(*_MANY_THREADS, *_FEW_THREADS),
     variants=variants,
     sizes=lambda quick: {"sleep": 0.05},
     measure=measure,
-    rival=("stdlib-256", "x TPE(256)"),
     floor="the 50 ms that each task waits",
     limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
-    "take eight turns of 256 threads. Greenlets, goroutines and virtual threads start no thread of the "
-    "system, but all that blocks has to be written for them",
+    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
+    "to be written for them",
 )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, pool_variants, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, timed
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import Pool
 
+COLUMNS = (
+    Column("ms", "ms for all", digits=1),
+    Column("threads", "most threads", digits=0, ratio=False, worst=True),
+)
 _WHERE = {"workers": 200}
 
 
@@ -25,29 +29,26 @@ def once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
         return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
 
 
-def measure(peer: Peer, params: Params) -> Samples:
-    return once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
-
-
-def targets(settings: Settings) -> tuple[Target, ...]:
-    text = "no later than ThreadPoolExecutor(200)"
-    return tuple(Target(text, peer, "ms", 1.0, _WHERE, rival="stdlib") for peer in ("ebbpool", "ebbpool-pure"))
-
-
 QUESTION = Question(
-    module="benchmarks.cold_burst",
+    name="cold_burst",
     title="Burst of sleeps on a cold pool",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "anyio and trio: the start of the event loop is part of it",
-    columns=(
-        Column("ms", "ms for all", digits=1),
-        Column("threads", "most threads", digits=0, ratio=False, worst=True),
+    columns=COLUMNS,
+    peers=(
+        "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
+        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
     ),
-    variants=pool_variants("cold_burst", _WHERE),
+    variants=always(_WHERE),
     sizes=lambda quick: {"tasks": 200, "sleep": 0.05},
-    measure=measure,
-    targets=targets,
+    measure=lambda peer, params: once(
+        peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"])
+    ),
+    targets=lambda workers: [
+        Target("no later than ThreadPoolExecutor(200)", peer, "ms", 1.0, _WHERE, rival="stdlib")
+        for peer in ("ebbpool", "ebbpool-pure")
+    ],
     rounds_factor=5 / 3,
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
-)
+)  # fmt: skip

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from benchmarks import processors
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
 from benchmarks.load.echo import EchoClients
+from benchmarks.load.serving import Server, serving
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server, serving
 
 _CLIENTS = 5
 _SIZES = (1000, 4096, 65_536)
-_OURS = ("echo-pool", "echo-pool-pure")
+_SERVERS = {
+    "echo-pool": "echo pool",
+    "echo-pool-pure": "echo pool",
+    "echo-threading": "echo threading",
+    **{
+        f"echo-{loop}-{kind}": f"echo {kind} --loop {loop}"
+        for loop in ("asyncio", "uvloop")
+        for kind in ("streams", "protocol", "buffered")
+    },
+    "echo-gevent": "echo gevent",
+    "echo-go": "go echo",
+}
 _BEHIND = (
     ("echo-uvloop-streams", "uvloop's streams"),
     ("echo-asyncio-streams", "asyncio's streams"),
@@ -22,22 +34,18 @@ _BEHIND = (
 )
 
 
-def _can_keep_apart(settings: Settings) -> bool:
-    return settings.pin is None and hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) > 1
-
-
 @contextmanager
 def _placed(peer: Peer, placement: str) -> Iterator[Server]:
     """Yields the server; if the two are to be kept apart, the first processor is this process's alone."""
     if placement != "apart":
-        with serving(peer, "echo") as found:
+        with serving(_SERVERS[peer.base]) as found:
             yield found
         return
     allowed = os.sched_getaffinity(0)
     own = {min(allowed)}
     try:
         os.sched_setaffinity(0, allowed - own)
-        with serving(peer, "echo") as found:
+        with serving(_SERVERS[peer.base]) as found:
             os.sched_setaffinity(0, own)
             yield found
     finally:
@@ -56,28 +64,23 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def _cells(settings: Settings) -> list[Variant]:
-    placements = ("free", "apart") if _can_keep_apart(settings) else ("free",)
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    placements = ("free", "apart") if settings.pin is None and len(processors()) > 1 else ("free",)
     return [{"size": size, "placement": placement} for placement in placements for size in _SIZES]
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if "echo" not in peer.listens:
-        return "no echo server"
-    return _cells(settings)
-
-
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        Target(f"ahead of {name}", ours, "rate", 1.0, where, rival=rival)
-        for ours in _OURS
-        for where in _cells(settings)
+def targets(workers: Sequence[int]) -> list[Target]:
+    return [
+        Target(f"ahead of {name}", ours, "rate", 1.0, {"size": size, "placement": placement}, rival)
+        for ours in ("echo-pool", "echo-pool-pure")
+        for placement in ("free", "apart")
+        for size in _SIZES
         for rival, name in _BEHIND
-    )
+    ]
 
 
 QUESTION = Question(
-    module="benchmarks.echo",
+    name="echo",
     title="A correct echo: 5 clients, one message of so many bytes under way each",
     method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
     "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
@@ -87,15 +90,15 @@ QUESTION = Question(
     "client is what is measured)",
     columns=(
         Column("rate", "messages/s", 0, more=True),
-        Column("cpu", "µs of a processor a message, server", 1, empty="not available"),
-        Column("server", "% of a processor, server", 0, ratio=False, empty="not available"),
+        Column("cpu", "µs of a processor a message, server", 1),
+        Column("server", "% of a processor, server", 0, ratio=False),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
+    peers=tuple(_SERVERS),
     variants=variants,
     sizes=lambda quick: {"clients": _CLIENTS, "warm_up": 0.1 if quick else 0.2, "seconds": 0.2 if quick else 0.6},
     measure=measure,
     targets=targets,
-    rival=("echo-uvloop-protocol", "x uvloop protocol"),
     limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
     "it again, an event loop keeps it",
 )

@@ -75,7 +75,7 @@ async def _calls(pool: Any, count: int) -> None:
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    ours, load = peer.name in _OURS, params["load"]
+    ours, load = peer.name != "stdlib", params["load"]
     count = params["tasks"] // (_SLOWER if load == "run" or not ours else 1)
     pool: Any = (adaptive if ours else stdlib)(1, 10.0)
     sleeper = Sleeper(params["nap"])
@@ -110,16 +110,15 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name in _OURS:
-        return [{"load": load} for load in ("functions", "built-ins", "map", "run", "submit", "lane")]
-    if peer.name == "stdlib":
-        return [{"load": load} for load in ("functions", "built-ins", "map", "run", "submit")]
-    return "measured beside ThreadPoolExecutor alone"
+_LOADS = ("functions", "built-ins", "map", "run", "submit", "lane")
+
+
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    return [{"load": load} for load in (_LOADS if peer in _OURS else _LOADS[:-1])]
 
 
 QUESTION = Question(
-    module="benchmarks.fairness",
+    name="fairness",
     title="A thread beside a queue of tiny tasks",
     method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
     f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
@@ -129,23 +128,24 @@ QUESTION = Question(
         Column("p999", "p99.9, ms", 1),
         Column("us", "µs a task", 3),
     ),
+    peers=(*_OURS, "stdlib"),
     variants=variants,
     sizes=lambda quick: {"tasks": 100_000 if quick else 750_000, "nap": 0.0005},
     measure=measure,
-    targets=lambda settings: tuple(
+    targets=lambda workers: [
         Target(
             "longest wait within 2x of ThreadPoolExecutor's",
             peer,
             "most",
             2.0,
             {"load": load},
-            rival="stdlib",
-            rival_where={"load": "built-ins" if load == "lane" else load},
+            "stdlib",
+            {"load": "built-ins" if load == "lane" else load},
             gil=True,
         )
         for peer in _OURS
-        for load in ("functions", "built-ins", "map", "run", "submit", "lane")
-    ),
+        for load in _LOADS
+    ],
     floor="the timer of the system, and one switch of the GIL",
     limits="the GIL, which a worker with a queue keeps for its switch interval",
 )

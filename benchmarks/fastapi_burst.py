@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from collections.abc import Sequence
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.http import Clients
+from benchmarks.load.serving import serving
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import BODY, ready, target
-from benchmarks.servers.serving import serving
 
-_INSTALLED = ("fastapi-installed", "fastapi-installed-pure", "fastapi-own-loop")
+_SERVERS = {
+    "fastapi": "fastapi",
+    "fastapi-installed": "fastapi --install",
+    "fastapi-installed-pure": "fastapi --install",
+    "fastapi-own-loop": "fastapi --install --own-loop",
+}
 _WHERE = {"clients": 200}
 _LIMIT_MS = 200.0
 _PATIENCE_SECONDS = 30.0
@@ -16,7 +23,7 @@ _PATIENCE_SECONDS = 30.0
 
 def measure(peer: Peer, params: Params) -> Samples:
     samples: Samples = {"first": [], "later": [], "errors": []}
-    with serving(peer, "fastapi_burst", ready=ready) as found:
+    with serving(_SERVERS[peer.base], ready=ready) as found:
         for repeat in range(params["repeats"] + 1):
             with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
                 answered = clients.burst(_PATIENCE_SECONDS)
@@ -25,20 +32,20 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        found
-        for peer in _INSTALLED
-        for found in (
-            Target("first burst: all answered in under 200 ms", peer, "first", _LIMIT_MS, _WHERE),
-            Target("later bursts: all answered in under 200 ms", peer, "later", _LIMIT_MS, _WHERE),
-            Target("every response right", peer, "errors", 0, _WHERE),
+def targets(workers: Sequence[int]) -> list[Target]:
+    return [
+        Target(text, peer, metric, limit, _WHERE)
+        for peer in [*_SERVERS][1:]
+        for text, metric, limit in (
+            ("first burst: all answered in under 200 ms", "first", _LIMIT_MS),
+            ("later bursts: all answered in under 200 ms", "later", _LIMIT_MS),
+            ("every response right", "errors", 0),
         )
-    )
+    ]
 
 
 QUESTION = Question(
-    module="benchmarks.fastapi_burst",
+    name="fastapi_burst",
     title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
     method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
     "open beforehand; from the first request to the last response; first: no thread has been started yet",
@@ -47,11 +54,11 @@ QUESTION = Question(
         Column("later", "ms for all, later", 0),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
-    variants=server_variants("fastapi_burst", _WHERE, otherwise="no web server"),
+    peers=tuple(_SERVERS),
+    variants=always(_WHERE),
     sizes=lambda quick: {"repeats": 1 if quick else 3},
     measure=measure,
     targets=targets,
-    rival=("fastapi", "x stock"),
     floor="the 100 ms that the endpoint sleeps",
     limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
     "time",

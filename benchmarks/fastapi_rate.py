@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, percentile, server_variants
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
 from benchmarks.load.http import Clients
+from benchmarks.load.serving import serving
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import ASYNC, BODY, ready, target
-from benchmarks.servers.serving import serving
 
-_INSTALLED = ("fastapi-installed", "fastapi-own-loop")
+_SERVERS = {
+    "fastapi": "fastapi",
+    "fastapi-installed": "fastapi --install",
+    "fastapi-installed-pure": "fastapi --install",
+    "fastapi-own-loop": "fastapi --install --own-loop",
+}
 _CLIENTS = 64
 _LEAST = {"trivial": 1.6, "5 ms": 1.3}
 _WHERES = [{"endpoint": endpoint, "clients": _CLIENTS} for endpoint in _LEAST]
@@ -20,7 +26,7 @@ _FLOOR = {"endpoint": ASYNC, "clients": _CLIENTS}
 def measure(peer: Peer, params: Params) -> Samples:
     endpoint = target(params["endpoint"])
     with (
-        serving(peer, "fastapi_rate", ready=ready) as found,
+        serving(_SERVERS[peer.base], ready=ready) as found,
         Clients(found.port, params["clients"], endpoint, BODY) as clients,
     ):
         answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
@@ -36,9 +42,9 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples | answered.samples(count)
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
-    for peer in _INSTALLED:
+    for peer in ("fastapi-installed", "fastapi-own-loop"):
         for where, times in zip(_WHERES, _LEAST.values(), strict=True):
             found += [
                 Target(f"at least {times}x stock's requests/s", peer, "rate", times, where, rival="fastapi"),
@@ -49,11 +55,11 @@ def targets(settings: Settings) -> tuple[Target, ...]:
             Target("at least 0.9 of the floor's requests/s", peer, "rate", 0.9, _WHERES[0], peer, _FLOOR),
             Target("p99 at most 1.15x the floor's", peer, "p99", 1.15, _WHERES[0], peer, _FLOOR),
         ]
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.fastapi_rate",
+    name="fastapi_rate",
     title="FastAPI: 64 keep-alive clients, a sync endpoint",
     method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
     "one request under way; what they need of a processor is shown: near 100 they would be what is measured; µs of a "
@@ -63,15 +69,15 @@ QUESTION = Question(
         Column("rate", "requests/s", 0, more=True),
         Column("p50", "p50, ms", 2, ratio=False),
         Column("p99", "p99, ms", 2),
-        Column("cpu", "µs of a processor a request", 0, empty="not available"),
+        Column("cpu", "µs of a processor a request", 0),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
-    variants=server_variants("fastapi_rate", *_WHERES, _FLOOR, otherwise="no web server"),
+    peers=tuple(_SERVERS),
+    variants=always(*_WHERES, _FLOOR),
     sizes=lambda quick: {"warm_up": 0.3 if quick else 0.5, "seconds": 0.5 if quick else 2.0},
     measure=measure,
     targets=targets,
-    rival=("fastapi", "x stock"),
     floor="the time of a processor that uvicorn, Starlette and FastAPI need for a request without any thread",
     limits="FastAPI and the GIL; the pool is the smaller part of a request",
     quick_cells=2,

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
-from typing import Self
+from collections.abc import Sequence
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, percentile, server_variants
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
 from benchmarks.load.http import Clients
+from benchmarks.load.serving import Beside, serving
+from benchmarks.load.work import turns_in
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import ASYNC, BODY, COMPUTING, ready, target
-from benchmarks.servers.serving import serving
 
+_SERVERS = {
+    "fastapi": "fastapi",
+    "fastapi-256": "fastapi --tokens 256",
+    "fastapi-installed": "fastapi --install",
+    "fastapi-installed-pure": "fastapi --install",
+    "fastapi-own-loop": "fastapi --install --own-loop",
+}
 _CLIENTS = 64
 _PAUSE = 0.01
 _WHERE = {"clients": _CLIENTS}
 _SHARE = 0.1
 
 
-class _Health:
+class _Health(Beside):
     """One client that asks for the health of the server, in a thread of its own."""
 
     def __init__(self, port: int) -> None:
-        self._over = threading.Event()
-        self._port = port
+        super().__init__(self._ask, "health")
+        self._port, self.errors = port, 0
         self._asked: list[tuple[float, float]] = []
-        self.errors = 0
-        self._thread = threading.Thread(target=self._ask)
 
     def _ask(self) -> None:
         with Clients(self._port, 1, target(ASYNC), BODY) as client:
@@ -38,21 +43,13 @@ class _Health:
                 self.errors += answered.errors
 
     def latencies(self, since: float) -> list[float]:
-        """Return how long each answer took that was asked for after `since`, in seconds."""
-        return [latency for begun, latency in self._asked if begun >= since]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._over.set()
-        self._thread.join()
+        """Return how long each answer took that came after `since`, in seconds."""
+        return [latency for begun, latency in self._asked if begun + latency >= since]
 
 
 def measure(peer: Peer, params: Params) -> Samples:
     with (
-        serving(peer, "health_beside", ready=ready) as found,
+        serving(_SERVERS[peer.base], "--turns", str(params["turns"]), ready=ready) as found,
         Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
         _Health(found.port) as health,
     ):
@@ -69,7 +66,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for peer in ("fastapi-installed", "fastapi-own-loop"):
         found += [
@@ -77,14 +74,15 @@ def targets(settings: Settings) -> tuple[Target, ...]:
             Target("at least 0.97 of stock's requests/s", peer, "rate", 0.97, _WHERE, rival="fastapi"),
             Target("every response right", peer, "errors", 0, _WHERE),
         ]
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.health_beside",
+    name="health_beside",
     title="FastAPI: /health beside 64 clients that compute",
     method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
-    "ask a plain `def` endpoint that computes 5 ms of Python; one more asks an `async def` endpoint, 10 ms after each "
+    "ask a plain `def` endpoint that computes 5 ms of Python, counted in the parent and the same on all servers; one "
+    "more asks an `async def` endpoint, 10 ms after each "
     "answer",
     columns=(
         Column("p99", "/health p99, ms", 1),
@@ -92,11 +90,11 @@ QUESTION = Question(
         Column("rate", "requests/s", 0, more=True),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
-    variants=server_variants("health_beside", _WHERE, otherwise="no web server"),
-    sizes=lambda quick: {"warm_up": 0.3 if quick else 1.0, "seconds": 1.0 if quick else 4.0},
+    peers=tuple(_SERVERS),
+    variants=always(_WHERE),
+    sizes=lambda quick: {"turns": turns_in(0.005), "warm_up": 0.3 if quick else 1.0, "seconds": 1.0 if quick else 4.0},
     measure=measure,
     targets=targets,
-    rival=("fastapi", "x stock"),
     floor="what uvicorn needs for a request",
     limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
 )

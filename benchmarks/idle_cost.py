@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.model import ROOT, Column, Params, Question, Samples, Settings, Target, pool_variants
+from benchmarks import ROOT
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.peers.peer import Peer
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
@@ -34,7 +36,7 @@ def _switches(pid: int) -> dict[str, int]:
 
 
 def watch(pid: int, seconds: float) -> int:
-    """Returns the context switches of process `pid` in `seconds`; of a new thread, all it had."""
+    """Return the context switches of process `pid` in `seconds`; of a new thread, all it had."""
     time.sleep(0.2)
     before = _switches(pid)
     time.sleep(seconds)
@@ -69,28 +71,36 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    found = []
-    for peer in ("ebbpool", "ebbpool-pure"):
-        found.append(Target("back within keep_alive + 1 s", peer, "shrunk", _KEEP_ALIVE_SECONDS + 1, _WHERE))
-        found.append(Target("back to min_workers (0)", peer, "left", 0, _WHERE))
-        found.append(Target("no wake-up in 2 s", peer, "switches", 0, _WHERE))
-    return tuple(found)
+def targets(workers: Sequence[int]) -> list[Target]:
+    return [
+        Target(text, peer, metric, limit, _WHERE)
+        for peer in ("ebbpool", "ebbpool-pure")
+        for text, metric, limit in (
+            ("back within keep_alive + 1 s", "shrunk", _KEEP_ALIVE_SECONDS + 1),
+            ("back to min_workers (0)", "left", 0),
+            ("no wake-up in 2 s", "switches", 0),
+        )
+    ]
 
+
+_PEERS = (
+    "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool",
+    "plus", "pebble", "gevent-threadpool",
+)  # fmt: skip
 
 QUESTION = Question(
-    module="benchmarks.idle_cost",
+    name="idle_cost",
     title="An idle pool",
     method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
     "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
     columns=(
         Column("most", "threads under load", 0, ratio=False, worst=True),
-        Column("shrunk", "s until the last left", 2, ratio=False, worst=True, empty="none left"),
+        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
         Column("left", "threads left", 0, ratio=False, worst=True),
-        Column("switches", "context switches", 0, ratio=False, worst=True, empty="not available"),
+        Column("switches", "context switches", 0, ratio=False, worst=True),
     ),
-    picture=Column("left", "threads that are left", 0, worst=True),
-    variants=pool_variants("idle_cost", _WHERE),
+    peers=_PEERS,
+    variants=always(_WHERE),
     sizes=lambda quick: {
         "tasks": 64,
         "keep_alive": 0.3 if quick else _KEEP_ALIVE_SECONDS,

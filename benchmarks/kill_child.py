@@ -7,25 +7,21 @@ import re
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    Settings,
-    Target,
-    Variant,
-    percentile,
-    server_variants,
-)
-from benchmarks.load.steady import SteadyClients
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
+from benchmarks.load.serving import Beside, Server, serving, wait_for
+from benchmarks.load.steady import ask_steadily
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Beside, Server, serving, wait_for
 from benchmarks.servers.web import WAIT_SECONDS, WAITING, write_page
 
 _PROCESSES = 2
+_SERVERS = {
+    "web-prefork": "web prefork",
+    "web-prefork-reuse-port": "web prefork --reuse-port",
+    "web-gunicorn": "web gunicorn",
+}
 _OURS = ("web-prefork", "web-prefork-reuse-port")
 _START_SECONDS = 30.0
 _LAST_SECONDS = 10.0
@@ -74,13 +70,14 @@ def measure(peer: Peer, params: Params) -> Samples:
         log = Path(name) / "log"
         write_page(Path(name))
         asked = ("--directory", name, "--log", str(log), "--processes", str(params["processes"]))
-        with serving(peer, "kill_child", *asked) as server:
+        with serving(_SERVERS[peer.base], *asked) as server:
             wait_for(lambda: len(ready_children(log)) == params["processes"], _START_SECONDS, "every child is ready")
-            clients = SteadyClients(
-                server.port, WAITING, fresh=params["fresh"], kept=params["kept"], kept_rate=params["kept rate"]
-            )
+            seconds = params["period"] * params["kills"]
             with Killer(server, log, params["period"], params["kills"]) as killer:
-                tally = clients.run(params["period"] * params["kills"], _LAST_SECONDS)
+                tally = ask_steadily(
+                    server.port, WAITING, fresh=params["fresh"], kept=params["kept"], kept_rate=params["kept rate"],
+                    seconds=seconds, patience=_LAST_SECONDS,
+                )  # fmt: skip
             expected = params["processes"] + len(killer.kills)
             wait_for(lambda: len(ready_children(log)) >= expected, _LAST_SECONDS, "every dead child is replaced")
             ready = [moment for moment, _ in ready_children(log)][params["processes"] :]
@@ -100,28 +97,21 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for ours in _OURS:
-        where: Variant = {"processes": _PROCESSES}
+        where = {"processes": _PROCESSES}
         found += [
             Target("no refused connection", ours, "refused", 0, where),
             Target("replaced in under 1 s", ours, "replaced", 1000, where),
             Target("nothing lost but in the dead child", ours, "elsewhere", 0, where),
             Target("every other request answered right", ours, "errors", 0, where),
         ]
-    return tuple(found)
-
-
-_ASKED = server_variants("kill_child", {"processes": _PROCESSES})
-
-
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    return _ASKED(peer, settings) if hasattr(signal, "SIGKILL") else "no SIGKILL on this system"
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.kill_child",
+    name="kill_child",
     title="kill -9 of a child every second, under load",
     method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
     "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
@@ -138,8 +128,8 @@ QUESTION = Question(
         Column("p99", "p99, ms", 1),
         Column("slowest", "slowest, ms", 0, worst=True),
     ),
-    picture=Column("replaced", "ms from a kill until the next child serves, at worst", 0, worst=True),
-    variants=variants,
+    peers=tuple(_SERVERS),
+    variants=always({"processes": _PROCESSES}),
     sizes=lambda quick: {
         "period": 1.0,
         "kills": 3 if quick else 10,
@@ -149,7 +139,6 @@ QUESTION = Question(
     },
     measure=measure,
     targets=targets,
-    rival=("web-gunicorn", "x gunicorn"),
     rounds_factor=1 / 3,
     limits="how soon the parent sees that a child is gone, and what a new Python takes to start",
 )

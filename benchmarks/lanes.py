@@ -16,7 +16,7 @@ _IDLE, _LANE, _POOL = ({"flood": flood} for flood in ("none", "lane", "pool"))
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    pool: Any = (adaptive if peer.name in _OURS else stdlib)(_WORKERS, 10.0)
+    pool: Any = (stdlib if peer.name == "stdlib" else adaptive)(_WORKERS, 10.0)
     slow, taken = params["slow"], list[float]()
 
     def sleep() -> None:
@@ -44,14 +44,12 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name in _OURS:
-        return [_IDLE, _LANE, _POOL]
-    return [_IDLE, _POOL] if peer.name == "stdlib" else "has no lanes"
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    return [_IDLE, _LANE, _POOL] if peer in _OURS else [_IDLE, _POOL]
 
 
 QUESTION = Question(
-    module="benchmarks.lanes",
+    name="lanes",
     title="Quick tasks beside a flood of slow ones",
     method=f"a pool of at most {_WORKERS}, all started beforehand; slow tasks sleep 10 ms, in a lane at most {_LIMIT} "
     "at a time; one quick task every 5 ms, each waited for, until there are enough or time is over",
@@ -60,6 +58,7 @@ QUESTION = Question(
         Column("p99", "p99, ms", 3),
         Column("count", "quick tasks", 0, ratio=False),
     ),
+    peers=(*_OURS, "stdlib"),
     variants=variants,
     sizes=lambda quick: {
         "slow": 200 if quick else 10_000,
@@ -69,10 +68,10 @@ QUESTION = Question(
         "seconds": 3.0,
     },
     measure=measure,
-    targets=lambda settings: tuple(
+    targets=lambda workers: [
         Target("p99 within 2x of an idle pool's", peer, "p99", 2.0, _LANE, rival=peer, rival_where=_IDLE)
         for peer in _OURS
-    ),
+    ],
     floor="the same quick task in an idle pool",
     limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
 )

@@ -11,12 +11,12 @@ import os
 import statistics
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.computing import compute, turns_in
-from benchmarks.engine.loops import on_loop
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks import processors
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, on_loop, percentile
+from benchmarks.load.work import compute, turns_in
 from benchmarks.peers.peer import Peer
 
 _CLIENTS = 64
@@ -32,7 +32,7 @@ _LIMITS = {
     "asleep 5 ms": 3.0,
 }
 """The handlers, each with the most milliseconds that the lag may have at its 99th percentile."""
-_USUAL = min(32, len(os.sched_getaffinity(0)) + 4) if hasattr(os, "sched_getaffinity") else 8
+_USUAL = min(32, len(processors()) + 4)
 _WORKERS = {
     "run": (256,),
     "run-pure": (256,),
@@ -48,7 +48,11 @@ def handlers(turns: int) -> dict[str, Callable[[], object]]:
     blob = os.urandom(_BLOB)
 
     def half(share: float) -> Callable[[], object]:
-        return lambda: (compute(round(share * turns)), time.sleep(share / 1e3))
+        def work() -> None:
+            compute(round(share * turns))
+            time.sleep(share / 1e3)
+
+        return work
 
     return {
         "5 ms of Python": lambda: compute(5 * turns),
@@ -90,25 +94,21 @@ async def _load(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name not in _WORKERS:
-        return "not one of the ways that are compared here: see offload"
+def variants(peer: str, settings: Settings) -> list[Variant]:
     return [
-        {"handler": handler, "loop": "asyncio", "workers": workers}
-        for handler in _LIMITS
-        for workers in _WORKERS[peer.name]
+        {"handler": handler, "loop": "asyncio", "workers": workers} for handler in _LIMITS for workers in _WORKERS[peer]
     ]
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for handler, limit in _LIMITS.items():
         where = {"handler": handler, "loop": "asyncio", "workers": 256}
         found.append(Target(f"p99 of the lag: at most {limit:g} ms", "run", "p99", limit, where))
-        for workers in _WORKERS["stdlib"]:
-            text = f"at least {_LEAST_RATE} of the calls a second of ThreadPoolExecutor({workers})"
-            found.append(Target(text, "run", "rate", _LEAST_RATE, where, "stdlib", where | {"workers": workers}))
-    return tuple(found)
+        for size in _WORKERS["stdlib"]:
+            text = f"at least {_LEAST_RATE} of the calls a second of ThreadPoolExecutor({size})"
+            found.append(Target(text, "run", "rate", _LEAST_RATE, where, "stdlib", where | {"workers": size}))
+    return found
 
 
 def sizes(quick: bool) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def sizes(quick: bool) -> dict[str, Any]:
 
 
 QUESTION = Question(
-    module="benchmarks.loop_beside",
+    name="loop_beside",
     title="The loop's lag beside 64 clients",
     method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
     "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
@@ -127,11 +127,12 @@ QUESTION = Question(
         Column("rate", "calls/s", 0, more=True),
         Column("call", "a call's p99, ms", 0, ratio=False),
     ),
+    peers=tuple(_WORKERS),
     variants=variants,
     sizes=sizes,
     measure=on_loop(_load),
     targets=targets,
-    rival=("stdlib", "x TPE"),
+    free="workers",
     floor="the lag of an idle loop: about 0.1 ms",
     limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
     quick_cells=2,

@@ -12,10 +12,9 @@ import gc
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from benchmarks.engine.loops import on_loop
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, nothing, on_loop, percentile
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ways import Call
 
@@ -24,6 +23,7 @@ _PEERS = (
     "anyio-installed",
 )  # fmt: skip
 _WORKERS = 4
+_WHERES = [{"loop": loop, "workers": _WORKERS} for loop in ("asyncio", "uvloop")]
 _CHUNK = 100
 _SETTLE_SECONDS = 0.1
 _LIMIT_MS = 10.0
@@ -100,22 +100,13 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name not in _PEERS:
-        return "not one of the ways that are compared here: see offload"
-    return [{"loop": loop, "workers": _WORKERS} for loop in peer.loops if loop != "trio"]
-
-
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        Target("p99 of the lag: under 10 ms", peer, "p99", _LIMIT_MS, {"loop": loop, "workers": _WORKERS})
-        for peer in ("run", "own-loop")
-        for loop in ("asyncio", "uvloop")
-    )
+def targets(workers: Sequence[int]) -> list[Target]:
+    text = "p99 of the lag: under 10 ms"
+    return [Target(text, peer, "p99", _LIMIT_MS, where) for peer in ("run", "own-loop") for where in _WHERES]
 
 
 QUESTION = Question(
-    module="benchmarks.loop_lag",
+    name="loop_lag",
     title="The loop's lag while 10,000 calls finish",
     method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
     "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
@@ -127,8 +118,8 @@ QUESTION = Question(
         Column("took", "ms for all", 1, ratio=False),
         Column("idle", "idle p99, ms", 2, ratio=False),
     ),
-    picture=Column("p99", "lag p99, ms", 2),
-    variants=variants,
+    peers=_PEERS,
+    variants=always(*_WHERES),
     sizes=lambda quick: {"calls": 1_000 if quick else 10_000, "period": 0.001, "repeats": 1 if quick else 2},
     measure=on_loop(_load),
     targets=targets,

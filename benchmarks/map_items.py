@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.computing import compute, turns_in
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, pool_variants, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, timed
+from benchmarks.load.work import compute, turns_in
 from benchmarks.peers.peer import Peer
 
 _TRIVIAL = {"items": "trivial", "workers": 4}
@@ -38,25 +39,28 @@ def sizes(quick: bool) -> dict[str, Any]:
     return dict(zip(("trivial", "computing", "repeats"), counts, strict=True)) | {"turns": turns_in(_ITEM_SECONDS)}
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for peer, times in (("ebbpool", 1.5), ("ebbpool-pure", 2.0)):
         found.append(Target(f"at most {times}x the time of list(map())", peer, "us", times, _TRIVIAL, rival="loop"))
         for rival in ("multiprocessing", "fastthreadpool"):
             found.append(Target(f"ahead of {rival}'s map", peer, "us", 1.0, _TRIVIAL, rival=rival))
     text = "at least 1.7x faster than one thread"
-    found.append(Target(text, "ebbpool", "us", 1 / 1.7, _COMPUTING, rival="loop", gil=False))
-    return tuple(found)
+    return [*found, Target(text, "ebbpool", "us", 1 / 1.7, _COMPUTING, rival="loop", gil=False)]
 
 
 QUESTION = Question(
-    module="benchmarks.map_items",
+    name="map_items",
     title="Map items",
     method="each pool's own map, with its own default chunks (multiprocessing, fastthreadpool, bare queue: large "
     "ones), results in a list; fastthreadpool's in no order; the floor is list(map()) in one thread; 20 µs: a loop "
     "of so many turns as take that in the parent",
     columns=(Column("us", "µs an item", digits=3),),
-    variants=pool_variants("map_items", _TRIVIAL, _COMPUTING),
+    peers=(
+        "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
+        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent",
+    ),
+    variants=always(_TRIVIAL, _COMPUTING),
     sizes=sizes,
     measure=measure,
     targets=targets,
@@ -64,4 +68,4 @@ QUESTION = Question(
     "is no GIL",
     limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "
     "memory that threads share, reference counts first of all",
-)
+)  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import time
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, nothing, pool_variants
-from benchmarks.peers import Unavailable
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, nothing
+from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
 _WHERE = {"workers": 1}
@@ -15,11 +15,8 @@ _SETTLE_SECONDS = 0.3
 
 def measure(peer: Peer, params: Params) -> Samples:
     assert peer.open is not None
-    try:
-        import tracemalloc
-    except ImportError as error:
-        raise Unavailable(f"this Python cannot tell: {error}") from error
-    count = params["tasks"]
+    # PyPy has none.
+    tracemalloc, count = package("tracemalloc"), params["tasks"]
     handles: list[object] = [None] * count
     with peer.open(params["workers"], 10.0) as pool:
         release, submit = pool.block(), pool.submit
@@ -46,7 +43,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    module="benchmarks.memory",
+    name="memory",
     title="What a pending future keeps",
     method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
     "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
@@ -55,14 +52,15 @@ QUESTION = Question(
         Column("objects", "tracked objects", digits=1),
         Column("tracked", "after a collection", digits=1),
     ),
-    variants=pool_variants("memory", _WHERE),
+    peers=("simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "pebble", "gevent"),
+    variants=always(_WHERE),
     sizes=lambda quick: {"tasks": 1_000 if quick else 10_000},
     measure=measure,
-    targets=lambda settings: tuple(
+    targets=lambda workers: [
         Target(f"at most a third of the {what}", peer, metric, 1 / 3, _WHERE, rival="stdlib")
         for peer in ("ebbpool", "ebbpool-pure")
         for metric, what in (("bytes", "bytes"), ("objects", "objects"), ("tracked", "objects left tracked"))
-    ),
+    ],
     rounds_factor=0.4,
     floor="a future of one object, which is what ebbpool keeps",
     limits="a future has to hold the call, its result and who waits",

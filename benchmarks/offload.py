@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from benchmarks.engine.loops import on_loop
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, on_loop
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ways import Call
 
-_AT_ALL_CEILINGS = ("ebbpool", "ebbpool-pure", "stdlib", "batched", "run", "run-pure")
+_ASYNCIO = ("asyncio", "uvloop")
+_ALL = (*_ASYNCIO, "trio")
+_AT_ALL_CEILINGS = ("batched", "run", "run-pure", "ebbpool", "ebbpool-pure", "stdlib")
+_PEERS = (
+    "loop", "bare-thread", "batched", "run", "run-pure", "own-loop", "own-loop-pure", "own-loop-to-thread", "ebbpool",
+    "ebbpool-pure", "stdlib", "to-thread", "to-thread-ebbpool", "plus", "pebble", "asgiref", "anyio", "trio",
+    "anyio-ebbpool", "anyio-installed",
+)  # fmt: skip
 
 Gather = Callable[[Call, int], Awaitable[object]]
 
 
-def _ceiling(settings: Settings) -> int:
-    return 4 if 4 in settings.workers else settings.workers[0]
+def _ceiling(workers: Sequence[int]) -> int:
+    return 4 if 4 in workers else workers[0]
 
 
 async def _gather(call: Call, count: int) -> None:
@@ -53,11 +59,11 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    few = (min(settings.workers),) if peer.name == "bare-thread" else (_ceiling(settings),)
-    ceilings = settings.workers if peer.name in _AT_ALL_CEILINGS else few
-    found = [{"loop": loop, "workers": workers} for loop in peer.loops for workers in ceilings]
-    return found or peer.not_for("offload")
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    loops = {"trio": ("trio",), "anyio": _ALL, "anyio-ebbpool": _ALL, "anyio-installed": _ALL, "loop": _ALL}
+    few = (min(settings.workers) if peer == "bare-thread" else _ceiling(settings.workers),)
+    ceilings = settings.workers if peer in _AT_ALL_CEILINGS else few
+    return [{"loop": loop, "workers": n} for loop in loops.get(peer, _ASYNCIO) for n in ceilings]
 
 
 def sizes(quick: bool) -> dict[str, Any]:
@@ -66,12 +72,12 @@ def sizes(quick: bool) -> dict[str, Any]:
     return {"gathered": 5_000, "single": 300, "repeats": 2}
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    found, fewest = [], min(settings.workers)
+def targets(workers: Sequence[int]) -> list[Target]:
+    found, fewest = [], min(workers)
     for loop in ("asyncio", "uvloop"):
         floor = {"loop": loop, "workers": fewest}
-        for workers in settings.workers:
-            where = {"loop": loop, "workers": workers}
+        for count in workers:
+            where = {"loop": loop, "workers": count}
             for text, peer, metric, limit, rival, rival_where, pinned in (
                 ("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, "stdlib", None, None),
                 ("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, "stdlib", None, None),
@@ -86,23 +92,24 @@ def targets(settings: Settings) -> tuple[Target, ...]:
                     text, "run", "single", 0.15, where, "stdlib", pinned=True, above="bare-thread", above_where=floor
                 )
             )
-        where = {"loop": loop, "workers": _ceiling(settings)}
+        where = {"loop": loop, "workers": _ceiling(workers)}
         found += [
             Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, where, "anyio"),
             Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, where, "stdlib"),
         ]
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.offload",
+    name="offload",
     title="Calls offloaded from an event loop",
-    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; on trio, ratios "
-    "are to ThreadPoolExecutor on asyncio; anyio: with a limiter of as many tokens as others have workers",
+    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
+    "anyio: with a limiter of as many tokens as others have workers",
     columns=(
         Column("gathered", "µs a call, gathered", 1),
         Column("single", "µs a call, one after another", 1),
     ),
+    peers=_PEERS,
     variants=variants,
     sizes=sizes,
     measure=on_loop(_load),

@@ -21,23 +21,27 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    module="benchmarks.round_trip",
+    name="round_trip",
     title="Submit one, wait for it",
     method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
     "pinned to one processor it compares software",
     columns=(Column("us", "µs a round trip"),),
-    variants=lambda peer, settings: peer.not_for("round_trip") or by_workers(settings),
+    peers=(
+        "loop", "simplequeue", "locks", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "plus", "pebble",
+        "gevent-threadpool", "gevent",
+    ),
+    variants=by_workers,
     sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},
     measure=measure,
-    targets=lambda settings: tuple(
-        Target(text, "ebbpool", "us", limit, where, rival="stdlib", pinned=True, above=above)
+    targets=lambda workers: [
+        Target(text, "ebbpool", "us", limit, {"workers": count}, rival="stdlib", pinned=True, above=above)
         for text, limit, above in (
-            ("pinned: at most 0.6 of ThreadPoolExecutor's", 0.6, None),
+            ("pinned: at most 0.6 of ThreadPoolExecutor's", 0.6, ""),
             ("pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", 0.25, "locks"),
         )
-        for where in by_workers(settings)
-    ),
+        for count in workers
+    ],
     floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
     "some 30 µs for each",
     limits="the kernel: the pool is a small part of it unless everything is held to one processor",
-)
+)  # fmt: skip

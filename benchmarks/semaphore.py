@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, timed
 from benchmarks.peers.peer import Peer
 
 _WHERE = {"permits": 1}
@@ -70,28 +70,24 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    return "no semaphore" if peer.semaphore is None else [_WHERE]
-
-
 def sizes(quick: bool) -> dict[str, Any]:
     if quick:
         return {"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1}
     return {"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3}
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     ours, theirs = "ebbpool-semaphore", "semaphore"
-    return (
+    return [
         Target("alone: at least 13x faster", ours, "alone", 1 / 13, _WHERE, rival=theirs),
         Target("4 threads: no slower", ours, "together", 1.0, _WHERE, rival=theirs),
         Target("never two inside", ours, "met", 0, _WHERE),
         Target("never two inside", "ebbpool-semaphore-pure", "met", 0, _WHERE),
-    )
+    ]
 
 
 QUESTION = Question(
-    module="benchmarks.semaphore",
+    name="semaphore",
     title="Semaphores",
     method="one permit; 100,000 pairs in one thread, and shared by 4 threads with nothing in between; met: how often a "
     "thread found another inside, in 20,000 further pairs, where each gives way while it is inside",
@@ -100,11 +96,11 @@ QUESTION = Question(
         Column("together", "µs a pair, 4 threads", 3),
         Column("met", "met inside", 0, ratio=False, worst=True),
     ),
-    variants=variants,
+    peers=("lock", "semaphore", "ebbpool-semaphore", "ebbpool-semaphore-pure", "fastthreadpool-semaphore"),
+    variants=always(_WHERE),
     sizes=sizes,
     measure=measure,
     targets=targets,
-    rival=("semaphore", "x threading"),
     floor="a lock: one permit, no count",
     limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
 )

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from collections.abc import Sequence
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.load.serving import Watch, serving
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Watch, serving
 
 SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
+_SERVERS = {
+    "tcp-sequential": "tcp sequential",
+    "tcp-bare-thread": "tcp bare-thread",
+    "tcp-ebbpool": "tcp adaptive",
+    "tcp-ebbpool-pure": "tcp adaptive",
+    "tcp-threading": "tcp threading",
+    "tcp-executor": "tcp executor",
+    "tcp-2008": "tcp rule-2008",
+}
 _OURS = "tcp-ebbpool"
 _SMALL = 15_360
 _FLOOR = "tcp-sequential"
@@ -18,7 +29,7 @@ _PATIENCE_SECONDS = 10.0
 def measure(peer: Peer, params: Params) -> Samples:
     length = params["bytes"]
     with (
-        serving(peer, "server_sizes", "--bytes", str(length)) as server,
+        serving(_SERVERS[peer.base], "--bytes", str(length)) as server,
         Reconnecting(server.port, params["clients"], length) as clients,
         Watch(server) as watch,
     ):
@@ -33,7 +44,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples | replies.samples(replies.count)
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for size in SIZES:
         where = {"bytes": size}
@@ -49,11 +60,11 @@ def targets(settings: Settings) -> tuple[Target, ...]:
             times = _OVER_FLOOR[size]
             text = f"processor time a reply: at most {times}x the floor, TCPServer without threads"
             found.append(Target(text, _OURS, "cpu", times, where, rival=_FLOOR))
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.server_sizes",
+    name="server_sizes",
     title="A TCP server that writes so many bytes and closes: 100 clients that reconnect",
     method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
     "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
@@ -61,12 +72,13 @@ QUESTION = Question(
     "threads: the most of a look every 50 ms, with the main one and one that waits for the parent's end",
     columns=(
         Column("rate", "replies/s", 0, more=True),
-        Column("cpu", "µs of a processor a reply", 1, empty="not available"),
+        Column("cpu", "µs of a processor a reply", 1),
         Column("threads", "threads at most", 0, ratio=False, worst=True),
         Column("errors", "wrong replies", 0, ratio=False, worst=True),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
-    variants=server_variants("server_sizes", *({"bytes": size} for size in SIZES)),
+    peers=tuple(_SERVERS),
+    variants=always(*({"bytes": size} for size in SIZES)),
     sizes=lambda quick: {
         "clients": 100,
         "warm_up": 0.1 if quick else 0.2,
@@ -74,8 +86,6 @@ QUESTION = Question(
     },
     measure=measure,
     targets=targets,
-    rival=("tcp-threading", "x ThreadingMixIn"),
-    axis="bytes",
     floor="a server without threads, one connection after another",
     limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
     "the same for all",

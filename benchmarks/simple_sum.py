@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, pool_variants, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, timed
 from benchmarks.peers.peer import Peer
 
-_PEERS = ("ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool")
 _WHERE = {"workers": 4}
 
 
@@ -26,16 +25,15 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    module="benchmarks.simple_sum",
+    name="simple_sum",
     title="Submit, collect and sum",
     method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
     "order, elsewhere by futures; a wrong sum is a failure",
     columns=(Column("us", "µs a job", digits=3),),
-    variants=lambda peer, settings: (
-        pool_variants("simple_sum", _WHERE)(peer, settings) if peer.name in _PEERS else "see submit_collect"
-    ),
+    peers=("ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool"),
+    variants=always(_WHERE),
     sizes=lambda quick: {"jobs": 2_000, "repeats": 1} if quick else {"jobs": 20_000, "repeats": 3},
     measure=measure,
-    targets=lambda settings: (Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, _WHERE, rival="fastthreadpool"),),
+    targets=lambda workers: (Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, _WHERE, rival="fastthreadpool"),),
     limits="the future of each job; fastthreadpool has none and puts results on a deque",
 )

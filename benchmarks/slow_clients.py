@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    Settings,
-    Target,
-    percentile,
-    server_variants,
-)
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
 from benchmarks.load import http
+from benchmarks.load.serving import Server, Watch, serving
 from benchmarks.load.trickle import trickling
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server, Watch, serving
 from benchmarks.servers.slow import PAGE
 
-_NAME = "slow_clients"
+_KINDS = ("adaptive", "plain-front", "threads", "fixed-20", "fixed-200", "gevent")
 _CLIENTS = 10
 _LONG_WAIT_SECONDS = 1.0
 _WATCH_SECONDS = 0.25
@@ -32,7 +24,7 @@ _VARIANTS = (
     {"trickle": "bodies", "connections": "new"},
     {"trickle": "large bodies", "connections": "new"},
 )
-_GUARDS = ("slow-adaptive", "slow-plain-front", "slow-flask-front")
+_GUARDS = ("slow-adaptive", "slow-plain-front")
 
 
 answers = functools.partial(http.answers, target="/", expected=PAGE)
@@ -67,7 +59,7 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
 
 def measure(peer: Peer, params: Params) -> Samples:
     warm_up, connections = params["warm_up"], params["connections"]
-    with serving(peer, _NAME, ready=answers) as server:
+    with serving(peer.base.replace("-", " ", 1), ready=answers) as server:
         alone = ordinary(server, connections, warm_up, params["seconds"])
         bound = 2 * (warm_up + params["attacked_seconds"]) + 10.0
         with trickling(server.port, params["slow"], params["trickle"], bound) as attack:
@@ -93,21 +85,21 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        target
+def targets(workers: Sequence[int]) -> list[Target]:
+    return [
+        Target(text, peer, metric, limit, where)
         for peer in _GUARDS
         for where in _VARIANTS
-        for target in (
-            Target("p99 at most twice that without slow clients", peer, "times", 2.0, where),
-            Target("slow clients hold no worker", peer, "more_threads", _CLIENTS, where),
-            Target("every response right", peer, "errors", 0, where),
+        for text, metric, limit in (
+            ("p99 at most twice that without slow clients", "times", 2.0),
+            ("slow clients hold no worker", "more_threads", _CLIENTS),
+            ("every response right", "errors", 0),
         )
-    )
+    ]
 
 
 QUESTION = Question(
-    module="benchmarks.slow_clients",
+    name="slow_clients",
     title="1,000 slow clients beside 10 ordinary ones",
     method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
     "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
@@ -130,8 +122,8 @@ QUESTION = Question(
         Column("dropped", "slow ones dropped", 0, ratio=False),
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
-    picture=Column("p99_attacked", "p99 of the ordinary clients beside slow ones, ms", 1),
-    variants=server_variants(_NAME, *_VARIANTS),
+    peers=tuple(f"slow-{kind}" for kind in _KINDS),
+    variants=always(*_VARIANTS),
     sizes=lambda quick: {
         "slow": 200 if quick else 1000,
         "warm_up": 0.2 if quick else 0.3,
@@ -140,7 +132,6 @@ QUESTION = Question(
     },
     measure=measure,
     targets=targets,
-    rival=("slow-threads", "x ThreadingHTTPServer"),
     rounds_factor=1 / 3,
     floor="what the same server does without slow clients",
     limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
+from benchmarks.load.serving import Server
 from benchmarks.peers import Unavailable, package
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server
 
 _OURS = ("ebbpool", "ebbpool-pure")
 _COUNTS = (1, 200, 2000)
@@ -30,10 +30,6 @@ def _stdlib(workers: int, stack: int | None) -> Executor:
     return ThreadPoolExecutor(workers)
 
 
-def _build(peer: Peer) -> Callable[[int, int | None], Executor] | None:
-    return _adaptive if peer.name in _OURS else _stdlib if peer.name == "stdlib" else None
-
-
 def _memory() -> tuple[int, int]:
     """The kB of this process, resident and virtual."""
     process = Server(0, os.getpid())
@@ -44,8 +40,7 @@ def _memory() -> tuple[int, int]:
 
 
 def measure(peer: Peer, params: Params) -> Samples:
-    build, count = _build(peer), params["waiting"]
-    assert build is not None
+    build, count = _stdlib if peer.base == "stdlib" else _adaptive, params["waiting"]
     running, release = threading.Semaphore(0), threading.Event()
 
     def wait() -> None:
@@ -74,20 +69,14 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if _build(peer) is None:
-        return "its stacks are what the interpreter gives every thread: see ThreadPoolExecutor"
-    return [{"waiting": count, "stack": stack} for count in _COUNTS for stack in _STACKS]
-
-
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     small, usual = ({"waiting": _COUNTS[-1], "stack": stack} for stack in ("64 KiB", "default"))
     text = "64 KiB stacks: at most a tenth of the address space"
-    return tuple(Target(text, peer, "virtual", 0.1, small, rival=peer, rival_where=usual) for peer in _OURS)
+    return [Target(text, peer, "virtual", 0.1, small, rival=peer, rival_where=usual) for peer in _OURS]
 
 
 QUESTION = Question(
-    module="benchmarks.stacks",
+    name="stacks",
     title="The memory of waiting workers, by the size of their stacks",
     method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
     "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
@@ -99,7 +88,8 @@ QUESTION = Question(
         Column("resident_all", "MB resident in all", 1, ratio=False),
         Column("virtual_all", "MB virtual in all", 0, ratio=False),
     ),
-    variants=variants,
+    peers=(*_OURS, "stdlib"),
+    variants=always(*({"waiting": count, "stack": stack} for count in _COUNTS for stack in _STACKS)),
     sizes=lambda quick: {},
     measure=measure,
     targets=targets,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, by_workers, nothing, timed
+from collections.abc import Sequence
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, by_workers, nothing, timed
 from benchmarks.peers.peer import Peer
 
 
@@ -14,23 +16,21 @@ def measure(peer: Peer, params: Params) -> Samples:
     return {"us": [seconds / params["tasks"] * 1e6 for seconds in taken], "threads": [threads]}
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
-    for where in by_workers(settings):
+    for where in [{"workers": count} for count in workers]:
         for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 6, True)):
             text = f"at least {times}x faster than ThreadPoolExecutor"
             found.append(Target(text, peer, "us", 1 / times, where, rival="stdlib", gil=gil))
         text = "at most 1.6x the floor, SimpleQueue workers"
         found.append(Target(text, "ebbpool", "us", 1.6, where, rival="simplequeue", gil=True))
-        if where == {"workers": 32}:
-            found += [
-                Target("never more than 4 threads", peer, "threads", 4, where) for peer in ("ebbpool", "ebbpool-pure")
-            ]
-    return tuple(found)
+    for peer in ("ebbpool", "ebbpool-pure"):
+        found.append(Target("never more than 4 threads", peer, "threads", 4, {"workers": 32}))
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.submit_collect",
+    name="submit_collect",
     title="Submit trivial tasks and collect",
     method="one thread submits all, then asks each for its result; the futures are freed inside the time "
     "taken; the pool is warm; threads: the most over all repeats",
@@ -38,7 +38,11 @@ QUESTION = Question(
         Column("us", "µs a task", digits=3),
         Column("threads", "most threads", digits=0, ratio=False, worst=True),
     ),
-    variants=lambda peer, settings: peer.not_for("submit_collect") or by_workers(settings),
+    peers=(
+        "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
+        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
+    ),
+    variants=by_workers,
     sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 3},
     measure=measure,
     targets=targets,
@@ -46,4 +50,4 @@ QUESTION = Question(
     "futures",
     limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "
     "a thread costs little, as a worker that runs takes the next task itself",
-)
+)  # fmt: skip

@@ -8,7 +8,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ def _thread_each(delay: float, fn: Callable[[], object]) -> threading.Timer:
 
 @contextmanager
 def _later(peer: Peer) -> Iterator[Later]:
-    if peer.name not in _OURS:
+    if peer.base not in _OURS:
         yield _thread_each
         return
     with adaptive(_WORKERS, 10.0) as pool:
@@ -81,7 +81,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     count, shots = params["pending"] // params["divisor"], params["shots"]
     if peer.name == _FLOOR:
         return {"schedule": [_pushed(count)]}
-    beside: Samples = {"submit": [_submitted(count)]} if peer.name in _OURS else {}
+    beside: Samples = {"submit": [_submitted(count)]} if peer.base in _OURS else {}
     with _later(peer) as later:
         before = threading.active_count()
         scheduling, pending = _scheduled(later, count)
@@ -111,29 +111,22 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name in (*_OURS, _FLOOR):
-        return [_MANY, _FEW]
-    return [_FEW] if peer.name == "timer" else "has no delayed calls, or a thread for each (see threading.Timer)"
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    return [_FEW] if peer == "timer" else [_MANY, _FEW]
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
-    return tuple(
-        found
-        for peer in _OURS
-        for found in (
+def targets(workers: Sequence[int]) -> list[Target]:
+    found = [Target("under 3 µs to schedule one", "ebbpool", "schedule", 3.0, _MANY)]
+    for peer in _OURS:
+        found += [
             Target("one thread", peer, "threads", 1, _MANY),
             Target("p99 of the lag: under 5 ms", peer, "lag", 5.0, _MANY),
-            *([Target("under 3 µs to schedule one", peer, "schedule", 3.0, _MANY)] if peer == "ebbpool" else []),
-            Target(
-                "at most twice as much as `submit`", peer, "schedule", 2.0, _MANY, rival=peer, rival_metric="submit"
-            ),
-        )
-    )
+        ]
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.timers",
+    name="timers",
     title="Delayed calls",
     method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
     "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
@@ -144,13 +137,13 @@ QUESTION = Question(
         Column("threads", "threads", 0, ratio=False, worst=True),
         Column("lag", "lag p99, ms", 2),
     ),
+    peers=(*_OURS, "timer", _FLOOR),
     variants=variants,
     sizes=lambda quick: (
         {"divisor": 10, "shots": 50, "spacing": 0.0015} if quick else {"divisor": 1, "shots": 400, "spacing": 0.0015}
     ),
     measure=measure,
     targets=targets,
-    rival=("timer", "x Timer"),
     floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
     limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
 )

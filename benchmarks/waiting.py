@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, server_variants
+from collections.abc import Sequence
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.ab import Ab, ab
 from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.load.serving import Server, Watch, serving
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import Server, Watch, serving
 from benchmarks.servers.tcp import BODY, REQUEST, RESPONSE
 
 _CLIENTS = 200
 _LONG = {"handler": "sleeps 5 s"}
 _SHORT = {"handler": "sleeps 10 ms"}
 _NONE = {"handler": "answers at once"}
+_SERVERS = {
+    "tcp-ebbpool": "tcp adaptive --workers 256",
+    "tcp-ebbpool-pure": "tcp adaptive --workers 256",
+    "tcp-threading": "tcp threading",
+    "tcp-executor": "tcp executor",
+    "tcp-executor-20": "tcp executor --workers 20",
+    "tcp-2008": "tcp rule-2008",
+    "tcp-gevent": "tcp gevent",
+}
 _OURS = "tcp-ebbpool"
 _PATIENCE_SECONDS = 60.0
-
-
-def limit(clients: int, seconds: float) -> float:
-    """The most requests a second that `clients` can make of a handler that sleeps so long."""
-    return clients / seconds
 
 
 def at_once(server: Server, params: Params, seconds: float) -> Samples:
     """All clients come to a cold server at the same time, and again when they are answered."""
     count, total = params["clients"], params["requests"]
-    least = total / limit(count, seconds)
+    least = total * seconds / count
     before = server.memory()
     with (
         Reconnecting(server.port, count, len(RESPONSE), REQUEST, RESPONSE[:12]) as clients,
@@ -37,7 +43,7 @@ def at_once(server: Server, params: Params, seconds: float) -> Samples:
     rate = replies.count / replies.seconds
     return {
         "rate": [rate],
-        "share": [rate / limit(count, seconds) * 100],
+        "share": [rate * seconds / count * 100],
         "threads": [watch.threads],
         "memory": [(watch.memory - before) / count],
         "errors": [replies.errors.total()],
@@ -72,12 +78,12 @@ def again_and_again(server: Server, params: Params) -> Samples:
 
 def measure(peer: Peer, params: Params) -> Samples:
     seconds = params["seconds"][params["handler"]]
-    with serving(peer, "waiting", "--sleep", str(seconds)) as server:
+    with serving(_SERVERS[peer.base], "--sleep", str(seconds)) as server:
         long = params["handler"] == _LONG["handler"]
         return at_once(server, params, seconds) if long else again_and_again(server, params)
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = [
         Target("at least 95% of gevent's rate", _OURS, "rate", 0.95, _LONG, rival="tcp-gevent"),
         Target("at least 95% of the arithmetic limit", _OURS, "share", 95.0, _LONG),
@@ -88,11 +94,11 @@ def targets(settings: Settings) -> tuple[Target, ...]:
     for where in (_LONG, _SHORT, _NONE):
         found.append(Target("every reply right", _OURS, "errors", 0, where))
         found.append(Target("every request answered", _OURS, "unanswered", 0, where))
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.waiting",
+    name="waiting",
     title="A web server whose handler sleeps: 200 clients",
     method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
     "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, a request each; "
@@ -105,14 +111,15 @@ QUESTION = Question(
         Column("share", "% of the limit", 1, ratio=False, more=True),
         Column("first", "requests/s, first run", 0, more=True),
         Column("p99", "p99, ms", 0, ratio=False),
-        Column("cpu", "µs of a processor a request", 0, empty="too few to tell"),
+        Column("cpu", "µs of a processor a request", 0),
         Column("memory", "kB resident a connection", 1),
         Column("threads", "threads at most", 0, ratio=False, worst=True),
         Column("errors", "wrong replies", 0, ratio=False, worst=True),
         Column("unanswered", "unanswered", 0, ratio=False, worst=True),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
-    variants=server_variants("waiting", _LONG, _SHORT, _NONE),
+    peers=tuple(_SERVERS),
+    variants=always(_LONG, _SHORT, _NONE),
     sizes=lambda quick: {
         "clients": _CLIENTS,
         "requests": 200,
@@ -128,7 +135,6 @@ QUESTION = Question(
     },
     measure=measure,
     targets=targets,
-    rival=("tcp-gevent", "x gevent"),
     floor="what 200 clients can ask for at most: 200 divided by what the handler sleeps",
     limits="5 s: nothing but the handler; 10 ms: switching between threads that share a GIL, where greenlets switch "
     "within one thread and need no stack of the system",

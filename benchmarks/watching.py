@@ -6,12 +6,11 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant, nothing, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, always, nothing, timed
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
-_OURS = ("ebbpool", "ebbpool-pure")
 _READING, _RECORDING = ("stats()", "lane.stats()"), ("a scrape", "a scrape with histograms", "a scrape as text")
 
 
@@ -60,19 +59,14 @@ def measure(peer: Peer, params: Params) -> Samples:
     return {"us": _reading(what, params) if what in _READING else _scraping(what, params)}
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if peer.name not in _OURS:
-        return "has no figures to look at"
-    return [{"look": what} for what in (*_READING, *_RECORDING)]
-
-
 QUESTION = Question(
-    module="benchmarks.watching",
+    name="watching",
     title="Looking at pools",
     method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
     "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
     columns=(Column("us", "µs a look", 1, ratio=False),),
-    variants=variants,
+    peers=("ebbpool", "ebbpool-pure"),
+    variants=always(*({"look": what} for what in (*_READING, *_RECORDING))),
     sizes=lambda quick: {
         "waiting": 100_000 if quick else 1_000_000,
         "looks": 200,
@@ -80,7 +74,6 @@ QUESTION = Question(
         "repeats": 1 if quick else 3,
     },
     measure=measure,
-    rival=("ebbpool", "x ebbpool"),
     limits="stats(): the pool's lock and some twenty numbers; a scrape: the client's own objects for each number",
     rounds_factor=0.7,
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import processors
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks.engine.runner import processors
 from benchmarks.load.ab import ab
+from benchmarks.load.serving import serving
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.serving import serving
 from benchmarks.servers.web import BACKLOG, COMPUTING, PAGE, computed, write_page
 
 try:
@@ -23,6 +24,14 @@ _LIGHT = {"page": "static", "requests": 1000, "at a time": 100}
 _HEAVY = {"page": "static", "requests": 10_000, "at a time": 1000}
 _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
 _FILES = 4096
+_SERVERS = {
+    "web-threading": "web threading",
+    "web-pool": "web pool",
+    "web-pool-pure": "web pool",
+    "web-prefork": "web prefork",
+    "web-prefork-reuse-port": "web prefork --reuse-port",
+    "web-nginx": "web nginx",
+}
 _ONE = ("web-pool", "web-pool-pure")
 _MANY = ("web-prefork", "web-prefork-reuse-port")
 _TIMES = 1.6
@@ -53,7 +62,7 @@ def measure(peer: Peer, params: Params) -> Samples:
         folder = Path(name)
         write_page(folder)
         expected = (folder / PAGE[1:]).read_bytes() if target == PAGE else computed()
-        with serving(peer, "web_server", "--directory", name) as found:
+        with serving(_SERVERS[peer.base], "--directory", name) as found:
             _check(found.port, target, expected)
             before = found.cpu_seconds(family=True)
             done = ab(found.port, target, requests=requests, concurrency=params["at a time"] // params["divisor"])
@@ -71,13 +80,11 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    if "web_server" not in peer.listens:
-        return "no web server for this question"
-    return [_LIGHT, _HEAVY] if "nginx" in peer.listens["web_server"] else [_LIGHT, _HEAVY, _COMPUTING]
+def variants(peer: str, settings: Settings) -> list[Variant]:
+    return [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING]
 
 
-def targets(settings: Settings) -> tuple[Target, ...]:
+def targets(workers: Sequence[int]) -> list[Target]:
     found = []
     for ours in _ONE + _MANY:
         found += [Target("no failed request", ours, "errors", 0, where) for where in (_LIGHT, _HEAVY, _COMPUTING)]
@@ -88,11 +95,11 @@ def targets(settings: Settings) -> tuple[Target, ...]:
             Target(f"at least {_TIMES}x one process", ours, "rate", _TIMES, _COMPUTING, rival="web-pool", pinned=False)
             for ours in _MANY
         ]
-    return tuple(found)
+    return found
 
 
 QUESTION = Question(
-    module="benchmarks.web_server",
+    name="web_server",
     title="A web server: ab, a connection a request",
     method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
     f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
@@ -103,14 +110,14 @@ QUESTION = Question(
         Column("errors", "failed", 0, ratio=False, worst=True),
         Column("p50", "p50, ms", 0, ratio=False),
         Column("p99", "p99, ms", 0),
-        Column("cpu", "µs of a processor a request", 0, empty="too little to tell"),
+        Column("cpu", "µs of a processor a request", 0),
         Column("client", "% of a processor, ab", 0, ratio=False),
     ),
+    peers=tuple(_SERVERS),
     variants=variants,
     sizes=lambda quick: {"divisor": 10 if quick else 1},
     measure=measure,
     targets=targets,
-    rival=("web-threading", "x a thread a request"),
     floor="nginx, which runs no Python",
     limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
 )

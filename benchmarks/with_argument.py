@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, by_workers, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, by_workers, timed
 from benchmarks.peers.peer import Peer
-
-_PEERS = ("ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "plus", "fastthreadpool", "simplequeue")
 
 
 def _take(item: int) -> None:
@@ -21,24 +19,19 @@ def measure(peer: Peer, params: Params) -> Samples:
     return {"us": [seconds / len(items) * 1e6 for seconds in taken]}
 
 
-def variants(peer: Peer, settings: Settings) -> list[Variant] | str:
-    return by_workers(settings) if peer.name in _PEERS else "see submit_collect"
-
-
-def targets(settings: Settings) -> tuple[Target, ...]:
-    text = "at least 14x faster than ThreadPoolExecutor"
-    return tuple(Target(text, "ebbpool", "us", 1 / 14, where, rival="stdlib") for where in by_workers(settings))
-
-
 QUESTION = Question(
-    module="benchmarks.with_argument",
+    name="with_argument",
     title="Submit trivial tasks with an argument and collect",
     method="as without an argument, but each has a number of its own, which the submitter makes and the worker lets go",
     columns=(Column("us", "µs a task", digits=3),),
-    variants=variants,
+    peers=("simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "plus"),
+    variants=by_workers,
     sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 3},
     measure=measure,
-    targets=targets,
+    targets=lambda workers: [
+        Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, {"workers": n}, rival="stdlib")
+        for n in workers
+    ],
     floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
     limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
 )

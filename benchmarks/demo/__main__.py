@@ -1,26 +1,102 @@
-"""Entry point: ``python -m benchmarks.demo [--quick] [--out FOLDER]``."""
+"""Entry point: ``python -m benchmarks.demo [--quick] [--cluster] [--out FOLDER]``."""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
 import sys
+import tempfile
+import time
+from collections.abc import Awaitable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-NEEDED = ("ebbpool", "starlette", "uvicorn", "rich", "matplotlib")
+from benchmarks import ROOT
+
+if TYPE_CHECKING:
+    from benchmarks.demo.table import Report
+
+_NEEDED = ("ebbpool", "starlette", "uvicorn", "rich", "matplotlib")
+_BUDGET = 180.0
+"""Seconds after which the demo gives up."""
+
+
+async def _within(deadline: float, work: Awaitable[Report]) -> Report:
+    """Do the work, but no longer than the monotonic clock's ``deadline``, and only until SIGTERM comes."""
+    task = asyncio.current_task()
+    assert task is not None
+    # Event loops on Windows take no signal handlers; there nobody sends SIGTERM either.
+    with contextlib.suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with asyncio.timeout(deadline - time.monotonic()):
+        return await work
+
+
+def demo(quick: bool, out: Path, cluster: bool) -> int:
+    """Run every case and write the report folder; return the exit status: 0 only if all answers were right."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from benchmarks.demo import case
+    from benchmarks.demo import cluster as spilling
+    from benchmarks.demo.table import save_table, show
+
+    console, deadline, status = Console(), time.monotonic() + _BUDGET, 0
+    wanted = {"cluster": "distributed"} if cluster else {"fastapi": "fastapi", "asyncio": "starlette"}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, module in wanted.items():
+        if find_spec(module) is None:
+            console.print(f"{module} is not installed here: the {name} case is left out.", style="bold yellow")
+            status = 1 if cluster else status
+            continue
+        for old in out.glob(f"{name}.*"):
+            old.unlink()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        try:
+            with Progress(*columns, console=console, refresh_per_second=4) as bars:
+                stem = out / name
+                work = spilling.run(quick, stem, bars) if cluster else case.run(name, quick, stem, bars)
+                report = asyncio.run(_within(deadline, work))
+        except RuntimeError as error:
+            console.print(f"The {name} case failed: {error}", style="bold red", highlight=False, markup=False)
+            status = 1
+        else:
+            save_table(report, out / f"{name}.txt")
+            show(report, console)
+            status = 1 if report.problems else status
+    console.print(f"Tables, plots and JSON are in {out}", highlight=False, markup=False)
+    return status
 
 
 def main() -> int:
-    """Run the demo if everything it needs is installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        names = ", ".join(missing)
-        print(
-            f"The demo needs {names}: install the dependency group 'demo', or run `nox -s demo`.",
-            file=sys.stderr,
-        )
+    """Read the command line, run the demo if everything it needs is installed, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.demo", description="The same load on servers with and without ebbpool."
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "demo", help="the report folder")
+    parser.add_argument("--quick", action="store_true", help="a tiny load, to see that everything works")
+    parser.add_argument("--cluster", action="store_true", help="a server that spills to a Dask cluster, in their place")
+    options = parser.parse_args()
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        print(f"The demo needs {', '.join(missing)}: install the group 'demo', or run `nox -s demo`.", file=sys.stderr)
         return 1
-    from .cli import main
-
-    return main()
+    with tempfile.TemporaryDirectory(prefix="ebbpool-demo-") as folder:
+        # matplotlib keeps its font cache there, and nothing in the user's home.
+        os.environ.setdefault("MPLCONFIGDIR", folder)
+        try:
+            return demo(options.quick, options.out, options.cluster)
+        except TimeoutError:
+            said, status = f"The demo gave up: it took longer than {_BUDGET:g} s.", 1
+        except KeyboardInterrupt:
+            said, status = "Interrupted.", 130
+        except asyncio.CancelledError:
+            said, status = "Terminated.", 143
+    print(said, file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

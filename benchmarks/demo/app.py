@@ -1,84 +1,117 @@
-"""The asyncio case's server: a Starlette app under uvicorn, with one pool as its loop's default executor."""
+"""The server of both cases: endpoints that block, in FastAPI as plain ``def``, or handed to the loop's executor.
+
+`python -m benchmarks.demo.app SIDE --store PORT --root FOLDER` is one of
+
+- ``fastapi-stock``: anyio lets forty ``def`` endpoints run at once;
+- ``fastapi-raised``: anyio's own remedy, its forty tokens raised to ebbpool's ceiling;
+- ``fastapi-installed``: one line, ``ebbpool.anyio.install()``;
+- ``asyncio-default``: ``ThreadPoolExecutor()`` as the loop's executor;
+- ``asyncio-fixed``: one of ebbpool's ceiling in its place;
+- ``asyncio-adaptive``: ``AdaptiveExecutor()`` in its place.
+
+There are no response models: with one, FastAPI hands the checking of every answer to a thread as well.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable
+import hashlib
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from typing import Any
 
 import ebbpool
+from benchmarks.demo import upstream
+from benchmarks.demo.serving import loop_factory, serve
 
-from . import upstream
-from .control import Link, loop_factory
-from .corpus import Library
-from .serving import arguments, serve
-
-
-def make_pool(name: str, ceiling: int) -> ThreadPoolExecutor:
-    """Return the pool under test; ``ceiling`` is the size of the fixed one."""
-    if name == "default":
-        return ThreadPoolExecutor()
-    if name == "adaptive":
-        return ebbpool.AdaptiveExecutor()
-    if name == "fixed":
-        return ThreadPoolExecutor(ceiling)
-    raise ValueError(f"no pool is called {name!r}")
+CEILING = 256
 
 
-def make_app(library: Library, store: int, pool: ThreadPoolExecutor) -> Starlette:
-    """Return the app. Each endpoint hands all of its work to the loop's default executor.
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def endpoints(root: Path, store: int) -> list[Callable[..., dict[str, Any]]]:
+    """Return the work: functions that block, each called with what a query has.
 
     Args:
-        library: The indexed sources.
+        root: The folder that the paths asked for are relative to.
         store: The slow store's port.
-        pool: What becomes the default executor, for the length of the app's life.
     """
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_default_executor(pool)
-        yield
+    def health() -> dict[str, Any]:
+        return {"ok": True}
 
-    async def offload(work: Callable[..., bytes], *arguments: object) -> Response:
-        body = await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-        return Response(body, media_type="application/json")
+    def wait(ms: int) -> dict[str, Any]:
+        time.sleep(int(ms) / 1000)
+        return {"waited": int(ms)}
 
-    async def search(request: Request) -> Response:
-        return await offload(library.search, request.query_params["q"])
+    def digest(path: str) -> dict[str, Any]:
+        return {"path": path, "sha256": sha256_of(root / path)}
 
-    async def digest(request: Request) -> Response:
-        return await offload(library.digest, request.query_params["q"])
+    def verify(n: str, path: str) -> dict[str, Any]:
+        return digest(path) | {"stored": upstream.fetch(store, n, path)}
 
-    async def verify(request: Request) -> Response:
-        fetch = functools.partial(upstream.fetch, store, request.query_params["n"])
-        return await offload(library.verify, request.query_params["path"], fetch)
+    return [health, wait, digest, verify]
 
-    routes = [Route(f"/{endpoint.__name__}", endpoint) for endpoint in (search, digest, verify)]
-    return Starlette(routes=routes, lifespan=lifespan)
+
+def fastapi_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
+    """Return the app as a user writes it; what differs between the sides is the running loop's process."""
+    import anyio.to_thread
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    for function in work:
+        app.get(f"/{function.__name__}", response_model=None)(function)
+    if side == "raised":
+        anyio.to_thread.current_default_thread_limiter().total_tokens = CEILING
+    elif side == "installed":
+        import ebbpool.anyio
+
+        ebbpool.anyio.install()
+    return app
+
+
+def asyncio_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
+    """Return an app each of whose endpoints hands all of its work to the loop's default executor."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    make: dict[str, Callable[[], ThreadPoolExecutor]] = {
+        "adaptive": ebbpool.AdaptiveExecutor,
+        "fixed": partial(ThreadPoolExecutor, CEILING),
+    }
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(make.get(side, ThreadPoolExecutor)())
+
+    def route(function: Callable[..., dict[str, Any]]) -> Route:
+        async def endpoint(request: Request) -> JSONResponse:
+            return JSONResponse(await loop.run_in_executor(None, partial(function, **request.query_params)))
+
+        return Route(f"/{function.__name__}", endpoint)
+
+    return Starlette(routes=[route(function) for function in work])
 
 
 async def main(options: argparse.Namespace) -> None:
     """Serve until the parent lets go."""
-    link = await Link.to_parent(options.control)
-    pool = make_pool(options.pool, options.ceiling)
-    app = make_app(Library(options.index, options.root), options.store, pool)
-    await serve(app, link, pool._max_workers)
+    framework, _, side = options.side.partition("-")
+    make = fastapi_app if framework == "fastapi" else asyncio_app
+    await serve(make(endpoints(options.root, options.store), side))
 
 
 if __name__ == "__main__":
-    parser = arguments("benchmarks.demo.app")
-    parser.add_argument("--pool", required=True)
-    parser.add_argument("--ceiling", type=int, required=True)
-    parser.add_argument("--index", type=Path, required=True)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo.app")
+    parser.add_argument("side")
+    parser.add_argument("--store", type=int, required=True)
     parser.add_argument("--root", type=Path, required=True)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main(parser.parse_args()))

@@ -1,147 +1,221 @@
-"""The load generator's process: a few hundred clients, and the slow store that the app leans on."""
+"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import time
-from collections.abc import Sequence
-from pathlib import Path
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
+from benchmarks.demo.upstream import SLOW
 from benchmarks.load import http
 
-from . import upstream
-from .control import Link
-from .plan import Plan, Request
-
-Row = tuple[int, float, float, float, str]
-"""Index of the request in the plan; when it was sent and when answered (s from the start); how much later it
-was sent than it could have been (s); and "" or what was wrong."""
+_PAUSE = 1.3
+"""The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
 
 
-class Client:
-    """One keep-alive connection to 127.0.0.1, opened when first needed and again after a failure."""
+@dataclass(frozen=True)
+class Load:
+    """How much load, for how long. All times in seconds from its start.
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    Attributes:
+        rate: Requests a second while it is steady, from `steady_at` for `steady` seconds.
+        mix: The shares of the kinds of request in that.
+        burst_at: When all clients of the burst ask at once; of which kinds, `burst` says.
+        trouble: From when to when the upstream is slow.
+        watch: For how long the server is watched after its last answer.
+        patience: After so long in all, whatever is unanswered counts as an error.
+    """
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open the connection unless it is open."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        return self._streams
+    clients: int
+    rate: float
+    steady_at: float
+    steady: float
+    mix: Mapping[str, float]
+    burst_at: float
+    burst: Mapping[str, float]
+    burst_size: int
+    trouble: tuple[float, float] = (0.0, 0.0)
+    watch: float = 12.0
+    patience: float = 32.0
 
-    def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+
+class Request(NamedTuple):
+    """One request to come, and the body that has to come back."""
+
+    client: int
+    due: float
+    phase: str
+    kind: str
+    target: str
+    answer: str
+
+
+class Outcome(NamedTuple):
+    """What came of one request; times in seconds from the start of the load; `problem` is "" if it was right."""
+
+    phase: str
+    kind: str
+    due: float
+    done: float
+    problem: str
+
+    @property
+    def latency(self) -> float:
+        """Seconds from when the request was due until it was answered."""
+        return self.done - self.due
+
+
+class Sample(NamedTuple):
+    """The server at one moment: seconds from the start of the load, its threads, its processor seconds so far."""
+
+    at: float
+    threads: int
+    cpu: float
+
+
+@dataclass
+class Run:
+    """One server under the load.
+
+    Attributes:
+        left: The names of the threads that were left at the end.
+        memory: The most bytes of memory the server ever held; 0 where the system does not tell.
+    """
+
+    name: str
+    outcomes: list[Outcome]
+    samples: list[Sample]
+    facts: dict[str, Any]
+    left: list[str]
+    memory: int
+
+
+def plan(load: Load, digests: Mapping[str, str]) -> list[Request]:
+    """Draw the load: the same load and digests always give the same requests."""
+    dice, paths, found = random.Random(20), sorted(digests), list[Request]()
+
+    def add(client: int, due: float, phase: str, mix: Mapping[str, float]) -> None:
+        (kind,) = dice.choices(list(mix), list(mix.values()))
+        path = dice.choice(paths)
+        number = (SLOW if load.trouble[0] <= due < load.trouble[1] else "") + str(len(found))
+        stored = {"path": path, "sha256": digests[path]}
+        query, body = {
+            "health": ({}, {"ok": True}),
+            "wait": ({"ms": "100"}, {"waited": 100}),
+            "digest": ({"path": path}, stored),
+            "verify": ({"n": number, "path": path}, stored | {"stored": digests[path]}),
+        }[kind]
+        target = f"/{kind}?{urlencode(query)}" if query else f"/{kind}"
+        found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
+
+    for client in range(load.burst_size):
+        add(client, load.burst_at, "burst", load.burst)
+    gap = load.clients / load.rate
+    for client in range(load.clients):
+        due = load.steady_at - dice.uniform(0.0, 10 * gap)
+        while due < load.steady_at + load.steady:
+            if due >= load.steady_at:
+                add(client, due, "steady", load.mix)
+            due += _PAUSE + dice.expovariate(1.0 / max(0.01, gap - _PAUSE))
+    return found
+
+
+class Client(asyncio.Protocol):
+    """One keep-alive connection, with at most one request under way."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._transport: Any = None
+
+    @classmethod
+    async def connected(cls, port: int) -> Client:
+        """Return a client of the server at that port."""
+        _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error or ConnectionResetError("the server closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            found = http.take_response(self._received)
+        except http.BadResponse as error:
+            self._end(error)
+            self.close()
+            return
+        if found is not None and self._answer is not None and not self._answer.done():
+            status, body, self._received = found
+            self._answer.set_result((status, body + self._received))
+
+    def _end(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
 
     async def get(self, target: str) -> tuple[int, bytes]:
-        """Send one GET request and return status and body.
+        """Ask, and return status and body.
 
         Raises:
-            BadResponse: The response was not understood.
-            OSError, EOFError: The connection failed.
+            OSError, BadResponse: There was no response, or none that is understood.
         """
-        reader, writer = await self.connect()
-        complete = False
-        try:
-            writer.write(http.request(target))
-            head = await reader.readuntil(http.END_OF_HEAD)
-            status, length = http.parse_head(head)
-            body = await reader.readexactly(length)
-            complete = b"\r\nconnection: close" not in head.lower()
-            return status, body
-        finally:
-            if not complete:
-                self.close()
+        if self._transport.is_closing():
+            raise ConnectionResetError("the connection has ended")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(http.request(target))
+        return await self._answer
+
+    def close(self) -> None:
+        self._transport.abort()
 
 
-def verdict(status: int, body: bytes, expected: bytes) -> str:
-    """Return "" for a right answer, else what is wrong with it."""
-    if status != 200:
-        return f"error: status {status}: {body[:200].decode('utf-8', 'replace')}"
-    if body != expected:
-        return f"wrong: {body[:200]!r} instead of {expected[:200]!r}"
-    return ""
-
-
-async def ask(client: Client, target: str, expected: bytes) -> str:
-    """Send one request and judge its answer, as `verdict` does."""
+async def judged(client: Client, target: str, expected: str) -> str:
+    """Ask, and return "" for a right answer, else what is wrong with it."""
     try:
-        return verdict(*await client.get(target), expected)
-    except (OSError, EOFError, http.BadResponse, asyncio.LimitOverrunError) as error:
+        status, body = await client.get(target)
+    except (OSError, http.BadResponse) as error:
         return f"error: {error!r}"
+    if status == 200 and body == expected.encode():
+        return ""
+    return f"wrong: {status} {body[:200]!r} instead of {expected[:200]!r}"
 
 
-async def play(client: Client, mine: Sequence[tuple[int, Request]], plan: Plan, start: float) -> list[Row]:
+async def _ask_all(client: Client, port: int, mine: list[Request], start: float, end: float) -> list[Outcome]:
     """Send one client's requests when they are due, one after the other; one due meanwhile waits its turn."""
-    loop = asyncio.get_running_loop()
-    give_up = start + plan.scale.burst_at + plan.scale.patience
-    rows: list[Row] = []
-    for number, request in mine:
-        could = max(loop.time(), start + request.at)
-        await asyncio.sleep(could - loop.time())
-        sent = loop.time()
+    loop, outcomes = asyncio.get_running_loop(), list[Outcome]()
+    for request in mine:
+        await asyncio.sleep(start + request.due - loop.time())
         try:
-            async with asyncio.timeout_at(give_up):
-                said = await ask(client, request.target, plan.answers[request.answer].encode())
+            async with asyncio.timeout_at(end):
+                problem = await judged(client, request.target, request.answer)
         except TimeoutError:
-            said = "error: not answered in time"
-        rows.append((number, sent - start, loop.time() - start, max(0.0, sent - could), said))
-    return rows
-
-
-async def generate(port: int, plan: Plan, link: Link) -> list[Row]:
-    """Open every connection, say so, play the whole plan, and return what came of each request."""
-    clients = [Client(port) for _ in range(plan.scale.clients)]
-    sequences: list[list[tuple[int, Request]]] = [[] for _ in clients]
-    for number, request in enumerate(plan.requests):
-        sequences[request.client].append((number, request))
-    try:
-        for client in clients:
-            await client.connect()
-        start = asyncio.get_running_loop().time()
-        await link.send(event="started")
-        parts = await asyncio.gather(
-            *(play(client, mine, plan, start) for client, mine in zip(clients, sequences, strict=True))
-        )
-        return sorted(row for part in parts for row in part)
-    finally:
-        for client in clients:
+            problem = "error: not answered in time"
+        if problem.startswith("error"):
             client.close()
+            client = await Client.connected(port)
+        outcomes.append(Outcome(request.phase, request.kind, request.due, loop.time() - start, problem))
+    client.close()
+    return outcomes
 
 
-def save(out: Path, rows: list[Row], cpu: float) -> None:
-    """Write what came of the load, and the processor seconds this process spent on it."""
-    out.write_text(json.dumps({"rows": rows, "cpu": cpu}), encoding="utf-8")
-
-
-async def main(control: int, plan: Plan, out: Path) -> None:
-    """Play the plan once the parent names the app's port, then keep the store up until the parent lets go."""
-    link = await Link.to_parent(control)
-    store = await upstream.serve(plan.digests)
-    await link.send(event="store", port=store.sockets[0].getsockname()[1])
-    go = await link.receive()
-    if go is not None:
-        parent_gone = asyncio.ensure_future(link.receive())
-        cpu = time.process_time()
-        load = asyncio.ensure_future(generate(go["port"], plan, link))
-        await asyncio.wait({load, parent_gone}, return_when=asyncio.FIRST_COMPLETED)
-        if load.done():
-            save(out, load.result(), time.process_time() - cpu)
-            await link.send(event="finished")
-        await parent_gone
-    store.close()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo.load")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    asyncio.run(main(options.control, Plan.load(options.plan), options.out))
+async def play(port: int, requests: list[Request], patience: float) -> tuple[float, list[Outcome]]:
+    """Open every connection, ask for everything, and return when that began on the loop's clock and what came of it."""
+    mine: dict[int, list[Request]] = {}
+    for request in sorted(requests, key=lambda request: request.due):
+        mine.setdefault(request.client, []).append(request)
+    clients = [await Client.connected(port) for _ in mine]
+    start = asyncio.get_running_loop().time() + 0.05
+    parts = await asyncio.gather(
+        *(
+            _ask_all(client, port, found, start, start + patience)
+            for client, found in zip(clients, mine.values(), strict=True)
+        )
+    )
+    return start, sorted((outcome for part in parts for outcome in part), key=lambda outcome: outcome.due)

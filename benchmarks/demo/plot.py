@@ -1,21 +1,19 @@
-"""The asyncio case's plot: what was asked, what waited, and how many threads each pool had."""
+"""The plots: what waited, and how many threads each server had."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .measure import Run, arrivals, in_flight
-from .plan import Scale
+from benchmarks.demo.load import Load, Run
 
 # Okabe and Ito's colours: told apart with every kind of colour vision.
-STYLES: tuple[tuple[str, str], ...] = (("#D55E00", "-"), ("#0072B2", "-"), ("#777777", "--"))
-SLOT = 0.25
-STEP = 0.02
+COLORS = ("#D55E00", "#777777", "#0072B2")
+_STEP = 0.02
 
 
 def plain(axes: Axes, label: str) -> None:
@@ -28,68 +26,45 @@ def plain(axes: Axes, label: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def threads_over_time(axes: Axes, run: Run, **style: Any) -> None:
-    """Draw how many threads a server had, and write how many were left."""
-    times, counts = [sample.at for sample in run.samples], [sample.threads for sample in run.samples]
-    axes.step(times, counts, where="post", **style)
-    axes.annotate(
-        str(counts[-1]), (times[-1], counts[-1]), xytext=(5, 1), textcoords="offset points",
-        va="bottom", color=style["color"], fontweight="bold", annotation_clip=False,
-    )  # fmt: skip
+def in_flight(run: Run, times: Sequence[float]) -> list[int]:
+    """Return for each time how many requests were due and not yet answered."""
+    due = sorted(outcome.due for outcome in run.outcomes)
+    done = sorted(outcome.done for outcome in run.outcomes)
+    return [bisect_right(due, at) - bisect_right(done, at) for at in times]
 
 
-def moments(end: float) -> list[float]:
-    """Return the moments up to ``end`` at which is drawn what was in flight."""
-    return [step * STEP for step in range(int(end / STEP) + 1)]
-
-
-def save(figure: Figure, stem: Path) -> None:
-    """Write ``stem``.png and ``stem``.svg."""
+def save(figure: Figure, axes: Axes, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg; `axes` are the lowest."""
+    axes.set_xlabel("seconds since the start of the load")
     for suffix in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{suffix}"))
 
 
-def _phases(axes: Axes, scale: Scale, end: float) -> None:
-    bounds = (
-        ("steady", 0.0, scale.steady),
-        ("quiet", scale.steady, scale.burst_at),
-        ("burst, then nothing more", scale.burst_at, end),
-    )
-    for name, left, right in bounds:
-        middle = (left + right) / 2
-        axes.text(middle, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", color="#555555")
-
-
-def draw(runs: Sequence[Run], scale: Scale, title: str, stem: Path) -> None:
-    """Write ``stem``.png and ``stem``.svg: three panels over one time axis.
-
-    Args:
-        runs: The pools, in the order of `STYLES`.
-        scale: The load they were under.
-        title: What was seen.
-        stem: The files' path without suffix.
-    """
+def draw(runs: Sequence[Run], load: Load, title: str, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg: requests in flight and threads over one time axis."""
     end = max(run.samples[-1].at for run in runs)
-    figure = Figure(figsize=(11, 8.5), dpi=110, layout="constrained")
-    offered, waiting, threads = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (1.0, 1.5, 2.2)})
+    figure = Figure(figsize=(11, 7.5), dpi=110, layout="constrained")
+    waiting, threads = figure.subplots(2, 1, sharex=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-
-    edges, rates = arrivals(runs[0].outcomes, end, SLOT)
-    offered.stairs(rates, edges, fill=True, color="#F0C75E")
-    plain(offered, f"offered load\n(requests/s, over\n{SLOT:g} s each)")
-    _phases(offered, scale, end)
-
-    times = moments(end)
-    for run, (color, style) in zip(runs, STYLES, strict=True):
-        waiting.plot(times, in_flight(run.outcomes, times), style, color=color, linewidth=1.5, label=run.name)
-        name = f"{run.name}, at most {run.max_workers}"
-        threads_over_time(threads, run, linestyle=style, color=color, linewidth=2, label=name)
-    plain(waiting, "in flight\n(requests due and\nnot yet answered)")
+    times = [step * _STEP for step in range(int(end / _STEP) + 1)]
+    for run, color in zip(runs, COLORS, strict=True):
+        waiting.plot(times, in_flight(run, times), color=color, linewidth=1.5, label=run.name)
+        at, counts = zip(*((sample.at, sample.threads) for sample in run.samples), strict=True)
+        threads.step(at, counts, where="post", color=color, linewidth=2)
+        threads.annotate(
+            str(counts[-1]), (at[-1], counts[-1]), xytext=(5, 1), textcoords="offset points", color=color,
+            fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+    plain(waiting, "requests due and\nnot yet answered")
     plain(threads, "threads of the server\nbesides its event loop's own")
-    for axes in (offered, waiting, threads):
-        for at in (scale.steady, scale.burst_at):
-            axes.axvline(at, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)
-    threads.legend(loc="upper left", frameon=False)
-    threads.set_xlabel("seconds since the start of the load")
+    for axes in (waiting, threads):
+        if load.trouble[1]:
+            axes.axvspan(*load.trouble, color="#F6E3B4", zorder=0)
+        for moment in (load.burst_at, load.steady_at, load.steady_at + load.steady):
+            axes.axvline(moment, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)
+    if load.trouble[1]:
+        place = waiting.get_xaxis_transform()
+        waiting.text(sum(load.trouble) / 2, 1.02, "upstream slow: 1 s a call", transform=place, ha="center")
+    waiting.legend(loc="upper right", frameon=False)
     threads.set_xlim(0, end * 1.03)
-    save(figure, stem)
+    save(figure, threads, stem)

@@ -1,10 +1,10 @@
-"""What both apps' processes share: uvicorn on a free port, on a lead to the parent that asks and stops it."""
+"""What the apps' processes share: uvicorn on a free port, with an endpoint that tells of the process."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
+import json
 import socket
 import threading
 import time
@@ -14,73 +14,51 @@ from typing import Any
 import uvicorn
 
 import ebbpool
-
-from .control import Link
-
-
-def arguments(prog: str) -> argparse.ArgumentParser:
-    """Return a parser of what every server is told: where its parent and the slow store listen."""
-    parser = argparse.ArgumentParser(prog=f"python -m {prog}")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--store", type=int, required=True)
-    return parser
+from benchmarks.load.serving import announce, die_with_parent
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that tells when it is up."""
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop, or None (asyncio's own) where uvloop is not installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, then set `up`."""
-        await super().startup(sockets)
-        self.up.set()
+    return uvloop.new_event_loop
 
 
-async def obey(link: Link, server: Server, ready: dict[str, object], figures: Callable[[], dict[str, int]]) -> None:
-    """Tell the parent that the server is up, answer its questions; stop when the parent lets go."""
-    await server.up.wait()
-    await link.send(event="ready", **ready)
-    while await link.receive() is not None:
-        others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        await link.send(threads=len(others), names=others, cpu=time.process_time(), **figures())
-    server.should_exit = True
+PARSER = "httptools" if importlib.util.find_spec("httptools") else "h11"
 
 
-async def serve(app: Any, link: Link, max_workers: int, figures: Callable[[], dict[str, int]] = dict) -> None:
+async def serve(app: Any, facts: Callable[[], dict[str, object]] = dict) -> None:
     """Serve an ASGI app on a free port of 127.0.0.1 until the parent lets go.
 
-    Args:
-        app: The app.
-        link: The lead to the parent, which is told the port and what runs.
-        max_workers: The most threads that may work for the app at once; told to the parent.
-        figures: Returns what else the parent is told at each of its questions.
+    ``GET /facts`` is answered by the loop itself: its threads beside this one, its processor time, what runs, and what
+    `facts` returns.
     """
-    parser = "httptools" if importlib.util.find_spec("httptools") else "h11"
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+
+    async def told(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/facts":
+            await app(scope, receive, send)
+            return
+        names = [thread.name for thread in threading.enumerate()]
+        others = [name for name in names if name not in ("MainThread", "die-with-parent")]
+        known = {
+            "threads": others,
+            "cpu": time.process_time(),
+            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            "parser": PARSER,
+            "core": "compiled" if ebbpool.COMPILED else "plain Python",
+            "ebbpool": ebbpool.__version__,
+        }
+        body = json.dumps(known | facts()).encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    die_with_parent()
     config = uvicorn.Config(
-        app,
-        http=parser,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=300,
-        backlog=1024,
+        told, http=PARSER, ws="none", lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=300
     )
-    server = Server(config)
-    ready: dict[str, object] = {
-        "port": listener.getsockname()[1],
-        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        "parser": parser,
-        "max_workers": max_workers,
-        "ebbpool": ebbpool.__version__,
-        "compiled": ebbpool.COMPILED,
-    }
-    obeying = asyncio.ensure_future(obey(link, server, ready, figures))
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        obeying.cancel()
-        link.close()
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        announce(listener.getsockname()[1])
+        await uvicorn.Server(config).serve(sockets=[listener])

@@ -59,3 +59,10 @@ def show(report: Report, console: Console) -> None:
         console.print(problem, style="bold red", highlight=False, markup=False)
     if not report.problems:
         console.print(f"All {report.answers:,} answers were right.", style="bold green", highlight=False)
+
+
+def wrong(name: str, said: Sequence[str]) -> list[str]:
+    """Return a text that names the first few of the problems of a contender; "" stands for a right answer."""
+    found = [problem for problem in said if problem]
+    shown = "".join(f"\n  {problem}" for problem in found[:5])
+    return [f"{name}: {len(found):,} of {len(said):,} answers were wrong or missing:{shown}"] if found else []

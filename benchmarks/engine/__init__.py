@@ -1,1 +1,1 @@
-"""A question's cells, columns and targets; each cell measured in a fresh process, the peers in turn."""
+"""Measures the cells of a question, each in a fresh process, the peers in turn; and reads what came of it."""

@@ -9,8 +9,7 @@ from typing import Any
 
 from benchmarks.engine.model import load_question
 from benchmarks.peers import Unavailable
-from benchmarks.peers.peer import AT
-from benchmarks.peers.table import BY_NAME
+from benchmarks.peers.table import peer_named
 
 MARK = "benchmark-cell:"
 
@@ -20,11 +19,10 @@ def gil_enabled() -> bool:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Runs the cell that `spec` names: `module`, `peer`, `params` and `pin`."""
+    """Run the cell that `spec` names: `question`, `peer`, `params` and `pin`."""
     if spec["pin"] is not None:
         os.sched_setaffinity(0, {spec["pin"]})
-    # Of another checkout, its environment says where that is.
-    peer, question = BY_NAME[spec["peer"].partition(AT)[0]], load_question(spec["module"])
+    peer, question = peer_named(spec["peer"]), load_question(spec["question"])
     try:
         version = peer.load()
         samples = question.measure(peer, spec["params"])

@@ -1,84 +1,40 @@
-"""What a question is made of: its cells, columns and targets. No timing and no threads here."""
+"""What a question is made of: its cells, columns and targets."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
-
-ROOT = Path(__file__).resolve().parents[2]
 
 Variant = dict[str, Any]
 Params = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
-POOL_QUESTIONS = (
-    "submit_collect",
-    "with_argument",
-    "round_trip",
-    "map_items",
-    "cold_burst",
-    "computing",
-    "sizing",
-    "memory",
-    "idle_cost",
-)
-LOOP_QUESTIONS = (
-    "offload",
-    "anyio_tasks",
-    "loop_lag",
-    "loop_beside",
-    "fastapi_burst",
-    "fastapi_rate",
-    "health_beside",
-)
-TASK_QUESTIONS = (
-    "simple_sum",
-    "cold_map",
-    "semaphore",
-    "timers",
-    "lanes",
-    "fairness",
-    "watching",
-)
-SERVER_QUESTIONS = (
-    "server_sizes",
-    "waiting",
-    "slow_clients",
-    "echo",
-    "web_server",
-    "kill_child",
-    "stacks",
-)
-OTHER_QUESTIONS = (
-    "blocked_tasks",
-    "beyond",
-)
-QUESTIONS = POOL_QUESTIONS + LOOP_QUESTIONS + TASK_QUESTIONS + SERVER_QUESTIONS + OTHER_QUESTIONS
-
-GC_POLICY = (
-    "the garbage collector stays on, as in a user's program; a full collection precedes every repeat, "
-    "outside the time taken (memory: off while counting)"
-)
+QUESTIONS = (
+    "submit_collect", "with_argument", "round_trip", "map_items", "cold_burst", "computing", "sizing", "memory",
+    "idle_cost", "offload", "anyio_tasks", "loop_lag", "loop_beside", "fastapi_burst", "fastapi_rate", "health_beside",
+    "simple_sum", "cold_map", "semaphore", "timers", "lanes", "fairness", "watching", "server_sizes", "waiting",
+    "slow_clients", "echo", "web_server", "kill_child", "stacks", "blocked_tasks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one run was asked for.
+    """How a run was asked for.
 
     Attributes:
-        pin: the processor every cell is held to, or None.
-        workers: the thread ceilings that submit_collect, with_argument, round_trip and offload are asked at.
-        loads: the loads of sizing; none means the usual ones.
-        beside: the folder of another checkout, whose ebbpool is asked the same; "" for none.
+        pin: The processor that every cell is held to, or None.
+        workers: The thread ceilings of the questions that ask for several.
+        peers: The peers to ask; none means all.
+        beside: The folder of another checkout, whose ebbpool is asked the same; "" for none.
     """
 
     quick: bool = False
@@ -86,7 +42,6 @@ class Settings:
     pin: int | None = None
     workers: tuple[int, ...] = (1, 4, 32)
     peers: tuple[str, ...] = ()
-    loads: tuple[str, ...] = ()
     beside: str = ""
 
 
@@ -95,10 +50,9 @@ class Column:
     """One measured figure; less is better, unless it says otherwise.
 
     Attributes:
-        ratio: whether a column "times the rival" stands beside it.
-        worst: the worst of all samples counts, and not their median.
-        more: more is better, as of a rate.
-        empty: what to print where a cell has no such sample.
+        ratio: Whether ours is compared with the rivals' by it.
+        worst: The worst of all samples counts, and not their median.
+        more: More is better, as of a rate.
     """
 
     metric: str
@@ -107,7 +61,6 @@ class Column:
     ratio: bool = True
     worst: bool = False
     more: bool = False
-    empty: str = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +70,13 @@ class Target:
     Of a column where more is better it is at least `limit`.
 
     Attributes:
-        where: the variant of `peer` it is asked of.
-        rival_where: the variant of `rival`; None means the same one.
-        pinned: asked only of runs held to one processor (True) or free to roam (False); None: of both.
-        gil: asked only of interpreters with (True) or without (False) a GIL; None: of both.
-        rival_metric: the metric of `rival`; "" means the same one.
-        above: the peer that is taken off both figures first, a floor; None: none.
-        above_where: the variant of that; None means the same one.
+        where: The variant of `peer` it is asked of.
+        rival_where: The variant of `rival`; None means the same one, and the best of those that the question leaves
+            free to a rival.
+        pinned: Asked only of runs held to one processor (True) or free to roam (False); None: of both.
+        gil: Asked only with (True) or without (False) a GIL; None: of both.
+        above: The floor that is taken off both figures first, "" for none.
+        above_where: The variant of that; None means the same one.
     """
 
     text: str
@@ -131,77 +84,53 @@ class Target:
     metric: str
     limit: float
     where: Variant
-    rival: str | None = None
+    rival: str = ""
     rival_where: Variant | None = None
     pinned: bool | None = None
     gil: bool | None = None
-    rival_metric: str = ""
-    above: str | None = None
+    above: str = ""
     above_where: Variant | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, asked of every peer.
+    """One question, asked of its peers.
 
     Attributes:
-        module: the module that holds it as `QUESTION`, so that a fresh process can find it.
-        variants: the cells of a peer, or the reason why the question makes no sense for it.
-        sizes: the fixed sizes, made once in the parent and handed to every cell; takes `quick`.
-        measure: runs in a fresh process and returns the samples by metric.
-        rival: the peer that ratios refer to, and what heads their column.
-        baseline: the variant of the rival that ratios refer to; None means the row's own, or the one most
-            like it.
-        rounds_factor: cells that cost little and vary much are asked more often, and the reverse.
-        order: by what the cells of a round are sorted before they are asked in turn.
-        skip: given the outcomes so far, why a cell need not be asked (again), or "".
-        findings: given the `report.Answers`, the headers and rows of a table of the question's own.
-        found_targets: given the `report.Answers`, targets that are known only when all is measured.
-        contests: given the `report.Answers`, who is beside whom, where that is not the best under each variant.
-        lead: given the `report.Answers`, what to say first, where that is not who is ahead.
-        axis: the key of a variant that a picture has from left to right; "" for bars.
-        picture: the column that a picture shows, where that is not the first one.
-        floor: what no pool can do without, in words.
-        limits: what the figures of ours are bound by.
-        quick_cells: how many variants of a peer are asked with `--quick`, the first and the last first; 0: all.
+        name: The module in this package that holds it as `QUESTION`, so that a fresh process can find it.
+        peers: The names of those that are asked.
+        variants: The cells of a peer, by its name.
+        sizes: The fixed sizes, made once in the parent and handed to every cell; takes `quick`.
+        measure: Runs in a fresh process and returns the samples by metric.
+        targets: What is to be reached; takes the ceilings that were asked for.
+        rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
+        skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
+        free: The key of a variant in which a rival need not be like ours; its best value counts.
+        floor: What no pool can do without, in words.
+        limits: What the figures of ours are bound by.
+        quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
     """
 
-    module: str
+    name: str
     title: str
     method: str
     columns: tuple[Column, ...]
-    variants: Callable[[Peer, Settings], list[Variant] | str]
+    peers: tuple[str, ...]
+    variants: Callable[[str, Settings], list[Variant]]
     sizes: Callable[[bool], dict[str, Any]]
     measure: Callable[[Peer, Params], Samples]
-    targets: Callable[[Settings], tuple[Target, ...]] = field(default=lambda settings: ())
-    rival: tuple[str, str] = ("stdlib", "x TPE")
-    baseline: Variant | None = None
+    targets: Callable[[Sequence[int]], Sequence[Target]] = field(default=lambda workers: ())
     rounds_factor: float = 1.0
-    order: Callable[[Variant], Any] = json.dumps
-    skip: Callable[[Sequence[Any], Peer, Variant], str] = field(default=lambda outcomes, peer, variant: "")
-    findings: Callable[[Any], tuple[list[str], list[list[str]]]] | None = None
-    found_targets: Callable[[Any], tuple[Target, ...]] = field(default=lambda answers: ())
-    contests: Callable[[Any], Sequence[Any]] | None = None
-    lead: Callable[[Any], str] | None = None
-    axis: str = ""
-    picture: Column | None = None
+    skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
+    free: str = ""
     floor: str = ""
     limits: str = ""
     quick_cells: int = 1
 
-    @property
-    def name(self) -> str:
-        return self.module.rpartition(".")[2]
-
-    @property
-    def drawn(self) -> Column:
-        """The column that a picture shows."""
-        return self.picture or self.columns[0]
-
-    def chosen(self, peer: Peer, settings: Settings) -> list[Variant] | str:
-        """Return the cells of a peer, fewer of them with `--quick`, or why there are none."""
+    def chosen(self, peer: str, settings: Settings) -> list[Variant]:
+        """Return the cells of a peer; with `--quick` the first ones and the last."""
         found = self.variants(peer, settings)
-        if isinstance(found, str) or not settings.quick or not 0 < self.quick_cells < len(found):
+        if not settings.quick or not 0 < self.quick_cells < len(found):
             return found
         return [*found[: max(1, self.quick_cells - 1)], *found[-1:]][: self.quick_cells]
 
@@ -209,40 +138,48 @@ class Question:
         return 1 if settings.quick else max(1, round(settings.rounds * self.rounds_factor))
 
 
-def load_question(module: str) -> Question:
-    """Returns the question that `module` holds."""
-    question = importlib.import_module(module).QUESTION
+def load_question(name: str) -> Question:
+    """Return the question of that name."""
+    question = importlib.import_module(f"benchmarks.{name}").QUESTION
     assert isinstance(question, Question)
     return question
 
 
-def by_workers(settings: Settings) -> list[Variant]:
-    """One cell for every ceiling that was asked for."""
+def asks(name: str) -> str:
+    """Return what a question asks: the first line of its module."""
+    return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").strip().partition("\n")[0]
+
+
+def always(*variants: Variant) -> Callable[[str, Settings], list[Variant]]:
+    """Return the same cells for every peer."""
+    return lambda peer, settings: list(variants)
+
+
+def by_workers(peer: str, settings: Settings) -> list[Variant]:
+    """Return one cell for every ceiling that was asked for."""
     return [{"workers": workers} for workers in settings.workers]
 
 
-def pool_variants(question: str, *variants: Variant) -> Callable[[Peer, Settings], list[Variant] | str]:
-    """The same cells for every peer that has a pool and nothing against the question."""
+def on_loop(main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]]) -> Callable[[Peer, Params], Samples]:
+    """Return what runs `main(peer, params)` on the loop `params["loop"]` as the peer makes it."""
 
-    def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
-        return peer.not_for(question) or list(variants)
+    def measure(peer: Peer, params: Params) -> Samples:
+        name: str = params["loop"]
+        found = package(name)
+        if name == "trio":
+            samples: Samples = found.run(main, peer, params)
+            return samples
+        with asyncio.Runner(loop_factory=lambda: peer.new_loop(name, params["workers"])) as runner:
+            return runner.run(main(peer, params))
 
-    return choose
-
-
-def server_variants(
-    question: str, *variants: Variant, otherwise: str = "no server for this question"
-) -> Callable[[Peer, Settings], list[Variant] | str]:
-    """The same cells for every peer that has a server program for the question."""
-
-    def choose(peer: Peer, settings: Settings) -> list[Variant] | str:
-        return list(variants) if question in peer.listens else otherwise
-
-    return choose
+    return measure
 
 
 def timed(work: Callable[[], object], repeats: int, *, warm_ups: int = 1) -> list[float]:
-    """Returns the seconds that each of `repeats` calls took, after `warm_ups` calls that do not count."""
+    """Return the seconds that each of `repeats` calls took, after `warm_ups` calls that do not count.
+
+    A full collection precedes each, outside the time taken.
+    """
     taken = []
     for _ in range(warm_ups + repeats):
         gc.collect()
@@ -253,7 +190,7 @@ def timed(work: Callable[[], object], repeats: int, *, warm_ups: int = 1) -> lis
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """Returns the smallest sample that at least `share` of all are no greater than."""
+    """Return the smallest sample that at least `share` of all are no greater than."""
     return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.engine.model import ROOT
+from benchmarks import ROOT
 from benchmarks.guard.figures import LOADS, MARK, Figures, Load, differences
 
 _SCRIPT = (sys.executable, "-m", "benchmarks.guard.script")

@@ -1,4 +1,4 @@
-"""Clients that send a byte now and then and never come to an end: one process, one selector, bounded in time.
+"""Clients that send a byte now and then and never come to an end: one process, bounded in time.
 
 `python -m benchmarks.load.trickle PORT --what heads` prints a line of JSON when it has connected as often as it is to,
 and again every second.
@@ -7,31 +7,26 @@ and again every second.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import selectors
-import socket
 import subprocess
 import sys
-import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from benchmarks.engine.model import ROOT
-from benchmarks.load.clients import Connections
-from benchmarks.servers.serving import die_with_parent
+from benchmarks import ROOT
+from benchmarks.load.serving import die_with_parent
 
 BODIES = {"bodies": 50_000, "large bodies": 1_000_000}
 """What a request of each kind says the length of its body is, in bytes: one that is buffered, and one that is not."""
 WHATS = ("heads", *BODIES)
-_REPORT_SECONDS = 1.0
-_CONNECT_SECONDS = 10.0
+_LOOKS = 1000
+"""How often, one every 10 ms, it looks whether all have connected."""
 
 
 def beginning(what: str) -> bytes:
-    """Returns what is sent at once; the rest, a byte at a time, is never complete."""
+    """Return what is sent at once; the rest, a byte at a time, is never complete."""
     if what == "heads":
         return b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: "
     return b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % BODIES[what]
@@ -39,102 +34,67 @@ def beginning(what: str) -> bytes:
 
 @dataclass(slots=True)
 class Report:
-    """What the attack has come to: connections that are open now, and what happened since it began.
-
-    Attributes:
-        open: connections that are established.
-        dropped: connections that the server ended; each is followed by a new one.
-        refused: attempts to connect that failed.
-        sent: bytes, apart from the beginnings.
-    """
+    """What the attack has come to: connections that are open now, and those that the server ended since it began."""
 
     open: int = 0
     dropped: int = 0
-    refused: int = 0
-    sent: int = 0
 
 
-class Attack(Connections):
-    """So many connections, each with a byte every `interval` seconds, evenly spread over that time.
+async def _trickle(writer: asyncio.StreamWriter, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        writer.write(b"a")
 
-    Args:
-        port: where the server listens.
-        count: how many connections.
-        what: one of `WHATS`.
-        interval: seconds between two bytes of a connection.
-    """
 
-    def __init__(self, port: int, count: int, what: str, interval: float) -> None:
-        super().__init__()
-        self._address, self._what, self._interval = ("127.0.0.1", port), beginning(what), interval
-        self._due: deque[tuple[float, socket.socket | None]] = deque()
-        self.report = Report()
-        now = time.monotonic()
-        self._due.extend((now + number * interval / count, None) for number in range(count))
-
-    def run(self, seconds: float) -> None:
-        """Attacks for so long, and tells on stdout how it goes."""
-        start = time.monotonic()
-        told = start + _CONNECT_SECONDS
-        count, complete = len(self._due), False
-        while (now := time.monotonic()) < start + seconds:
-            while self._due[0][0] <= now:
-                self._turn(*self._due.popleft())
-            if now >= told or (not complete and self.report.open == count):
-                complete, told = True, now + _REPORT_SECONDS
-                print(json.dumps(asdict(self.report)), flush=True)
-            for key, _ in self._selector.select(max(0.0, self._due[0][0] - time.monotonic())):
-                self._listen(key.fileobj)
-
-    def _turn(self, due: float, raw: socket.socket | None) -> None:
-        """Sends one byte, or connects anew."""
-        if raw is None or raw.fileno() < 0:
-            raw = self._connect()
-        else:
-            with suppress(OSError):
-                self.report.sent += raw.send(b"a")
-        self._due.append((due + self._interval, raw))
-
-    def _connect(self) -> socket.socket | None:
-        raw = socket.socket()
-        # A server that does not accept must not hold up all the other connections for long.
-        raw.settimeout(0.1)
+async def _client(port: int, text: bytes, interval: float, report: Report) -> None:
+    """Connect, send a byte every `interval` seconds, and connect anew when that ends."""
+    while True:
         try:
-            raw.connect(self._address)
-            raw.setblocking(False)
-            raw.send(self._what)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            raw.close()
-            self.report.refused += 1
-            return None
-        self._selector.register(raw, selectors.EVENT_READ)
-        self.report.open += 1
-        return raw
+            await asyncio.sleep(interval)
+            continue
+        report.open += 1
+        writer.write(text)
+        sending = asyncio.create_task(_trickle(writer, interval))
+        with suppress(OSError):
+            while await reader.read(65_536):
+                pass
+        sending.cancel()
+        writer.transport.abort()
+        report.open -= 1
+        report.dropped += 1
 
-    def _listen(self, raw: Any) -> None:
-        try:
-            ended = not raw.recv(65_536)
-        except BlockingIOError:
-            return
-        except OSError:
-            ended = True
-        if ended:
-            self._selector.unregister(raw)
-            raw.close()
-            self.report.open -= 1
-            self.report.dropped += 1
+
+async def attack(port: int, count: int, what: str, interval: float, seconds: float) -> None:
+    """Attack for so long, and tell on stdout how it goes."""
+    report, loop = Report(), asyncio.get_running_loop()
+    start = loop.time()
+    clients = []
+    for number in range(count):
+        await asyncio.sleep(max(0.0, start + number * interval / count - loop.time()))
+        clients.append(asyncio.create_task(_client(port, beginning(what), interval, report)))
+    for _ in range(_LOOKS):
+        if report.open == count:
+            break
+        await asyncio.sleep(0.01)
+    while loop.time() < start + seconds:
+        print(json.dumps(asdict(report)), flush=True)
+        await asyncio.sleep(min(1.0, interval))
 
 
 @contextmanager
 def trickling(port: int, count: int, what: str, seconds: float, interval: float = 1.0) -> Iterator[Report]:
-    """Attacks from a process of its own, from the time it has connected on; yields what is filled in at the end.
+    """Attack from a process of its own, from the time it has connected on; yield what is filled in at the end.
 
     Raises:
-        RuntimeError: it did not come to attack.
+        RuntimeError: It ended before it had begun.
     """
-    command = [sys.executable, "-m", __name__, str(port), "--what", what, "--count", str(count)]
+    command = [sys.executable, "-m", "benchmarks.load.trickle", str(port), "--what", what, "--count", str(count)]
     command += ["--seconds", str(seconds), "--interval", str(interval)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:  # fmt: skip
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -149,17 +109,13 @@ def trickling(port: int, count: int, what: str, seconds: float, interval: float 
                 setattr(found, name, value)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("--what", choices=WHATS, default="heads")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--interval", type=float, default=1.0)
-    asked = parser.parse_args(argv)
+    asked = parser.parse_args()
     die_with_parent()
-    Attack(asked.port, asked.count, asked.what, asked.interval).run(asked.seconds)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    asyncio.run(attack(asked.port, asked.count, asked.what, asked.interval, asked.seconds))

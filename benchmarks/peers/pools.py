@@ -118,15 +118,10 @@ class BareQueue(Pool):
         self.submit = self._calls.put
         self._count = workers
         self._workers: list[threading.Thread] = []
-        self._with_items = True
-        self._take_items(False)
 
-    def _take_items(self, with_items: bool) -> None:
-        """Start other workers if these take calls of the other kind: to look at each call would cost the floor."""
-        if with_items is not self._with_items:
-            self.close()
-            self._with_items = with_items
-            work = self._call_with_items if with_items else self._call
+    def _start(self, work: Callable[[], None]) -> None:
+        """Start workers that take calls of one kind: to look at each call would cost the floor."""
+        if not self._workers:
             self._workers = [threading.Thread(target=work) for _ in range(self._count)]
             for worker in self._workers:
                 worker.start()
@@ -159,22 +154,26 @@ class BareQueue(Pool):
             raise self._errors[0]
         return found
 
+    def block(self) -> Callable[[], object]:
+        self._start(self._call)
+        return super().block()
+
     def burst(self, fn: Task, count: int) -> list[Any]:
-        self._take_items(False)
+        self._start(self._call)
         put = self._calls.put
         for _ in range(count):
             put(fn)
         return self._collected(count)
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        self._take_items(True)
+        self._start(self._call_with_items)
         put = self._calls.put
         for item in items:
             put((fn, item))
         return self._collected(len(items))
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        self._take_items(False)
+        self._start(self._call)
         chunks = [items[start : start + 1000] for start in range(0, len(items), 1000)]
         for chunk in chunks:
             self._calls.put(functools.partial(_mapped, fn, chunk))

@@ -1,1 +1,1 @@
-"""Tables, verdicts and pictures of what was measured."""
+"""Tables and pages of a run, and what moved between two."""

@@ -13,21 +13,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from benchmarks.load.serving import announce, die_with_parent, serve_forever
 from benchmarks.peers import package
-from benchmarks.servers.serving import announce, die_with_parent, serve_forever
 
 ADDRESS = ("127.0.0.1", 0)
 _BACKLOG = 128
 _READ = 65_536
 
 
-def handler(size: int) -> type[socketserver.BaseRequestHandler]:
-    """Returns the blocking echo, with one preallocated buffer of `size` bytes a connection."""
+def handler() -> type[socketserver.BaseRequestHandler]:
+    """Return the blocking echo, with one preallocated buffer a connection."""
 
     class Echo(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            buffer = memoryview(bytearray(size))
+            buffer = memoryview(bytearray(_READ))
             receive, send = self.request.recv_into, self.request.sendall
             while count := receive(buffer):
                 send(buffer[:count])
@@ -43,7 +43,7 @@ class ThreadingServer(socketserver.ThreadingTCPServer):
 
 def _greenlets() -> None:
     """The blocking handler as it is, each connection in a greenlet: gevent's sockets give way where others block."""
-    handle = handler(_READ)
+    handle: Any = handler()
     found = package("gevent.server").StreamServer(
         ADDRESS, lambda connection, address: handle(connection, address, None), backlog=_BACKLOG
     )
@@ -124,15 +124,14 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=("pool", "threading", "gevent", "streams", "protocol", "buffered"))
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
-    parser.add_argument("--buffer", type=int, default=_READ, help="bytes of a blocking handler's buffer")
     asked = parser.parse_args(argv)
     die_with_parent()
     if asked.kind == "pool":
-        _threads(package("ebbpool.socketserver").AdaptivePoolTCPServer(ADDRESS, handler(asked.buffer)))
+        _threads(package("ebbpool.socketserver").AdaptivePoolTCPServer(ADDRESS, handler()))
     elif asked.kind == "gevent":
         _greenlets()
     elif asked.kind == "threading":
-        _threads(ThreadingServer(ADDRESS, handler(asked.buffer)))
+        _threads(ThreadingServer(ADDRESS, handler()))
     else:
         new_loop = asyncio.new_event_loop if asked.loop == "asyncio" else package("uvloop").new_event_loop
         with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -1,4 +1,4 @@
-"""The FastAPI server of `fastapi_burst`, `fastapi_rate` and `sizing`: a process that dies with its parent."""
+"""The FastAPI server of `fastapi_burst`, `fastapi_rate` and `health_beside`: a process that dies with its parent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.computing import compute, turns_in
 from benchmarks.load.http import answers
+from benchmarks.load.serving import announce, die_with_parent
+from benchmarks.load.work import compute
 from benchmarks.peers import package
-from benchmarks.servers.serving import announce, die_with_parent
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 ASYNC = "async def"
@@ -31,7 +31,7 @@ def target(endpoint: str) -> str:
     return "/" + endpoint.replace(" ", "-")
 
 
-def build_app(freeze: bool = True, turns: int = 0) -> Any:
+def build_app(turns: int = 0) -> Any:
     """Returns an app whose endpoints are plain functions, as FastAPI's own first example has them; one is `async def`.
 
     One more computes for so many `turns`, if there are any. The first request for /ready freezes what the app is made
@@ -57,7 +57,7 @@ def build_app(freeze: bool = True, turns: int = 0) -> Any:
         return {"answer": 42}
 
     async def ready() -> Any:
-        if freeze and not gc.get_freeze_count():
+        if not gc.get_freeze_count():
             gc.collect()
             gc.freeze()
         return {"answer": 42}
@@ -75,23 +75,21 @@ def serve(argv: Sequence[str]) -> None:
     """Serves until stdin ends; prints the port first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--install", action="store_true")
-    parser.add_argument("--unfrozen", action="store_true", help="without gc.freeze() after the start")
     parser.add_argument("--own-loop", action="store_true")
-    parser.add_argument("--computing", action="store_true", help="with an endpoint that computes for 5 ms")
-    parser.add_argument("--threads", type=int, help="a fixed size of the pool, in place of the usual one")
+    parser.add_argument("--turns", type=int, default=0, help="with an endpoint that computes for so many turns")
+    parser.add_argument("--tokens", type=int, help="of anyio's limiter, in place of forty")
     asked = parser.parse_args(argv)
     die_with_parent()
     uvicorn = package("uvicorn")
     if asked.install:
-        fixed = package("ebbpool").AdaptiveExecutor(asked.threads, min_workers=asked.threads) if asked.threads else None
-        package("ebbpool.anyio").install(fixed)
+        package("ebbpool.anyio").install()
     new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
-    app = build_app(not asked.unfrozen, turns_in(0.005) if asked.computing else 0)
+    app = build_app(asked.turns)
     config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_run(uvicorn.Server(config), listener, 0 if asked.install else asked.threads))
+            runner.run(_run(uvicorn.Server(config), listener, asked.tokens))
 
 
 async def _run(server: Any, listener: socket.socket, tokens: int | None) -> None:

@@ -8,26 +8,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.server
-import importlib.util
+import re
 import socket
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+from benchmarks.load.serving import announce, die_with_parent, serve_forever
 from benchmarks.peers import package
-from benchmarks.servers import fronts
-from benchmarks.servers.serving import announce, die_with_parent, serve_forever
 from benchmarks.servers.tcp import ExecutorMixIn
 
 PAGE = b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
 _ADDRESS = ("127.0.0.1", 0)
 _BACKLOG = 1024
-
-
-def page(method: str, target: str, body: bytes) -> bytes:
-    """The blocking handler, which does not block: what it is measured beside is the server's own time."""
-    return PAGE
+_HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
 
 class PageHandler(http.server.BaseHTTPRequestHandler):
@@ -76,8 +72,8 @@ def threads() -> None:
     serve_forever(ThreadPerConnection(_ADDRESS, PageHandler))
 
 
-def fixed(workers: int) -> Callable[[], None]:
-    return lambda: serve_forever(FixedPool(workers))
+def fixed(workers: int) -> None:
+    serve_forever(FixedPool(workers))
 
 
 def adaptive() -> None:
@@ -87,35 +83,30 @@ def adaptive() -> None:
     serve_forever(Server(_ADDRESS, PageHandler))
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    aio = package("ebbpool.aio")
-    loop: asyncio.AbstractEventLoop = (aio.new_uvloop if importlib.util.find_spec("uvloop") else aio.new_event_loop)()
-    return loop
-
-
 def plain_front() -> None:
+    """Asyncio reads a request whole, within a time, and only then takes a worker of the pool."""
+
+    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(_HEAD_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                if length := _LENGTH.search(head):
+                    async with asyncio.timeout(_BODY_SECONDS):
+                        await reader.readexactly(int(length[1]))
+                page = await pool.run(lambda: PAGE)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            writer.transport.abort()
+
     async def serve() -> None:
-        front = fronts.PlainFront(pool, page, fronts.Limits())
         server = await asyncio.start_server(front, *_ADDRESS, backlog=_BACKLOG)
         announce(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
-    with package("ebbpool").AdaptiveExecutor() as pool, asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(serve())
-
-
-def flask_front(limits: fronts.Limits | None) -> Callable[[], None]:
-    async def serve(pool: Any) -> None:
-        server = fronts.uvicorn_server(fronts.asgi(fronts.flask_app(page), pool, limits))
-        with socket.create_server(_ADDRESS, backlog=_BACKLOG) as listener:
-            announce(listener.getsockname()[1])
-            await server.serve(sockets=[listener])
-
-    def run() -> None:
-        with package("ebbpool").AdaptiveExecutor() as pool, asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(serve(pool))
-
-    return run
+    with package("ebbpool").AdaptiveExecutor() as pool:
+        asyncio.run(serve())
 
 
 def greenlets() -> None:
@@ -134,22 +125,15 @@ def greenlets() -> None:
 KINDS: dict[str, Callable[[], None]] = {
     "adaptive": adaptive,
     "plain-front": plain_front,
-    "flask-front": flask_front(fronts.Limits()),
-    "flask-front-bare": flask_front(None),
     "threads": threads,
-    "fixed-20": fixed(20),
-    "fixed-200": fixed(200),
+    "fixed-20": partial(fixed, 20),
+    "fixed-200": partial(fixed, 200),
     "gevent": greenlets,
 }
 
-
-def main(argv: Sequence[str] | None = None) -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
-    asked = parser.parse_args(argv)
+    asked = parser.parse_args()
     die_with_parent()
     KINDS[asked.kind]()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

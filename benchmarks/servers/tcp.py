@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from benchmarks.load.serving import die_with_parent, serve_forever
 from benchmarks.peers import package
-from benchmarks.servers.serving import die_with_parent, serve_forever
 
 BACKLOG = 1024
 BODY = b"awake\n"
@@ -143,10 +143,9 @@ def sequential(workers: int, handle: Handle) -> Any:
 
 def bare_thread(workers: int, handle: Handle) -> Any:
     """The accept loop of `adaptive`, and one bare thread behind a queue: no pool, no futures, nothing to wait for."""
-    base = package("ebbpool.socketserver").AdaptivePoolTCPServer
     waiting: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
 
-    class Server(base):  # type: ignore[misc]
+    class Server(package("ebbpool.socketserver").AdaptivePoolTCPServer):  # type: ignore[misc]  # imported when asked for
         request_queue_size = BACKLOG
 
         def process_request(self, request: Any, client_address: Any) -> None:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.runner import processors
+from benchmarks import processors
+from benchmarks.load.serving import announce, die_with_parent, serve_forever
 from benchmarks.peers import package, program
-from benchmarks.servers.serving import announce, die_with_parent, serve_forever
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 BACKLOG = 1024

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-import support.benchmark  # noqa: F401  (makes `benchmarks` importable)
+from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
 
-from benchmarks.load.simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
 from ebbpool._pool.sizing import CREW, TICK, WorkerBounds
 
 SHARED = Machine(hogs=2)

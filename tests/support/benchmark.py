@@ -6,7 +6,7 @@ import itertools
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,35 +16,71 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.engine.model import Column, Question  # noqa: E402
+from benchmarks.engine.model import Column, Question, always  # noqa: E402
+from benchmarks.engine.results import Run  # noqa: E402
+from benchmarks.engine.runner import FORMAT, save  # noqa: E402
 from benchmarks.peers import Unavailable  # noqa: E402
-from benchmarks.peers.peer import Peer  # noqa: E402
+from benchmarks.peers.table import peer_named  # noqa: E402
 
 
-def importable(peer: Peer) -> None:
+def importable(name: str) -> None:
     """Skip what needs something that is not installed here; which core runs does not matter."""
+    peer = peer_named(name)
     for module in peer.modules:
         pytest.importorskip(module)
     try:
-        peer.needs()
+        if peer.needs is not None:
+            peer.needs()
     except Unavailable as reason:
         pytest.skip(str(reason))
 
 
 def question_of(*columns: Column, **others: Any) -> Question:
-    def unused(peer: Peer, params: object) -> dict[str, list[float]]:
+    def unused(peer: object, params: object) -> dict[str, list[float]]:
         raise AssertionError("a cell was measured here")
 
-    return Question(
-        module="somewhere.made_up",
-        title="Made up",
-        method="by hand",
-        columns=columns,
-        variants=lambda peer, settings: [{"workers": 2}] if peer.open else "no pool",
-        sizes=lambda quick: {"tasks": 1},
-        measure=unused,
-        **others,
-    )
+    made: dict[str, Any] = {
+        "name": "made_up",
+        "title": "Made up",
+        "method": "by hand",
+        "columns": columns,
+        "peers": ("loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing"),
+        "variants": always({"workers": 2}),
+        "sizes": lambda quick: {"tasks": 1},
+        "measure": unused,
+    }
+    return Question(**made | others)
+
+
+def run_of(path: Path, **peers: Sequence[float]) -> Run:
+    """Return a run of `submit_collect` with 4 workers, µs by peer and round, that was written and read again."""
+    cells = [
+        {
+            "peer": peer,
+            "variant": {"workers": 4},
+            "samples": {"us": {str(at): [us] for at, us in enumerate(rounds, 1)}},
+            "without": [],
+        }
+        for peer, rounds in peers.items()
+    ]
+    document = {
+        "format": FORMAT,
+        "taken": "today",
+        "seconds": 60,
+        "commit": "abc",
+        "machine": {
+            "implementation": "CPython",
+            "python": "3.13.0 (main)",
+            "gil": True,
+            "processor": "",
+            "processors": [0, 1],
+        },
+        "settings": {"quick": False, "pin": None, "workers": [4]},
+        "versions": {},
+        "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "targets": [], "cells": cells}},
+    }
+    save(path, document)
+    return Run.read(path)
 
 
 @contextmanager

@@ -1,0 +1,332 @@
+"""What a run says: figures, who is ahead, and whether targets hold.
+
+One rule for all of it. A round is a process of its own, and the median of its samples is one observation; a figure is
+the median of these. The noise is how far the rounds of one cell are from each other, over all cells of a question, in
+logarithms, so that "twice" and "half" count alike. It gives the 95% interval of a figure, or of the ratio of two; what
+that interval does not leave out is within the noise. With a single round no noise can be seen, and the figures alone
+decide; so they do for a column of which the worst sample counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.engine.model import QUESTIONS, Column, Question, Target, Variant, load_question
+from benchmarks.engine.runner import FORMAT
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import known, peer_named
+
+_Z = statistics.NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric of one peer under one variant.
+
+    Attributes:
+        value: The median of the rounds' medians; of a `worst` column the worst of all samples.
+        low: The least of the rounds' medians (of all samples, if `worst`); `high` the most.
+        by_round: Each round's median.
+    """
+
+    value: float
+    low: float
+    high: float
+    by_round: Mapping[str, float]
+
+
+def figure_of(samples: Mapping[str, Sequence[float]], column: Column) -> Figure | None:
+    """Return the figure of some rounds, None if there are none."""
+    by_round = {number: statistics.median(found) for number, found in samples.items() if found}
+    if not by_round:
+        return None
+    values = list(by_round.values())
+    if column.worst:
+        values = [sample for found in samples.values() for sample in found]
+    value = statistics.median(values) if not column.worst else min(values) if column.more else max(values)
+    return Figure(value, min(values), max(values), by_round)
+
+
+def above(figure: Figure, floor: Figure) -> Figure:
+    """Return what is left of a figure without that of a floor, round by round."""
+    rounds = {each: value - floor.by_round[each] for each, value in figure.by_round.items() if each in floor.by_round}
+    values = list(rounds.values()) or [figure.value - floor.value]
+    return Figure(statistics.median(values), min(values), max(values), rounds)
+
+
+def _quantile(freedom: int) -> float:
+    """Return Student's t beyond which, on both sides together, 5% lie: the first terms of its expansion."""
+    z = _Z
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far rounds are from each other.
+
+    Attributes:
+        deviation: The standard deviation of the logarithms within a cell.
+        freedom: From how many differences that is known; 0 if there are none.
+    """
+
+    deviation: float = 0.0
+    freedom: int = 0
+
+    @classmethod
+    def of(cls, cells: Iterable[Figure | None]) -> Noise:
+        squares, freedom = 0.0, 0
+        for cell in cells:
+            rounds = list(cell.by_round.values()) if cell else []
+            if len(rounds) > 1 and min(rounds) > 0:
+                logs = [math.log(value) for value in rounds]
+                squares += statistics.variance(logs) * (len(logs) - 1)
+                freedom += len(logs) - 1
+        return cls(math.sqrt(squares / freedom), freedom) if freedom else cls()
+
+    def interval(self, value: float, *rounds: int) -> tuple[float, float]:
+        """Return the 95% interval of a median of so many rounds, or of the ratio of two such."""
+        reach = _quantile(self.freedom) * self.deviation * math.sqrt(sum(1 / n for n in rounds)) if self.freedom else 0
+        return value * math.exp(-reach), value * math.exp(reach)
+
+
+class Verdict(NamedTuple):
+    """Whether a target holds.
+
+    Attributes:
+        target: What was to be reached.
+        peer: The label of who was to reach it.
+        where: The variant, as text.
+        verdict: "holds", "MISSED", "within the noise" (missed by the figures, but not by all of the interval),
+            "not asked" or "not measured".
+        measured: The figure, or why there is none.
+    """
+
+    target: str
+    peer: str
+    where: str
+    verdict: str
+    measured: str
+
+
+class Side(NamedTuple):
+    """Who stands for one side of a contest, and the figure."""
+
+    label: str
+    figure: Figure
+
+
+class Contest(NamedTuple):
+    """The best of ours beside the best rival, under one variant, by one column.
+
+    Attributes:
+        ratio: How many times better ours is: below 1 the rival is ahead; `low` and `high` are its 95% interval.
+        floor: The best floor or ceiling, if there is one.
+    """
+
+    variant: Variant
+    column: Column
+    ours: Side
+    rival: Side
+    ratio: float
+    low: float
+    high: float
+    floor: Side | None
+
+    @property
+    def winner(self) -> str:
+        """Return the label of who is ahead, or "" if that is within the noise."""
+        return self.ours.label if self.low > 1 else self.rival.label if self.high < 1 else ""
+
+
+def text_of(variant: Variant) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
+
+
+class Answers:
+    """What a run says to one question.
+
+    Args:
+        question: The question.
+        entry: What the run's JSON has under its name; cells of peers that are not known here are left out.
+        document: The run.
+    """
+
+    def __init__(self, question: Question, entry: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+        self.question, self.entry = question, entry
+        self._document = document
+        self.cells: list[tuple[Peer, Variant, Mapping[str, Any]]] = [
+            (peer_named(cell["peer"]), cell["variant"], cell) for cell in entry["cells"] if known(cell["peer"])
+        ]
+        self._cell = {(peer.name, text_of(variant)): cell for peer, variant, cell in self.cells}
+
+    def figure(self, peer: str, variant: Variant, column: Column) -> Figure | None:
+        cell = self._cell.get((peer, text_of(variant)), {})
+        return figure_of(cell.get("samples", {}).get(column.metric, {}), column)
+
+    def column(self, metric: str) -> Column:
+        return next(column for column in self.question.columns if column.metric == metric)
+
+    def noise(self, column: Column) -> Noise:
+        """Return the noise of this question by one column."""
+        return Noise() if column.worst else Noise.of(self.figure(p.name, v, column) for p, v, _ in self.cells)
+
+    def broken(self) -> list[str]:
+        """Return which cells failed or ran out of time, and how."""
+        return [
+            f"{status.upper()} {self.question.name} {peer.name} {text_of(variant)}, round {number}: {reason}"
+            for peer, variant, cell in self.cells
+            for number, status, reason in cell.get("without", [])
+            if status in ("failed", "timeout")
+        ]
+
+    def _like(self, variant: Variant) -> Variant:
+        return {key: value for key, value in variant.items() if key != self.question.free}
+
+    def contests(self) -> list[Contest]:
+        """Return the best of ours beside the best rival, for each variant and each column that is compared."""
+        found = []
+        variants = list({text_of(self._like(variant)): self._like(variant) for _, variant, _ in self.cells}.values())
+        for variant in sorted(variants, key=_natural):
+            for column in self.question.columns:
+                ours, rival, floor = (self._best(variant, column, side) for side in ("ours", "rival", "floor"))
+                if column.ratio and ours and rival and ours.figure.value and rival.figure.value:
+                    better, worse = (ours.figure, rival.figure) if column.more else (rival.figure, ours.figure)
+                    ratio = better.value / worse.value
+                    low, high = self.noise(column).interval(ratio, len(better.by_round), len(worse.by_round))
+                    found.append(Contest(variant, column, ours, rival, ratio, low, high, floor))
+        return found
+
+    def _best(self, like: Variant, column: Column, side: str) -> Side | None:
+        found = []
+        for peer, variant, _ in self.cells:
+            figure = self.figure(peer.name, variant, column)
+            if peer.side == side and figure is not None and self._like(variant) == like:
+                free = "" if side == "ours" else str(variant.get(self.question.free, ""))
+                found.append((Side(f"{peer.label}({free})" if free else peer.label, figure), peer))
+        if any(peer.core for _, peer in found):
+            # The plain core is what there is where nothing is compiled: it takes part only there.
+            found = [(best, peer) for best, peer in found if peer.core]
+        if not found:
+            return None
+        return (max if column.more else min)((best for best, _ in found), key=lambda best: best.figure.value)
+
+    def verdicts(self) -> list[Verdict]:
+        """Return what became of each target; of a run that was read from a file, what that says."""
+        if self.entry["targets"]:
+            return [Verdict(*stored) for stored in self.entry["targets"]]
+        settings = self._document["settings"]
+        return [
+            Verdict(target.text, peer_named(target.peer).label, text_of(target.where), *self._judge(target))
+            for target in self.question.targets(settings["workers"])
+            if (target.peer, text_of(target.where)) in self._cell
+        ]
+
+    def _rival(self, target: Target, column: Column) -> Figure | None:
+        if target.rival_where is not None or not self.question.free:
+            return self.figure(target.rival, target.rival_where or target.where, column)
+        like = self._like(target.where)
+        found = [
+            figure
+            for peer, variant, _ in self.cells
+            if peer.name == target.rival and self._like(variant) == like
+            if (figure := self.figure(peer.name, variant, column)) is not None
+        ]
+        return (max if column.more else min)(found, key=lambda figure: figure.value, default=None)
+
+    def _judge(self, target: Target) -> tuple[str, str]:
+        pinned, gil = self._document["settings"]["pin"] is not None, self._document["machine"]["gil"]
+        if target.pinned is not None and target.pinned != pinned:
+            return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
+        if target.gil is not None and target.gil != gil:
+            return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
+        column = self.column(target.metric)
+        own = self.figure(target.peer, target.where, column)
+        if own is None:
+            return ("not measured", f"no figure of {target.peer}")
+        noise = self.noise(column)
+        if not target.rival:
+            interval = noise.interval(own.value, len(own.by_round))
+            return _verdict(column, target.limit, own.value, interval), f"{own.value:.{column.digits}f}"
+        rival = self._rival(target, column)
+        if rival is None or not rival.value:
+            return ("not measured", f"no figure of {target.rival}")
+        if target.above:
+            floor = self.figure(target.above, target.above_where or target.where, column)
+            if floor is None:
+                return ("not measured", f"no figure of {target.above}")
+            own, rival = above(own, floor), above(rival, floor)
+            noise = Noise.of((own, rival))
+            if rival.value <= 0:
+                return ("not measured", f"{target.rival} is not above {target.above}")
+            if own.value <= 0:
+                # A share of nothing, or of less, would say that the target is more than reached.
+                return ("within the noise", f"no share: not above {target.above}")
+        share = own.value / rival.value
+        low, high = noise.interval(share, len(own.by_round) or 1, len(rival.by_round) or 1)
+        spread = f" ({low:.3f} to {high:.3f})" if low < high else ""
+        return _verdict(column, target.limit, share, (low, high)), f"{share:.3f} of it{spread}"
+
+
+def _verdict(column: Column, limit: float, value: float, interval: tuple[float, float]) -> str:
+    def holds(found: float) -> bool:
+        return found >= limit if column.more else found <= limit
+
+    if holds(value):
+        return "holds"
+    return "within the noise" if holds(interval[1] if column.more else interval[0]) else "MISSED"
+
+
+def _natural(variant: Variant) -> list[tuple[int, float, str]]:
+    return [(0, value, "") if isinstance(value, (int, float)) else (1, 0, value) for value in variant.values()]
+
+
+class Run:
+    """A run.
+
+    Args:
+        name: What it is called.
+        document: Its JSON.
+
+    Attributes:
+        answers: What it says to each of its questions that is still asked, by name.
+    """
+
+    def __init__(self, name: str, document: Mapping[str, Any]) -> None:
+        if document.get("format") != FORMAT:
+            raise ValueError(f"{name}: format {document.get('format')!r}; this programme reads format {FORMAT}")
+        self.name, self.document = name, document
+        self.answers = {
+            question: Answers(load_question(question), entry, document)
+            for question, entry in document["questions"].items()
+            if question in QUESTIONS
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Return the run in a file.
+
+        Raises:
+            ValueError: It was written by another version of this programme.
+        """
+        return cls(path.stem, json.loads(path.read_text(encoding="utf-8")))
+
+    def told(self) -> str:
+        """Return in a line where and when it was taken."""
+        facts, settings = self.document["machine"], self.document["settings"]
+        python = f"{facts['implementation']} {facts['python'].split()[0]}{'' if facts['gil'] else ' without a GIL'}"
+        model = f" ({facts['processor']})" if facts["processor"] else ""
+        held = "" if settings["pin"] is None else ", every process held to one of them"
+        quick = "; QUICK: one round of small sizes, not to be quoted" if settings["quick"] else ""
+        when = f"{self.document['taken']}, commit {self.document['commit'] or 'unknown'}"
+        return f"{python}, {len(facts['processors'])} processors{model}{held}, {when}{quick}"

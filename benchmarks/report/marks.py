@@ -1,0 +1,181 @@
+"""Figures in Markdown that come from the committed runs: `python -m benchmarks figures --check` or `--write`.
+
+What stands between two comments is looked up, and the comments show nowhere:
+
+    `run` costs <!-- = offload run gathered loop=asyncio workers=4 -->3.1<!-- / --> µs
+
+An expression is one of
+
+- `QUESTION PEER METRIC[:DIGITS] [KEY=VALUE ...]`: the figure of the one variant that has these values;
+- `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
+- `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
+- `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
+- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
+- `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
+- any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
+
+Words with spaces are quoted as in a shell. What is inside a fence of code is left alone. A line of text must not begin
+with a mark, since Markdown would show that line as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks import ROOT
+from benchmarks.engine.model import Column
+from benchmarks.engine.results import Answers, Figure, Run, above
+from benchmarks.report import pages, tables
+
+_MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
+_FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
+_ABOVE = "above="
+_OVER = "over:"
+_OPENED = re.compile(r"<!--\s*=")
+_BEGINS = re.compile(r"^[ \t]*(?:(?:[-*+>]|[0-9]+[.)])[ \t]+)*<!--[^\n]*-->[^\n]*\S", re.MULTILINE)
+
+
+class Unknown(ValueError):
+    """An expression that the runs have no answer to."""
+
+
+def found(asked: str, runs: Mapping[str, Run]) -> str:
+    """Return what an expression stands for.
+
+    Raises:
+        Unknown: The runs do not have it, or it is not one figure.
+    """
+    words = shlex.split(asked)
+    name = words.pop(0)[1:] if words and words[0].startswith("@") else pages.MAIN
+    if name not in runs:
+        raise Unknown(f"no run {name!r}: there are {', '.join(runs) or 'none'}")
+    run = runs[name]
+    match words:
+        case ["machine", fact]:
+            return _fact(run, fact)
+        case ["taken"]:
+            return str(run.document["taken"])
+        case ["commit"]:
+            return str(run.document["commit"])
+        case ["lead", question]:
+            return tables.lead(_asked(run, question))
+        case ["contests", question]:
+            return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
+        case [question, peer, metric, *where]:
+            return _value(_asked(run, question), peer, metric, where)
+    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests: {asked!r}")
+
+
+def _asked(run: Run, question: str) -> Answers:
+    if question not in run.answers:
+        raise Unknown(f"run {run.name} has no question {question!r}")
+    return run.answers[question]
+
+
+def _fact(run: Run, fact: str) -> str:
+    facts = run.document["machine"]
+    if fact not in facts:
+        raise Unknown(f"nothing is known of {fact!r}; known: {', '.join(facts)}")
+    value = facts[fact]
+    return str(len(value)) if isinstance(value, list) else str(value).split(" ")[0] if fact == "python" else str(value)
+
+
+def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
+    metric, _, digits = metric.partition(":")
+    column = next((column for column in answers.question.columns if column.metric == metric), None)
+    if column is None:
+        raise Unknown(f"no metric {metric!r}: {', '.join(column.metric for column in answers.question.columns)}")
+    floors = [each.removeprefix(_ABOVE) for each in where if each.startswith(_ABOVE)]
+    others = [each.removeprefix(_OVER) for each in where if each.startswith(_OVER)]
+    where = [each for each in where if not each.startswith((_ABOVE, _OVER))]
+    elsewhere = [each for each in where if each.partition("=")[0] not in _keys(others)] + others
+    first, *rest = peers.split("/")
+    found = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
+    if others and (floors or not rest):
+        raise Unknown("over: is for a figure that is divided, and not for what is above a floor")
+    for floor in floors:
+        found = [above(figure, _figure(answers, floor, column, where)) for figure in found]
+    values = [figure.value for figure in found]
+    if len(values) == 1:
+        return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
+    if len(values) > 2 or values[1] <= 0 or (floors and values[0] <= 0):
+        raise Unknown(f"cannot divide {peers!r}: {' / '.join(f'{value:g}' for value in values)}")
+    return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
+
+
+def _figure(answers: Answers, peer: str, column: Column, where: list[str]) -> Figure:
+    variants = [
+        variant
+        for asked, variant, _ in answers.cells
+        if asked.name == peer and all(f"{name}={variant.get(name)}" in where for name in _keys(where))
+    ]
+    if len(variants) != 1:
+        raise Unknown(f"{len(variants)} variants of {peer!r} have {' '.join(where) or 'no key'}; it must be one")
+    figure = answers.figure(peer, variants[0], column)
+    if figure is None:
+        raise Unknown(f"{peer!r} has no {column.metric!r} there")
+    return figure
+
+
+def _keys(where: list[str]) -> list[str]:
+    return [each.partition("=")[0] for each in where]
+
+
+def _outside_fences(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    fences = [match.span() for match in _FENCE.finditer(text)]
+    for match in pattern.finditer(text):
+        if not any(start <= match.start() < end for start, end in fences):
+            yield match
+
+
+def put_in(text: str, runs: Mapping[str, Run]) -> tuple[str, list[str], list[str]]:
+    """Return the text with every figure as the runs have it, what was different, and what cannot be told, by line."""
+    parts, different, unknown, end = [], [], [], 0
+    matches = list(_outside_fences(text, _MARK))
+    for match in matches:
+        line = text.count("\n", 0, match.start()) + 1
+        parts.append(text[end : match.start("text")])
+        value = match["text"]
+        try:
+            value = found(match["asked"], runs)
+        except ValueError as error:
+            unknown.append(f"{line}: {error}")
+        if value != match["text"]:
+            different.append(f"{line}: {match['text'].strip()[:60]!r} is {value.strip()[:60]!r} in the run")
+        parts.append(value)
+        end = match.end("text")
+    parts.append(text[end:])
+    starts = {match.start() for match in matches}
+    for opened in _outside_fences(text, _OPENED):
+        if opened.start() not in starts:
+            unknown.append(f"{text.count(chr(10), 0, opened.start()) + 1}: a mark without its end")
+    after = "".join(parts)
+    for begins in _outside_fences(after, _BEGINS):
+        if _OPENED.search(begins[0]):
+            unknown.append(f"{after.count(chr(10), 0, begins.start()) + 1}: a line of text that begins with a mark")
+    return after, different, unknown
+
+
+def pages_with_figures() -> list[Path]:
+    """Return README and the pages that may hold marks."""
+    docs = ROOT / "docs"
+    kept = [path for path in sorted(docs.rglob("*.md")) if "_build" not in path.parts and path != pages.PERFORMANCE]
+    return [ROOT / "README.md", *kept]
+
+
+def check(write: bool) -> list[str]:
+    """Return what differs from the runs in README and docs; with `write` correct it, and return what cannot be."""
+    runs = pages.committed()
+    complaints = []
+    for path in pages_with_figures():
+        before = path.read_text(encoding="utf-8")
+        after, different, unknown = put_in(before, runs)
+        complaints += [f"{path.relative_to(ROOT)}:{each}" for each in ([] if write else different) + unknown]
+        if write and after != before:
+            path.write_text(after, encoding="utf-8")
+    if runs:
+        complaints += pages.check(runs, write)
+    return complaints

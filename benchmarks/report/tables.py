@@ -1,0 +1,122 @@
+"""A run in words and tables: on a terminal, and in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from benchmarks.engine.model import Column
+from benchmarks.engine.results import Answers, Contest, Figure, Run, text_of
+
+_NAMED_AT_MOST = 6
+_HEADERS = ["variant", "figure", "ebbpool", "best rival", "times better", "ahead", "floor"]
+
+
+def shown(figure: Figure | None, column: Column) -> str:
+    """Return the figure as text, with the least and the most of its rounds."""
+    if figure is None:
+        return "-"
+    text, low, high = (f"{value:,.{column.digits}f}" for value in (figure.value, figure.low, figure.high))
+    return text if text == low == high else f"{text} ({low} to {high})"
+
+
+def figures(answers: Answers) -> list[list[str]]:
+    """Return a row for each cell, after one of headers; what has no figures says why."""
+    columns = answers.question.columns
+    rows = [["variant", "peer", *(column.label for column in columns)]]
+    for peer, variant, cell in sorted(answers.cells, key=lambda each: list(map(str, each[1].values()))):
+        row = [text_of(variant), peer.label]
+        if cell.get("samples"):
+            row += [shown(answers.figure(peer.name, variant, column), column) for column in columns]
+        elif cell.get("without"):
+            _, status, reason = cell["without"][0]
+            row.append(f"{status}: {reason.splitlines()[0]}")
+        rows.append(row)
+    return rows
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as aligned text; what is alone in a short row may run on."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(len(row[at]) for row in full) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
+    )
+
+
+def show(run: Run) -> str:
+    """Return all tables of a run, its verdicts, and what failed."""
+    parts = [run.told()]
+    for answers in run.answers.values():
+        title = answers.question.title
+        parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}\n* {answers.question.method}")
+        parts += [aligned(contest_rows(answers))] if answers.contests() else []
+    verdicts = [[name, *verdict] for name, answers in run.answers.items() for verdict in answers.verdicts()]
+    if verdicts:
+        quick = " (quick: sizes too small and rounds too few to judge by)" if run.document["settings"]["quick"] else ""
+        headers = ["question", "target", "peer", "variant", "verdict", "measured"]
+        parts.append(f"Targets{quick}\n{aligned([headers, *verdicts])}")
+    parts += [broken for answers in run.answers.values() for broken in answers.broken()]
+    return "\n\n".join(parts)
+
+
+def _behind(contest: Contest) -> str:
+    where = f"{text_of(contest.variant)}, {contest.column.label}"
+    if contest.column.more:
+        return f"**{contest.rival.label}** is ahead ({where}): ebbpool reaches {contest.ratio:.2f} of it"
+    return f"**{contest.rival.label}** is ahead ({where}): ebbpool takes {1 / contest.ratio:.2f} times as much"
+
+
+def standing(answers: Answers) -> tuple[int, int, list[Contest]]:
+    """Return in how many contests ebbpool is ahead, in how many neither is, and those where a rival is."""
+    contests = answers.contests()
+    ahead = sum(contest.winner == contest.ours.label for contest in contests)
+    behind = [contest for contest in contests if contest.winner == contest.rival.label]
+    return ahead, len(contests) - ahead - len(behind), sorted(behind, key=lambda contest: contest.ratio)
+
+
+def lead(answers: Answers) -> str:
+    """Return who is ahead, in a sentence or several."""
+    ahead, level, behind = standing(answers)
+    total = ahead + level + len(behind)
+    if not total:
+        return "There is no rival to compare with."
+    text = f"**ebbpool** is ahead in {ahead} of {total} comparisons"
+    text += f", a rival in {len(behind)}" if behind else ", no rival in any"
+    text += f"; {level} {'is' if level == 1 else 'are'} within the noise." if level else "."
+    named = [_behind(contest) for contest in behind[:_NAMED_AT_MOST]]
+    if len(behind) > _NAMED_AT_MOST:
+        named.append(f"and {len(behind) - _NAMED_AT_MOST} more")
+    text += f" {'; '.join(named)}." if named else ""
+    if answers.entry["rounds"] == 1:
+        text += " It was asked in one round, which tells nothing of the noise: who is ahead is by the figures alone."
+    return text
+
+
+def contest_rows(answers: Answers, contests: Sequence[Contest] | None = None) -> list[list[str]]:
+    """Return a row for each contest, after one of headers; no column for floors where there are none."""
+    rows = []
+    for contest in answers.contests() if contests is None else contests:
+        # In one line: with spaces that do not break.
+        spread = "" if contest.low == contest.high else f" ({contest.low:.2f}\u00a0to\u00a0{contest.high:.2f})"
+        ours, rival, floor = (
+            f"{side.figure.value:,.{contest.column.digits}f}, {_breakable(side.label)}" if side else "-"
+            for side in (contest.ours, contest.rival, contest.floor)
+        )
+        winner = "ebbpool" if contest.winner == contest.ours.label else _breakable(contest.winner)
+        ahead = f"**{winner}**" if winner else "within the noise"
+        ratio = f"{contest.ratio:.2f}{spread}"
+        rows.append([text_of(contest.variant), contest.column.label, ours, rival, ratio, ahead, floor])
+    without = all(row[-1] == "-" for row in rows)
+    return [row[:-1] if without else row for row in [_HEADERS, *rows]]
+
+
+def _breakable(label: str) -> str:
+    """Let a long name go on in the next line before its arguments, and leave out what the column says."""
+    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor|ceiling)\)", "", label))
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows, the first of which has the headers, as a table in Markdown."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,450 @@
+"""The clients and servers of `benchmarks/`: a wrong answer must never pass for a right one, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.benchmark import ROOT, answering, importable, talking
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Gate, all_end, eventually
+
+from benchmarks import echo, slow_clients, web_server
+from benchmarks.load import ab, http, trickle
+from benchmarks.load import echo as echo_clients
+from benchmarks.load.echo import EchoClients, WrongEcho
+from benchmarks.load.reconnecting import Reconnecting
+from benchmarks.load.serving import serving
+from benchmarks.load.steady import Tally, ask_steadily
+from benchmarks.peers.table import peer_named
+from benchmarks.servers import fastapi, slow, tcp
+
+RIGHT = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: 3\r\n\r\n042"
+
+
+def test_a_response_is_taken_whole_or_not_at_all() -> None:
+    for end in range(len(RIGHT)):
+        assert http.take_response(RIGHT[:end]) is None
+    assert http.take_response(RIGHT) == (200, b"042", b"")
+    assert http.take_response(RIGHT + b"HTTP") == (200, b"042", b"HTTP")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.0 200 OK\r\ncontent-length: 5",
+        b"HTTP/1.1 2x0 OK\r\ncontent-length: 5",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked",
+        b"HTTP/1.1 200 OK\r\nx-content-length: 5",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -5",
+    ],
+)
+def test_a_response_that_is_not_understood(head: bytes) -> None:
+    with pytest.raises(http.BadResponse):
+        http.take_response(head + b"\r\n\r\nright")
+
+
+def test_http_clients_check_every_response() -> None:
+    wrong = {1: RIGHT.replace(b"042", b"041"), 2: RIGHT.replace(b"200", b"500"), 3: b"no http\r\n\r\n", 4: None}
+    with answering(lambda number: wrong.get(number, RIGHT)) as port, http.Clients(port, 8, "/", b"042") as clients:
+        answered = clients.burst(TIMEOUT)
+        assert (len(answered.latencies), answered.errors) == (8, 4)
+        answered = clients.burst(TIMEOUT)
+        assert (len(answered.latencies), answered.errors) == (8, 0)
+    with answering(lambda number: b"") as port, http.Clients(port, 2, "/", b"042") as clients:
+        assert clients.burst(0.05).errors == 2
+    with (
+        answering(lambda number: None if number == 1 else RIGHT) as port,
+        http.Clients(port, 3, "/", b"042") as clients,
+    ):
+        answered = clients.load(0.0, 0.3)
+    assert answered.errors == 1
+    assert answered.latencies and answered.seconds >= 0.3
+
+
+def test_clients_that_nobody_answers_count_with_their_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "_LONG_WAIT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = slow_clients.Server(listener.getsockname()[1], 1)
+        started = time.perf_counter()
+        found = slow_clients.ordinary(server, "kept", 0.01, 0.02)
+    assert (found.rate, len(found.latencies)) == (0, slow_clients._CLIENTS)
+    assert 0.01 < min(found.latencies) <= max(found.latencies) <= time.perf_counter() - started
+
+
+def steadily(port: int, patience: float = TIMEOUT) -> Tally:
+    return ask_steadily(port, "/", fresh=20.0, kept=2, kept_rate=10.0, seconds=0.5, patience=patience)
+
+
+def test_steady_clients_count_right_answers() -> None:
+    with answering(lambda number: RIGHT) as port:
+        tally = steadily(port)
+    assert len(tally.latencies) >= 10 + 2
+    assert (tally.refused, tally.lost, tally.wrong, tally.unanswered) == (0, [], 0, 0)
+    assert 0 < min(tally.latencies) <= max(tally.latencies) < TIMEOUT
+
+
+def test_steady_clients_count_what_is_refused_lost_wrong_or_never_answered() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        tally = steadily(bound.getsockname()[1])
+    assert tally.refused >= 12 and (tally.latencies, tally.lost, tally.wrong, tally.unanswered) == ([], [], 0, 0)
+    with answering(lambda number: None) as port:
+        tally = steadily(port)
+    assert len(tally.lost) >= 12 and (tally.latencies, tally.refused, tally.wrong) == ([], 0, 0)
+    for text in (RIGHT.replace(b"200", b"503"), RIGHT.replace(b"042", b"hey"), b"\r\n" * 2):
+        with answering(lambda number, text=text: text) as port:  # type: ignore[misc]
+            tally = steadily(port)
+        assert tally.wrong >= 12 and (tally.latencies, tally.refused, tally.lost) == ([], 0, [])
+    with answering(lambda number: b"") as port:
+        tally = steadily(port, A_MOMENT)
+    assert tally.unanswered >= 12 and (tally.latencies, tally.lost, tally.wrong) == ([], [], 0)
+
+
+def test_slow_clients_begin_never_end_and_come_back() -> None:
+    for what in trickle.WHATS:
+        beginning = trickle.beginning(what)
+        assert (b"\r\n\r\n" in beginning) == (what in trickle.BODIES)
+        with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+            listener.settimeout(TIMEOUT)
+            port = listener.getsockname()[1]
+            with pytest.raises(Boom), trickle.trickling(port, 1, what, 60.0, interval=0.01) as report:
+                listener.accept()[0].close()
+                raw = stack.enter_context(listener.accept()[0])
+                raw.settimeout(TIMEOUT)
+                received = b""
+                while len(received) < len(beginning) + 3:
+                    received += raw.recv(65_536)
+                assert received.startswith(beginning + b"aaa")
+                raise Boom
+            assert report.dropped >= 1
+            with suppress(ConnectionError):
+                while raw.recv(65_536):
+                    pass
+
+
+@pytest.mark.parametrize("kind", slow.KINDS)
+def test_every_slow_server_answers_both_kinds_of_request(kind: str) -> None:
+    importable(f"slow-{kind}")
+    post = b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
+    with serving(f"slow {kind}", ready=slow_clients.answers) as server:
+        for client in (http.Client, http.FreshClient):
+            with http.Clients(server.port, 2, "/", slow.PAGE, client) as clients:
+                for _ in range(2):
+                    assert clients.burst(TIMEOUT).errors == 0
+        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as raw:
+            for part in (post, b"bo", b"dy"):
+                raw.sendall(part)
+            received = b""
+            while (response := http.take_response(received)) is None:
+                received += raw.recv(65_536)
+        assert response == (200, slow.PAGE, b"")
+
+
+@contextmanager
+def echoing(
+    answer: Callable[[bytes], bytes], at_the_end: Callable[[socket.socket], object] = lambda connection: None
+) -> Iterator[int]:
+    """Yield the port of a server that sends `answer(data)` for what came."""
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(ConnectionError):
+            while data := connection.recv(1 << 20):
+                if not (text := answer(data)):
+                    return
+                connection.sendall(text)
+            at_the_end(connection)
+
+    with talking(talk) as port:
+        yield port
+
+
+def test_a_right_echo_is_counted() -> None:
+    watched = iter((1.0, 3.5))
+    with echoing(bytes) as port, EchoClients(port, 3, 1000) as clients:
+        echoed = clients.load(0.0, 0.5, lambda: next(watched))
+    assert echoed.messages >= 3
+    assert echoed.messages % 3 == 0
+    assert echoed.seconds >= 0.5
+    assert echoed.watched_seconds == 2.5
+
+
+class Stale:
+    """Sends once more what came first."""
+
+    def __init__(self) -> None:
+        self._first = b""
+
+    def __call__(self, data: bytes) -> bytes:
+        self._first = self._first or data
+        return self._first
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda data: data.ljust(4096, b"\0"), "is wrong|more came back"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "byte 999 of 1000 is wrong"),
+        (Stale(), "byte 0 of 1000 is wrong"),
+        (lambda data: b"", "0 of 1000 bytes came back"),
+    ],
+    ids=["whole buffer", "last byte", "stale", "hangs up"],
+)
+def test_a_wrong_echo_is_found_out(answer: Callable[[bytes], bytes], complaint: str) -> None:
+    with (
+        echoing(answer) as port,
+        EchoClients(port, 1, 1000) as clients,
+        pytest.raises((WrongEcho, ConnectionError), match=complaint),
+    ):
+        clients.load(0.0, TIMEOUT)
+
+
+def test_a_wrong_end_of_an_echo_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        echoing(bytes, lambda connection: connection.sendall(b"!")) as port,
+        EchoClients(port, 1, 10) as clients,
+        pytest.raises(WrongEcho, match="more came back than was sent"),
+    ):
+        clients.load(0.0, 0.0)
+    seen, end = threading.Event(), echo_clients._Client.end
+
+    def impatient(client: echo_clients._Client) -> None:
+        echo_clients._bound_waits(client.socket, A_MOMENT)
+        end(client)
+
+    monkeypatch.setattr(echo_clients._Client, "end", impatient)
+    with echoing(bytes, lambda connection: seen.wait(TIMEOUT)) as port, EchoClients(port, 1, 10) as clients:
+        with pytest.raises(WrongEcho, match="does not stop at the end of file"):
+            clients.load(0.0, 0.0)
+        seen.set()
+
+
+def flood(port: int, data: bytes) -> bytes:
+    """Return what comes back if nobody reads until nothing more can be sent."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        client.settimeout(TIMEOUT)
+        client.connect(("127.0.0.1", port))
+
+        def send() -> None:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+
+        sending = Background(send)
+        sending.over.wait(A_MOMENT)
+        received = bytearray()
+        while part := client.recv(1 << 20):
+            received += part
+        sending.join()
+    return bytes(received)
+
+
+@pytest.mark.parametrize("name", echo._SERVERS)
+def test_every_server_is_a_right_echo(name: str) -> None:
+    importable(name)
+    data = os.urandom(10 << 20)
+    with serving(echo._SERVERS[name]) as server:
+        assert flood(server.port, data) == data
+        with EchoClients(server.port, 3, 70_000) as clients:
+            assert clients.load(0.0, 0.5).messages >= 3
+
+
+@contextmanager
+def replying(*replies: bytes | None, after: threading.Event | None = None) -> Iterator[int]:
+    """Yield the port of a server that sends one reply after the other, and resets the connection on None.
+
+    After the last reply it sends that one again and again. It begins when `after` is set.
+    """
+    numbers = count()
+
+    def talk(connection: socket.socket) -> None:
+        if after is not None:
+            after.wait(TIMEOUT)
+        with connection, suppress(ConnectionError):
+            reply = replies[min(next(numbers), len(replies) - 1)]
+            if reply is None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                connection.sendall(reply)
+
+    with talking(talk) as port:
+        yield port
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [(b"toolong", "too many bytes"), (b"sho", "3 bytes"), (None, "ConnectionResetError"), (b"wrong!", "wrong reply")],
+)
+def test_a_wrong_reply_is_counted(wrong: bytes | None, kind: str) -> None:
+    start = b"rig" if wrong == b"wrong!" else b""
+    with replying(b"right!", wrong, b"right!") as port, Reconnecting(port, 2, 6, start=start) as clients:
+        replies = clients.ask(6, TIMEOUT, lambda: 0.0)
+    assert (replies.count, dict(replies.errors), replies.unanswered) == (5, {kind: 1}, 0)
+
+
+def test_who_is_refused_or_never_answered_is_counted() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with Reconnecting(bound.getsockname()[1], 4, 6) as clients:
+            replies = clients.load(0.0, TIMEOUT, 0.0, lambda: 0.0)
+    assert (replies.count, replies.errors["ConnectionRefusedError"] >= 1_000) == (0, True)
+    with socket.create_server(("127.0.0.1", 0)) as listener, Reconnecting(listener.getsockname()[1], 3, 6) as clients:
+        assert clients.ask(3, 0.05, lambda: 0.0).unanswered == 3
+
+
+def test_what_comes_after_the_load_is_not_counted() -> None:
+    looks, over = list[float](), threading.Event()
+
+    def watch() -> float:
+        looks.append(0.0)
+        if len(looks) == 2:  # the seconds that count are over
+            over.set()
+        return 0.0
+
+    with replying(b"right!", after=over) as port, Reconnecting(port, 3, 6) as clients:
+        replies = clients.load(0.0, 0.02, TIMEOUT, watch)
+    assert (replies.count, replies.errors, replies.unanswered) == (0, {}, 0)
+
+
+@pytest.mark.parametrize("way", tcp.WAYS)
+def test_every_way_gives_the_right_reply(way: str) -> None:
+    if way == "gevent":
+        pytest.importorskip("gevent")
+    program = f"tcp {way} --workers 3"
+    with serving(program, "--bytes", "100000") as server, Reconnecting(server.port, 5, 100_000) as clients:
+        replies = clients.ask(20, TIMEOUT, server.cpu_seconds)
+    assert (replies.count, replies.errors, replies.unanswered) == (20, {}, 0)
+    with (
+        serving(program, "--sleep", "0.001") as server,
+        socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as client,
+    ):
+        client.sendall(tcp.REQUEST[:-2])
+        client.settimeout(A_MOMENT)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        client.settimeout(TIMEOUT)
+        client.sendall(tcp.REQUEST[-2:])
+        assert b"".join(iter(lambda: client.recv(4096), b"")) == tcp.RESPONSE
+
+
+class Pooled(tcp.Rule2008Server):
+    """Its requests are numbers, and what a worker does with them is wait at a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(("127.0.0.1", 0), tcp._handler(lambda _: None), bind_and_activate=False)
+        self.gate = gate
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self.gate(request)
+
+
+def test_the_rule_of_2008() -> None:
+    with Gate() as gate, Pooled(gate) as server:
+        server.start_pool(1, 3, 1)
+        server.process_request(0, None)
+        gate.await_begun()
+        for number in (1, 2, 3):
+            server.process_request(number, None)
+        assert gate.nobody_begins()
+        server.process_request(4, None)  # the fourth that waits
+        gate.await_begun()
+        server.process_request(5, None)
+        gate.await_begun()
+        for number in range(6, 16):
+            server.process_request(number, None)  # three workers are the most
+        assert gate.nobody_begins()
+        gate.open()
+        gate.await_begun(13)
+        assert gate.peak == 3
+        eventually(lambda: server._workers == 1, "all but the one spare worker leave")
+        server._spare = -1
+        server.process_request(16, None)
+        assert all_end(gate.threads)
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_the_server_is_gone_whatever_happens() -> None:
+    importable("fastapi")
+    with pytest.raises(Boom), serving("fastapi", ready=fastapi.ready) as found:
+        with http.Clients(found.port, 1, fastapi.target("trivial"), fastapi.BODY) as clients:
+            assert clients.burst(TIMEOUT).errors == 0
+        assert found.cpu_seconds() > 0 or not Path("/proc").exists()
+        raise Boom
+    eventually(lambda: refuses(found.port), "the server is gone")
+    assert (found.memory(), found.threads(), found.cpu_seconds()) == (0, 0, 0.0)
+    with pytest.raises(RuntimeError, match="ended with status"), serving("tcp no-such-way"):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups here")
+def test_a_server_ends_with_its_parent() -> None:
+    command = [sys.executable, "-m", "benchmarks.servers.tcp", "threading", "--bytes", "1"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        child.stdin.close()
+        child.wait(TIMEOUT)
+    eventually(lambda: refuses(port), "it is gone")
+
+
+AB = """\
+This is ApacheBench, Version 2.3 <$Revision: 1903618 $>
+
+Time taken for tests:   0.502 seconds
+Complete requests:      2000
+Failed requests:        7
+   (Connect: 0, Receive: 3, Length: 4, Exceptions: 0)
+Non-2xx responses:      5
+HTML transferred:       11976 bytes
+Requests per second:    3984.06 [#/sec] (mean)
+
+  50%      1
+  99%     21
+ 100%     33 (longest request)
+"""
+
+
+def test_what_ab_reports() -> None:
+    found = ab.parse_ab(AB, 0.25)
+    assert found == ab.Ab(2000, 7, 5, 11_976, 0.502, 3984.06, {50: 1.0, 99: 21.0, 100: 33.0}, 0.25)
+    assert found.errors(6) == 12
+    assert ab.parse_ab(AB.replace("Non-2xx responses:      5\n", "")).non_2xx == 0
+    with pytest.raises(ValueError, match="Complete requests"):
+        ab.parse_ab(AB.replace("Complete requests", "Something else"))
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "errors"), [("12000", 0), ("11976", 4), ("11975", 5), ("0", 2000), ("13000", 167)]
+)
+def test_bytes_that_ab_does_not_miss(body_bytes: str, errors: int) -> None:
+    clean = AB.replace("Failed requests:        7", "Failed requests:        0").replace(
+        "responses:      5", "responses: 0"
+    )
+    assert ab.parse_ab(clean.replace("11976", body_bytes)).errors(6) == errors
+
+
+def test_a_wrong_page_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "computed", lambda: b"something else\n")
+    monkeypatch.setattr(shutil, "which", lambda name, **others: name)
+    with pytest.raises(RuntimeError, match="a wrong page at /computing"):
+        web_server.measure(
+            peer_named("web-threading"), {"page": "computing", "requests": 2, "at a time": 1, "divisor": 1}
+        )

@@ -1,0 +1,256 @@
+"""Every question on tiny sizes: it measures what its columns show, and what has no right answer is a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.benchmark import importable
+from support.common import TIMEOUT, Boom
+
+import ebbpool
+from benchmarks import kill_child, loop_lag, sizing
+from benchmarks.engine import runner
+from benchmarks.engine.model import QUESTIONS, Settings, load_question
+from benchmarks.load.sizing import LOADS
+from benchmarks.peers import Unavailable
+from benchmarks.peers.floor import BareThread, BatchedWorkers
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import BareQueue, ExecutorPool, PingPong, Pool, stdlib
+from benchmarks.peers.table import PEERS, peer_named
+
+PURE = "" if ebbpool.COMPILED else "-pure"
+TINY: dict[str, dict[str, Any]] = {
+    "submit_collect": {"tasks": 20, "repeats": 2},
+    "with_argument": {"tasks": 20, "repeats": 2},
+    "round_trip": {"trips": 5, "repeats": 2},
+    "map_items": {"trivial": 20, "computing": 20, "turns": 10, "repeats": 2},
+    "cold_burst": {"tasks": 4, "sleep": 0.0},
+    "computing": {"tasks": 4, "turns": 10},
+    "sizing": {"turns": 10, "repeats": 1},
+    "offload": {"gathered": 10, "single": 5, "repeats": 2},
+    "anyio_tasks": {"tasks": 10, "repeats": 2},
+    "loop_lag": {"calls": 150, "period": 0.001, "repeats": 1},
+    "loop_beside": {"turns": 10, "clients": 3, "seconds": 0.2},
+    "fastapi_burst": {"clients": 4, "repeats": 1},
+    "fastapi_rate": {"clients": 3, "warm_up": 0.05, "seconds": 0.5},
+    "health_beside": {"turns": 10, "clients": 3, "warm_up": 0.05, "seconds": 0.5},
+    "memory": {"tasks": 50},
+    "simple_sum": {"jobs": 20, "repeats": 2},
+    "cold_map": {"tasks": 4, "sleep": 0.0},
+    "semaphore": {"pairs": 20, "contended": 20, "checked": 20, "repeats": 2},
+    "timers": {"divisor": 100, "shots": 5, "spacing": 0.001},
+    "lanes": {"slow": 10, "sleep": 0.0, "quick": 3, "pause": 0.0, "seconds": 1.0},
+    "fairness": {"tasks": 200, "nap": 0.0001},
+    "watching": {"waiting": 50, "looks": 3, "scrapes": 2, "repeats": 2},
+    "idle_cost": {"tasks": 4, "keep_alive": 1.0, "idle": 0.05},
+    "blocked_tasks": {"tasks": 4, "sleep": 0.001},
+    "server_sizes": {"clients": 2, "warm_up": 0.0, "seconds": 2.0},
+    "waiting": {
+        "clients": 4,
+        "requests": 8,
+        "most_times": 200.0,
+        "seconds": {"sleeps 5 s": 0.02},
+        "period": 0.005,
+    },
+    "slow_clients": {"slow": 5, "warm_up": 0.01, "seconds": 2.0, "attacked_seconds": 2.0},
+    "echo": {"clients": 2, "warm_up": 0.0, "seconds": 0.5},
+    "web_server": {"divisor": 50},
+    "kill_child": {"period": 2.0, "kills": 1, "fresh": 50.0, "kept": 2, "kept rate": 20.0},
+    "stacks": {"waiting": 6},
+}
+OTHERS = {"offload": "batched", "blocked_tasks": "anyio", "loop_lag": "batched", "sizing": "stdlib"}
+CASES = [
+    (name, peer)
+    for name in QUESTIONS
+    for peer in [
+        next(p for p in load_question(name).peers if peer_named(p).core is (not PURE) or peer_named(p).core),
+        OTHERS.get(name) or next((p for p in load_question(name).peers if peer_named(p).side == "rival"), ""),
+    ]
+    if peer
+]
+
+
+def test_no_question_goes_untried() -> None:
+    assert set(TINY) == set(QUESTIONS)
+    assert {peer for name in QUESTIONS for peer in load_question(name).peers} == {peer.name for peer in PEERS}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "peer"), CASES)
+def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    importable(peer)
+    if name == "web_server" and shutil.which("ab") is None:
+        pytest.skip("ab is not installed")
+    monkeypatch.setattr(kill_child, "_DEATH_SECONDS", TIMEOUT)
+    question = load_question(name)
+    variant = question.variants(peer, Settings(workers=(2,)))[0]
+    if isinstance(variant.get("workers"), int):
+        variant = variant | {"workers": min(8, variant["workers"])}
+    try:
+        samples = question.measure(peer_named(peer), variant | TINY[name])
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    only_some = {"shrunk", "submit", "first", "p99", "cpu", "server", "memory"}
+    not_everywhere = set() if Path("/proc").exists() else {"switches"}
+    assert {column.metric for column in question.columns} - set(samples) <= only_some | not_everywhere
+    for metric, values in samples.items():
+        assert values and all(math.isfinite(value) for value in values), metric
+        assert metric in ("net", "more_threads", "memory") or min(values) >= 0
+    for metric in ("errors", "unanswered", "refused", "elsewhere"):
+        assert not any(samples.get(metric, []))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [
+        ("watching", "look", ("lane.stats()", "a scrape", "a scrape with histograms", "a scrape as text")),
+        ("fairness", "load", ("functions", "built-ins", "map", "run", "submit", "lane")),
+    ],
+)
+def test_every_variant_comes_to_its_end(name: str, key: str, values: tuple[str, ...]) -> None:
+    pytest.importorskip("prometheus_client")
+    for value in values:
+        samples = load_question(name).measure(peer_named(f"ebbpool{PURE}"), TINY[name] | {key: value})
+        assert all(found and min(found) >= 0 for found in samples.values())
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+def test_other_loops(loop: str) -> None:
+    pytest.importorskip(loop)
+    pytest.importorskip("anyio")
+    for name in ("offload", "anyio_tasks"):
+        # In a process of its own: trio keeps its threads for a while.
+        params = TINY[name] | {"loop": loop, "workers": 2}
+        answer = runner.run_cell(name, peer_named("anyio"), params, None, 4 * TIMEOUT)
+        assert answer["status"] == "ok", answer
+        assert all(answer["samples"].values())
+
+
+@pytest.mark.parametrize("load", [name for name, load in LOADS.items() if name != "numpy"])
+def test_a_load_ends_and_a_fixed_size_is_kept(load: str) -> None:
+    threads = max(2, LOADS[load].stock_least)
+    samples = sizing.measure(peer_named("stdlib"), TINY["sizing"] | {"load": load, "threads": threads})
+    assert samples["threads"] == [threads]
+    assert min(samples["ms"]) > 0
+
+
+def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
+    found = sizing.variants("stdlib", Settings())
+    assert min(cell["threads"] for cell in found if cell["load"] == "nested") > 40
+    assert max(cell["threads"] for cell in found if cell["load"] == "numpy" and cell["threads"] != "untuned") == 32
+    cells = [
+        {"peer": "stdlib", "variant": {"load": "tiny", "threads": size}, "samples": {"ms": {"1": [ms]}}}
+        for size, ms in ((256, 10.0), (128, 40.0))
+    ]
+    assert sizing.skip(cells, "stdlib", {"load": "tiny", "threads": 64}) != ""
+    assert sizing.skip(cells, "stdlib", {"load": "tiny", "threads": "untuned"}) == ""
+    assert sizing.skip(cells[:1], "stdlib", {"load": "tiny", "threads": 64}) == ""
+
+
+class NoSemaphore:
+    """Lets everybody in."""
+
+    def acquire(self) -> None:
+        pass
+
+    release = acquire
+
+
+@pytest.mark.parametrize(("make", "meets"), [(NoSemaphore, True), (threading.Semaphore, False)])
+def test_who_does_not_exclude_is_found_out(make: Callable[[], Any], meets: bool) -> None:
+    params = {"permits": 1, "pairs": 4, "contended": 4, "checked": 400, "repeats": 1}
+    peer = Peer("made-up", "made up", semaphore=lambda permits: make())
+    (met,) = load_question("semaphore").measure(peer, params)["met"]
+    assert (met > 0) is meets
+
+
+def test_a_wrong_sum_is_a_failure() -> None:
+    class Forgetful(ExecutorPool):
+        def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+            return super().each(fn, items)[1:-1]
+
+    peer = Peer("made-up", "made up", open=partial(Forgetful, stdlib))
+    with pytest.raises(ArithmeticError, match="3 of 3 sums are wrong"):
+        load_question("simple_sum").measure(peer, {"jobs": 20, "repeats": 2, "workers": 2})
+
+
+@pytest.mark.parametrize("name", ["loop", "simplequeue", "stdlib", "multiprocessing", f"ebbpool{PURE}"])
+def test_pools_give_every_result(name: str) -> None:
+    build = peer_named(name).open
+    assert build is not None
+    with build(3, 10.0) as pool:
+        assert pool.burst(lambda: 7, 20) == [7] * 20
+        assert pool.one(lambda: 8) == 8
+        most = {"loop": 0, "multiprocessing": 3 + 3}.get(name, 3)
+        assert (0 if name == "loop" else 1) <= pool.threads() <= most
+    with build(3, 10.0) as pool:
+        mapped = pool.map(lambda item: item + 1, range(5))
+        assert mapped == ([[1, 2, 3, 4, 5]] if name == "simplequeue" else [1, 2, 3, 4, 5])
+    if name != "loop":
+        with build(3, 10.0) as pool:
+            assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("pool", [BareQueue, PingPong])
+def test_a_floor_raises_what_a_function_raises(pool: Callable[[int, float], Pool]) -> None:
+    def fail(*given: int) -> None:
+        raise Boom
+
+    with pool(2, 10.0) as each, pytest.raises(Boom):
+        each.one(fail)
+    if pool is BareQueue:
+        with pool(2, 10.0) as each, pytest.raises(Boom):
+            each.each(fail, range(20))
+
+
+@pytest.mark.parametrize("floor", [BareThread, partial(BatchedWorkers, workers=3)])
+def test_a_floor_of_loops_gives_every_result_and_error(floor: Callable[..., Any]) -> None:
+    def fail() -> None:
+        raise Boom
+
+    async def go() -> list[Any]:
+        made = floor(asyncio.get_running_loop())
+        try:
+            calls = [made.call(lambda at=at: at) for at in range(200)]
+            return [*await asyncio.gather(*calls), *await asyncio.gather(made.call(fail), return_exceptions=True)]
+        finally:
+            made.close()
+
+    *results, error = asyncio.run(asyncio.wait_for(go(), TIMEOUT))
+    assert results == list(range(200))
+    assert isinstance(error, Boom)
+
+
+class ScriptedLoop:
+    """Notes what is to be called later, and when."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        self.calls.append((delay, callback))
+        return self
+
+
+def test_lag_counts_every_moment_of_a_stall() -> None:
+    now, loop = 100.0, ScriptedLoop()
+    heart = loop_lag.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
+    now = 101.25
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25]
+    assert loop.calls[0][0] == 0.75
+    now = 106.5
+    loop.calls.pop()[1]()
+    assert heart.lags == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5]
+    now = 108.0
+    assert heart.cut() == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5, 1.0, 0.0]
+    assert heart.cut() == []

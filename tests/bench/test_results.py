@@ -1,0 +1,225 @@
+"""What is made of samples: medians, ratios the right way round, who is ahead, verdicts on targets, what moved."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.benchmark import question_of, run_of
+
+from benchmarks.__main__ import main
+from benchmarks.engine.model import Column, Target, percentile
+from benchmarks.engine.results import Answers, Contest, Figure, Noise, Run, figure_of
+from benchmarks.report import tables
+
+WHERE = {"workers": 2}
+US = Column("us", "µs")
+
+
+def answers(
+    *cells: tuple[str, str, Sequence[float]], column: Column = US, where: Any = WHERE, **others: Any
+) -> Answers:
+    """Return what a run says in which each peer has one sample a round, of a metric."""
+    found: dict[str, Any] = {}
+    for peer, metric, rounds in cells:
+        samples = found.setdefault(peer, {"peer": peer, "variant": WHERE, "samples": {}})["samples"]
+        samples[metric] = {str(at): [value] for at, value in enumerate(rounds, 1)}
+    document = {"settings": {"workers": [2], "pin": None}, "machine": {"gil": True}}
+    entry = {"targets": [], "rounds": 3, "cells": list(found.values())}
+    return Answers(question_of(column, **others), entry, document)
+
+
+def judged(target: Target, *cells: tuple[str, str, Sequence[float]], column: Column = US) -> str:
+    (found,) = answers(*cells, column=column, targets=lambda workers: [target]).verdicts()
+    return found.verdict
+
+
+def test_a_figure_is_the_median_of_the_medians_of_its_rounds() -> None:
+    samples = {"1": [1.0, 1.0, 9.0], "2": [3.0, 3.0, 0.0], "3": [2.0, 2.0, 2.0]}
+    assert figure_of(samples, US) == Figure(2.0, 1.0, 3.0, {"1": 1.0, "2": 3.0, "3": 2.0})
+    worst, least = Column("us", "µs", worst=True), Column("us", "µs", worst=True, more=True)
+    assert [found.value for column in (worst, least) if (found := figure_of(samples, column))] == [9.0, 0.0]
+    assert figure_of({}, US) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "expected"),
+    [([3.0], 0.99, 3.0), (range(1, 101), 0.99, 99), (range(1, 101), 1.0, 100), ([2, 1], 0.5, 1), ([1, 2, 3], 0.0, 1)],
+)
+def test_percentile(samples: list[float], share: float, expected: float) -> None:
+    assert percentile(samples, share) == expected
+
+
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
+    rng = random.Random(8)
+    for count in (2, 3):
+        inside = 0
+        for _ in range(1000):
+            cells = [[times * rng.lognormvariate(0, 0.05) for _ in range(count)] for times in (1, 1.2, 3, 4, 5, 6)]
+            noise = Noise.of(figure_of({str(at): [v] for at, v in enumerate(cell)}, US) for cell in [*cells, [7.0]])
+            assert noise.freedom == 6 * (count - 1)
+            old, new = (math.exp(sum(map(math.log, cell)) / count) for cell in cells[:2])
+            low, high = noise.interval(new / old, count, count)
+            inside += low <= 1.2 <= high
+        assert 0.93 <= inside / 1000 <= 0.97
+    assert Noise.of([None, figure_of({"1": [1.0]}, US)]).interval(2.0, 1, 1) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "ahead", "said"),
+    [
+        ((1.0, 1.01, 0.99), (2.0, 2.02, 1.98), "ebbpool (compiled)", "**ebbpool** is ahead in 1 of 1"),
+        ((2.0, 2.02, 1.98), (1.0, 1.01, 0.99), "ThreadPoolExecutor", "**ThreadPoolExecutor** is ahead (workers=2"),
+        ((1.0, 1.5, 0.7), (1.1, 1.4, 0.8), "", "1 is within the noise"),
+    ],
+)
+def test_who_is_ahead_is_said_whoever_it_is(
+    ours: tuple[float, ...], theirs: tuple[float, ...], ahead: str, said: str
+) -> None:
+    found = answers(("ebbpool", "us", ours), ("stdlib", "us", theirs), ("pebble", "us", (9.0, 9.0, 9.1)))
+    (contest,) = found.contests()
+    assert contest.winner == ahead
+    assert contest.ratio == pytest.approx(theirs[0] / ours[0])
+    assert said in tables.lead(found)
+    assert ("takes 2.00 times as much" in tables.lead(found)) is (ahead == "ThreadPoolExecutor")
+
+
+def test_a_rate_is_better_when_it_is_more() -> None:
+    rate = Column("rate", "a second", more=True)
+    found = answers(("ebbpool", "rate", (820, 821, 822)), ("stdlib", "rate", (1000, 1001, 1002)), column=rate)
+    (contest,) = found.contests()
+    assert contest.ratio == pytest.approx(821 / 1001)
+    assert contest.winner == "ThreadPoolExecutor"
+    assert "ebbpool reaches 0.82 of it" in tables.lead(found)
+
+
+def test_a_floor_is_no_rival_and_the_plain_core_does_not_stand_in_for_the_compiled() -> None:
+    peers = {"loop": 0.1, "ebbpool-pure": 0.5, "ebbpool@before": 0.2, "ebbpool": 1.0, "stdlib": 2.0, "gone": 0.1}
+    cells = [(peer, "us", [value] * 3) for peer, value in peers.items()]
+    found = answers(*cells)
+    (contest,) = found.contests()
+    assert (contest.ours.label, contest.rival.label) == ("ebbpool (compiled)", "ThreadPoolExecutor")
+    assert contest.floor is not None and contest.floor.label == "a plain loop (floor)"
+    (plain,) = answers(*(cell for cell in cells if cell[0] != "ebbpool")).contests()
+    assert plain.ours.label == "ebbpool (plain)"
+
+
+def test_what_is_free_to_a_rival_is_its_best() -> None:
+    entry = {"targets": [], "rounds": 1, "cells": [
+        {"peer": peer, "variant": {"workers": count}, "samples": {"us": {"1": [value]}}}
+        for peer, count, value in (("ebbpool", 64, 3.0), ("stdlib", 64, 9.0), ("stdlib", 2, 2.0))
+    ]}  # fmt: skip
+    target = Target("as good", "ebbpool", "us", 1.4, {"workers": 64}, rival="stdlib")
+    question = question_of(US, free="workers", targets=lambda workers: [target])
+    found = Answers(question, entry, {"settings": {"workers": [2], "pin": None}, "machine": {"gil": True}})
+    (contest,) = found.contests()
+    assert (contest.rival.label, contest.ratio) == ("ThreadPoolExecutor(2)", pytest.approx(2 / 3))
+    assert [verdict.verdict for verdict in found.verdicts()] == ["MISSED"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((5.0, 5.0, 6.0), "holds"), ((5.5, 5.4, 4.0), "within the noise"), ((6.0, 6.1, 5.9), "MISSED")],
+)
+@pytest.mark.parametrize("rival", ["stdlib", ""])
+def test_verdict(ours: tuple[float, ...], verdict: str, rival: str) -> None:
+    target = Target("half", "ebbpool", "us", 0.5 if rival else 5, WHERE, rival=rival)
+    assert judged(target, ("ebbpool", "us", ours), ("stdlib", "us", (10, 10, 10))) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((16.0, 17.0, 15.0), "holds"), ((15.0, 15.5, 17.0), "within the noise"), ((15.0, 15.1, 15.0), "MISSED")],
+)
+@pytest.mark.parametrize("rival", ["stdlib", ""])
+def test_verdict_where_more_is_better(ours: tuple[float, ...], verdict: str, rival: str) -> None:
+    target = Target("more", "ebbpool", "rate", 1.6 if rival else 16, WHERE, rival=rival)
+    column = Column("rate", "a second", more=True)
+    assert judged(target, ("ebbpool", "rate", ours), ("stdlib", "rate", (10, 10, 10)), column=column) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "floor", "verdict"),
+    [
+        ((5.0, 5.0, 6.0), 2.75, "holds"),
+        ((6.0, 6.1, 5.9), 2.75, "MISSED"),
+        # Below the floor there is no share: it would say that the target is more than reached.
+        ((2.0, 1.0, 6.0), 2.75, "within the noise"),
+        ((5.0, 5.0, 5.0), 12.0, "not measured"),
+        ((5.0, 5.0, 5.0), None, "not measured"),
+    ],
+)
+def test_verdict_above_a_floor(ours: tuple[float, ...], floor: float | None, verdict: str) -> None:
+    target = Target("a quarter", "ebbpool", "us", 0.25, WHERE, rival="stdlib", above="loop")
+    cells = [("ebbpool", "us", ours), ("stdlib", "us", (12.0, 12.0, 12.0))]
+    assert judged(target, *cells, *([("loop", "us", (floor,) * 3)] if floor else [])) == verdict
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(0, "holds"), (1, "MISSED")])
+def test_one_bad_sample_of_the_worst_misses_a_target(most: float, verdict: str) -> None:
+    column = Column("errors", "errors", worst=True)
+    target = Target("none", "ebbpool", "errors", 0, WHERE)
+    assert judged(target, ("ebbpool", "errors", (0, most, 0)), column=column) == verdict
+
+
+def test_targets_that_are_not_asked() -> None:
+    ours = ("ebbpool", "us", (1.0, 1.0, 1.0))
+    assert judged(Target("pinned", "ebbpool", "us", 1, WHERE, pinned=True), ours) == "not asked"
+    assert judged(Target("no GIL", "ebbpool", "us", 1, WHERE, gil=False), ours) == "not asked"
+    elsewhere = Target("elsewhere", "ebbpool", "us", 1, {"workers": 3})
+    assert answers(ours, targets=lambda workers: [elsewhere]).verdicts() == []
+
+
+def test_what_has_no_figures_says_why() -> None:
+    entry = {"targets": [], "rounds": 2, "cells": [
+        {"peer": "ebbpool", "variant": WHERE, "samples": {"us": {"1": [1.0], "2": [3.0]}}, "without": []},
+        {"peer": "pebble", "variant": WHERE, "samples": {}, "without": [[1, "missing", "not installed"]]},
+        {"peer": "stdlib", "variant": WHERE, "samples": {}, "without": [[1, "failed", "exit status 1\nBoom"]]},
+    ]}  # fmt: skip
+    found = Answers(question_of(US), entry, {})
+    assert tables.figures(found)[1:] == [
+        ["workers=2", "ebbpool (compiled)", "2.00 (1.00 to 3.00)"],
+        ["workers=2", "pebble", "missing: not installed"],
+        ["workers=2", "ThreadPoolExecutor", "failed: exit status 1"],
+    ]
+    assert found.broken() == ["FAILED made_up stdlib workers=2, round 1: exit status 1\nBoom"]
+
+
+def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(tmp_path / "old.json", ebbpool=(1.0, 1.01, 0.99), stdlib=(8.0, 8.1, 7.9))
+    run_of(tmp_path / "new.json", ebbpool=(2.0, 2.01, 1.99), stdlib=(8.1, 7.9, 8.0))
+    assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 0
+    told = capsys.readouterr().out
+    assert "2 figures in both runs with rounds to judge by; 1 moved" in told
+    assert "what is not ebbpool got worse 1.000 times" in told
+    (moved,) = [line for line in told.splitlines() if line.startswith(("WORSE", "better"))]
+    assert moved.startswith("WORSE   2.000") and "ebbpool (compiled): µs a task 1 -> 2" in moved
+
+
+def test_a_run_that_is_read_again_has_the_same_figures_and_verdicts(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run.json", ebbpool=(1.0, 1.1, 0.9), stdlib=(8.0, 8.1, 7.9))
+    found = run.answers["submit_collect"]
+    figure = found.figure("ebbpool", {"workers": 4}, found.column("us"))
+    assert figure is not None and (figure.value, figure.low, figure.high) == (1.0, 0.9, 1.1)
+    # 14 times was asked for, and 8 times was reached; of the floor there is no figure.
+    assert [verdict.verdict for verdict in found.verdicts()] == ["MISSED", "not measured"]
+    stored = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    stored["questions"]["submit_collect"]["targets"] = [["a target", "ebbpool", "workers=4", "holds", "1.0"]]
+    again = Run("again", stored).answers["submit_collect"]
+    assert [verdict.target for verdict in again.verdicts()] == ["a target"]
+    with pytest.raises(ValueError, match="format 0"):
+        Run("old", {"format": 0})
+
+
+def test_a_contest_of_one_round_is_by_the_figures_alone() -> None:
+    found = answers(("ebbpool", "us", [1.0]), ("stdlib", "us", [1.001]))
+    found.entry = {"targets": [], "rounds": 1}
+    contest: Contest
+    (contest,) = found.contests()
+    assert contest.winner == "ebbpool (compiled)"
+    assert "which tells nothing of the noise" in tables.lead(found)

@@ -1,0 +1,203 @@
+"""Running questions: a process a cell, the peers in turn, what fails and what is late; and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.benchmark import ROOT, question_of
+
+from benchmarks import processors
+from benchmarks.__main__ import main, question_named
+from benchmarks.engine import runner
+from benchmarks.engine.model import Column, Settings
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import PEERS, peer_named
+
+BROKEN = """
+import os, threading
+from benchmarks.engine.model import Column, Question, always
+
+def measure(peer, params):
+    if peer.name == "loop":
+        raise ArithmeticError("broken on purpose")
+    if peer.name == "simplequeue":
+        threading.Event().wait()
+    return {"processors": [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1]}
+
+QUESTION = Question(
+    name="broken", title="A broken question", method="for the tests", peers=("loop", "stdlib", "pebble"),
+    columns=(Column("processors", "processors"),), variants=always({"workers": 1}), sizes=lambda quick: {},
+    measure=measure,
+)
+"""
+OK = {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every cell finds first: a pebble that cannot be imported, a question that fails."""
+    (tmp_path / "pebble.py").write_text("raise ImportError('kept away by the test')\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "import benchmarks\nbenchmarks.__path__.append(" + repr(str(tmp_path)) + ")\n")  # fmt: skip
+    (tmp_path / "broken.py").write_text(BROKEN)
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([inherited] if inherited else [])]))
+    import benchmarks
+
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    monkeypatch.setattr("benchmarks.__main__.QUESTIONS", ("broken",))
+    monkeypatch.setattr("benchmarks.engine.results.QUESTIONS", ("broken",))
+    monkeypatch.delitem(sys.modules, "benchmarks.broken", raising=False)
+
+
+def bench(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the JSON of a run."""
+    status = main([*arguments, "--out", str(out)])
+    (written,) = out.glob("*.json")
+    return status, json.loads(written.read_text(encoding="utf-8"))
+
+
+def cell(found: dict[str, Any], question: str, peer: str) -> dict[str, Any]:
+    (one,) = [cell for cell in found["questions"][question]["cells"] if cell["peer"] == peer]
+    return dict(one)
+
+
+def test_a_failing_cell_is_reported_and_the_rest_goes_on(
+    tmp_path: Path, broken: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = bench(tmp_path / "out", "broken", "--rounds", "2")
+    assert status == 1
+    failed = cell(found, "broken", "loop")["without"]
+    assert [why[:2] for why in failed] == [[1, "failed"], [2, "failed"]]
+    assert failed[0][2].endswith("ArithmeticError: broken on purpose")
+    assert list(cell(found, "broken", "stdlib")["samples"]["processors"]) == ["1", "2"]
+    assert cell(found, "broken", "pebble")["without"] == [[1, "missing", "not installed: kept away by the test"]]
+    assert found["versions"]["pebble"] == "not installed: kept away by the test"
+    assert "ArithmeticError: broken on purpose" in capsys.readouterr().out
+
+
+def test_a_cell_out_of_time_is_ended(broken: None) -> None:
+    answer = runner.run_cell("broken", peer_named("simplequeue"), {"workers": 1}, None, timeout=0.5)
+    assert answer["status"] == "timeout"
+    assert "0.5 s" in answer["reason"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no pinning here")
+def test_pin(tmp_path: Path, broken: None) -> None:
+    status, found = bench(tmp_path / "out", "broken", "--rounds", "1", "--peers", "stdlib", "--pin")
+    assert status == 0
+    assert found["settings"]["pin"] in processors()
+    assert cell(found, "broken", "stdlib")["samples"] == {"processors": {"1": [1]}}
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, answers: Any) -> list[str]:
+    """Have `answers(question, peer)` stand for every cell; return the names of the peers as they are asked."""
+    asked: list[str] = []
+
+    def run_cell(question: str, peer: Peer, *_: object) -> dict[str, Any]:
+        asked.append(peer.name)
+        found: dict[str, Any] = answers(question, peer.name)
+        return found
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    return asked
+
+
+def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"loop": "missing", "simplequeue": "timeout", "multiprocessing": "failed"}
+    asked = scripted(
+        monkeypatch, lambda _, peer: {"status": broken[peer], "reason": "scripted"} if peer in broken else OK
+    )
+    names = ("loop", "simplequeue", "stdlib", "multiprocessing")
+    announced: list[str] = []
+    list(runner.run([question_of(Column("us", "µs"))], Settings(rounds=2, peers=names), announced.append, 1e9))
+    assert sorted(asked[:4]) == sorted(names)
+    assert sorted(asked[4:]) == ["multiprocessing", "stdlib"]
+    assert asked[0] != asked[4]
+    assert len(announced) == 2 * len(names)
+
+
+def test_the_plain_core_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = scripted(monkeypatch, lambda *_: OK)
+    *_, found = runner.run([question_of(Column("us", "µs"))], Settings(rounds=3), lambda text: None, 1e9)
+    assert (asked.count("ebbpool"), asked.count("ebbpool-pure")) == (3, 1)
+    assert cell(found, "made_up", "ebbpool")["samples"] == {"us": {"1": [1], "2": [1], "3": [1]}}
+
+
+def test_rounds_that_would_end_too_late_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def answers(question: str, peer: str) -> dict[str, Any]:
+        nonlocal now
+        now += 10.0 if question == "slow" else 1.0
+        return OK
+
+    asked = scripted(monkeypatch, answers)
+    questions = [replace(question_of(Column("us", "µs")), name=name) for name in ("slow", "quick")]
+    settings = Settings(rounds=3, peers=("stdlib",))
+    *_, found = runner.run(questions, settings, lambda text: None, seconds=14.0, clock=lambda: now)
+    assert {name: entry["rounds"] for name, entry in found["questions"].items()} == {"slow": 1, "quick": 3}
+    assert len(asked) == 4
+
+
+def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "earlier"
+    shutil.copytree(
+        ROOT / "src" / "ebbpool", other / "src" / "ebbpool", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    (other / "src" / "ebbpool" / "_version.py").write_text('__version__ = "0.0.earlier"\n')
+    helpers = tmp_path / "helpers"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(helpers), str(ROOT / "src")]))
+    status, found = bench(
+        tmp_path / "out", "submit_collect", "--quick", "--workers", "2", "--beside", str(other),
+        "--peers", "ebbpool-pure,stdlib",
+    )  # fmt: skip
+    assert status == 0
+    assert str(tmp_path) not in json.dumps(found["settings"]), "where it is must not be kept"
+    for peer in ("ebbpool-pure", "ebbpool-pure@earlier"):
+        assert cell(found, "submit_collect", peer)["samples"]["us"]["1"]
+    assert found["versions"]["ebbpool-pure@earlier"] == "0.0.earlier"
+    assert found["versions"]["ebbpool-pure"] != "0.0.earlier"
+    peers = [cell["peer"] for cell in found["questions"]["submit_collect"]["cells"]]
+    assert sorted(peers) == ["ebbpool-pure", "ebbpool-pure@earlier", "stdlib"]
+    assert {verdict[1] for verdict in found["questions"]["submit_collect"]["targets"]} == {"ebbpool (plain)"}
+    assert peer_named("ebbpool-pure@earlier").label == "ebbpool (plain), earlier"
+    assert peer_named("ebbpool-pure").of_checkout(other).env == {
+        "EBBPOOL_PURE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (other / "src", helpers, ROOT / "src"))),
+    }
+
+
+def test_peers_are_named_once() -> None:
+    assert len({peer.name for peer in PEERS}) == len(PEERS) == len({peer.label for peer in PEERS})
+
+
+def test_a_question_is_found_by_how_its_name_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [question_named(text) for text in ("submit", "map")] == ["submit_collect", "map_items"]
+    with pytest.raises(SystemExit):
+        main(["fast"])
+    assert "could be fastapi_burst, fastapi_rate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no_such_question",),
+        ("--peers", "stdlib,nobody"),
+        ("--workers", "0"),
+        ("--rounds", "0"),
+        ("--beside", "no/such/folder"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert arguments[-1].rpartition(",")[2] in capsys.readouterr().err
