@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import pytest
 from support.common import Background, Gate, eventually
 from support.httpserver import Client, Echo, Quiet, porter, serving
-
-from ebbpool._http.connection import Connection
-from ebbpool._http.reader import RequestReader
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n\r\n"
 
@@ -271,25 +267,6 @@ def test_a_handler_that_asks_for_lines_of_its_own_length_is_not_kept() -> None:
     with serving(Other) as server, Client(server) as client:
         assert client.get("/a").body() == b"/a"
         assert client.ended()
-
-
-def test_an_upgrade_does_not_stop_the_clock_of_a_body() -> None:
-    ours, theirs = socket.socketpair()
-    with porter() as keeper, ours, theirs, Connection.adopt(ours) as connection:
-        connection.request.data = b"POST / HTTP/1.1\r\nUpgrade: a\r\nContent-Length: 9\r\n\r\n"
-        connection.request.limits = keeper.server._limits
-        assert connection.request.ready(connection.request.limits, patient=False)
-        connection.limit = 10.0
-        connection.request.waited = 11.0
-        reader = RequestReader(connection.request, connection)
-        with pytest.raises(TimeoutError):
-            reader.read()
-        theirs.send(b"body here")
-        assert reader.read(9) == b"body here"
-        # What follows may take its time.
-        more = Background(lambda: reader.read(4))
-        theirs.send(b"more")
-        assert more.join() == b"more"
 
 
 def test_a_client_that_sends_on_can_read_its_answer() -> None:

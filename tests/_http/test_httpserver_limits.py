@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
-from support.httpserver import CLOSED, Client, Clock, Echo, Quiet, porter, serving
+from support.httpserver import CLOSED, Client, Echo, Quiet, porter, serving
 
-from ebbpool._http import connection as connections
 from ebbpool._http import frontdoor
 from ebbpool._http import poller as pollers
 from ebbpool._http.connection import Connection
 from ebbpool._http.frontdoor import GRACE, LINGER, LINGER_BYTES
-from ebbpool._http.reader import RequestReader
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -410,68 +408,10 @@ def test_a_worker_waits_for_its_client_only_so_long() -> None:
         eventually(lambda: server.pool_handlers.executor.stats().running == 0)
 
 
-def test_a_client_that_trickles_a_body_to_a_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-
-    def waiting(*_: object) -> bool:
-        # Nine seconds pass before each byte, and the time-out of a single operation is ten.
-        clock.now += 9
-        sender.send(b"x")
-        return True
-
-    monkeypatch.setattr(connections, "wait_for", waiting)
-    monkeypatch.setattr(connections, "monotonic", clock)
-    lent, other = socket.socketpair()
-    with Connection.adopt(lent) as connection, other as sender:
-        connection.limit = 10
-        with RequestReader(connection.request, connection) as file, pytest.raises(TimeoutError):
-            file.read(100)
-        assert clock.now == 1018
-        # What is worth the wait is waited for.
-        connection.request.came = 100_000
-        connection.request.position = connection.request.end
-        with RequestReader(connection.request, connection) as file:
-            assert file.read(20) == b"x" * 20
-        assert clock.now == 1198
-        connection.request.open_ended = True
-        connection.request.came = 0
-        with RequestReader(connection.request, connection) as file:
-            assert file.read(20) == b"x" * 20
-
-
-def test_a_worker_that_waits_without_limit_or_not_at_all() -> None:
-    lent, other = socket.socketpair()
-    with Connection.adopt(lent) as connection, other:
-        connection.setblocking(False)
-        assert not connection.getblocking()
-        for call in (lambda: connection.recv(1), lambda: connection.await_bytes(1)):
-            with pytest.raises(BlockingIOError):
-                call()
-        connection.setblocking(True)
-        assert (connection.getblocking(), connection.gettimeout()) == (True, None)
-        reading = Background(lambda: connection.await_bytes(10))
-        assert reading.still_waits()
-        other.sendall(b"abc")
-        assert reading.join() == b"abc"
-        with pytest.raises(ValueError, match="out of range"):
-            connection.settimeout(-1)
-        with pytest.raises(TypeError):
-            connection.settimeout("1")
-        connection.settimeout(2)
-        with socket.socket(fileno=connection.detach()) as plain:
-            plain.settimeout(TIMEOUT)
-            other.sendall(b"def")
-            assert plain.recv(10) == b"def"
-
-
-def test_a_loop_that_sleeps_is_woken_once() -> None:
+def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wakes = []
-
-    class Counting(pollers.SelectorPoller):
-        def wake(self) -> None:
-            wakes.append(self)
-
-    with porter(Echo, Counting()) as keeper:
+    with porter(Echo, pollers.SelectorPoller()) as keeper:
+        monkeypatch.setattr(keeper.bell, "ring", lambda: wakes.append(1))
         pairs = [socket.socketpair() for _ in range(3)]
         door = keeper.door
         for number, (lent, _) in enumerate(pairs):

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from ebbpool._http.connection import Connection, Room
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._http.poller import Poller
+from ebbpool._http.poller import SelectorPoller
+from ebbpool._servers.serve_loop import Bell
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background
 
@@ -143,12 +144,13 @@ class Clock:
 class Porter:
     """A server whose front door is turned by the test's own thread, by a clock of its own."""
 
-    def __init__(self, server: Any, poller: Poller | None = None) -> None:
+    def __init__(self, server: Any, poller: SelectorPoller | None = None) -> None:
         self.server = server
         self.clock = Clock()
         self.door = server._door = FrontDoor(server, server._limits, clock=self.clock, poller=poller)
         server.socket.setblocking(False)
-        self.door.open(server.fileno())
+        self.bell = Bell()
+        self.door.open(server.fileno(), self.bell)
 
     def until(self, condition: Callable[[], object]) -> None:
         """Turn the door until `condition` holds; fail after `TIMEOUT` seconds."""
@@ -184,7 +186,7 @@ class Porter:
 
 
 @contextmanager
-def porter(handler: Any = Echo, poller: Poller | None = None, /, **attributes: Any) -> Iterator[Porter]:
+def porter(handler: Any = Echo, poller: SelectorPoller | None = None, /, **attributes: Any) -> Iterator[Porter]:
     """A `Porter`; the server is closed at the end of the block."""
     made: Any = type("Server", (AdaptivePoolHTTPServer,), attributes)
     with made(("127.0.0.1", 0), handler) as server:
@@ -193,5 +195,6 @@ def porter(handler: Any = Echo, poller: Poller | None = None, /, **attributes: A
             yield keeper
         finally:
             keeper.door.shut()
+            keeper.bell.close()
             # Its time stands still, so nothing may wait for it.
             keeper.door.close(0)

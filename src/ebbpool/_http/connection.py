@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import select
 import selectors
 import socket
@@ -10,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.framing import is_interim
-from ebbpool._http.reader import CHUNK, RequestReader
+from ebbpool._http.reader import CHUNK, RequestFile
 from ebbpool._http.request import ENDLESS, Request
 
 if TYPE_CHECKING:
@@ -115,21 +116,21 @@ class Connection(socket.socket):
     def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
         """Do what any socket does; a binary file for reading ends where the request does."""
         if self.request.limits is not None and mode in ("rb", "br"):
-            return RequestReader(self.request, self, shared=buffering == 0)
+            return RequestFile(self, shared=buffering == 0)
         return super().makefile(mode, buffering, **options)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Receive from the first unread byte of the request on; no other request follows on the connection then."""
         if self.request.limits is not None and self.request.leave_frame():
-            found = self.request.data[self.request.position : self.request.position + size]
-            if not flags & socket.MSG_PEEK:
-                self.request.position += len(found)
-            return bytes(found)
+            found = self.request.take(size)
+            if flags & socket.MSG_PEEK:
+                self.request.position -= len(found)
+            return found
         taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
         return taken
 
-    def await_bytes(self, size: int) -> bytes:
-        """Wait for up to `size` further bytes of the request.
+    def await_into(self, view: memoryview) -> int:
+        """Wait for further bytes of the request; return how many came.
 
         The time-out limits all waiting for one request together, and is extended only for bytes that have come, as in
         Apache's mod_reqtimeout. On a connection that no longer carries requests it limits each wait alone.
@@ -139,7 +140,7 @@ class Connection(socket.socket):
         """
         while True:
             try:
-                chunk = _receive(self, size, AT_ONCE)
+                count = _receive_into(self, view, 0, AT_ONCE)
             except BlockingIOError:
                 patience = self.limit
                 if patience == 0:
@@ -151,8 +152,8 @@ class Connection(socket.socket):
                     raise TimeoutError("timed out") from None
                 self.request.waited += monotonic() - begun
             else:
-                self.request.came += len(chunk)
-                return chunk
+                self.request.came += count
+                return count
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
         """Receive as `recv` does."""
@@ -163,14 +164,6 @@ class Connection(socket.socket):
             return len(found)
         taken: int = self._patiently(_receive_into, False, buffer, nbytes, flags | AT_ONCE)
         return taken
-
-    def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
-        """Receive as `recv` does; a stream has no address of a sender."""
-        return self.recv(size, flags), None
-
-    def recvfrom_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
-        """Receive as `recv` does; a stream has no address of a sender."""
-        return self.recv_into(buffer, nbytes, flags), None
 
     def _speak(self, data: ReadableBuffer) -> None:
         self.request.expects = False
@@ -198,40 +191,15 @@ class Connection(socket.socket):
             while sent < view.nbytes:
                 sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
 
-    def sendto(self, data: ReadableBuffer, *args: Any) -> int:
-        """Do what any socket does."""
-        if not self.request.answered:
-            self._speak(data)
-        flags, address = args if len(args) == 2 else (0, *args)
-        sent: int = self._patiently(socket.socket.sendto, True, data, flags | AT_ONCE, address)
-        return sent
+    def sendmsg(self, buffers: Iterable[ReadableBuffer], *ancillary: Any) -> int:
+        """Send the buffers one after the other; there is no ancillary data on a stream of requests."""
+        return self._refuse() if any(ancillary) else self.send(b"".join(buffers))
 
-    if sys.platform != "win32":
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise io.UnsupportedOperation("not on the connection of a request: use recv, recv_into, send or sendall")
 
-        def recvmsg(self, size: int, ancillary: int = 0, flags: int = 0, /) -> Any:
-            """Receive as `recv` does."""
-            if self.request.limits is not None and self.request.leave_frame():
-                return self.recv(size, flags), [], 0, None
-            return self._patiently(socket.socket.recvmsg, False, size, ancillary, flags | AT_ONCE)
-
-        def recvmsg_into(self, buffers: Iterable[WriteableBuffer], ancillary: int = 0, flags: int = 0, /) -> Any:
-            """Receive as `recv` does."""
-            into = list(buffers)
-            if self.request.limits is not None and self.request.leave_frame():
-                room = next((buffer for buffer in into if memoryview(buffer).nbytes), None)
-                return (0 if room is None else self.recv_into(room, 0, flags)), [], 0, None
-            return self._patiently(socket.socket.recvmsg_into, False, into, ancillary, flags | AT_ONCE)
-
-        def sendmsg(
-            self, buffers: Iterable[ReadableBuffer], ancillary: Any = (), flags: int = 0, address: Any = None, /
-        ) -> int:
-            """Do what any socket does."""
-            parts, ancillary = list(buffers), list(ancillary)
-            if not self.request.answered:
-                self._speak(b"".join(parts))
-            to = () if address is None else (address,)
-            sent: int = self._patiently(socket.socket.sendmsg, True, parts, ancillary, flags | AT_ONCE, *to)
-            return sent
+    if not TYPE_CHECKING:
+        recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendto = _refuse
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
         """Do what any socket does."""

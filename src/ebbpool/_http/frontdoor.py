@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol
 
 from ebbpool._http.connection import LEAST_RATE, Connection, Room
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._http.poller import Poller, make_poller
+from ebbpool._http.poller import SelectorPoller, make_poller
 from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, Shortage
 from ebbpool._servers.complaints import LOGGER, Complaint
+from ebbpool._servers.serve_loop import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -71,7 +72,7 @@ class FrontDoor:
         *,
         accepts: int = ACCEPTS,
         clock: Callable[[], float] = monotonic,
-        poller: Poller | None = None,
+        poller: SelectorPoller | None = None,
     ) -> None:
         self._host = host
         self._accepts = accepts
@@ -86,7 +87,8 @@ class FrontDoor:
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
-        self._listener = -1
+        self._listener = self._ear = -1
+        self._bell: Bell
         self._shortage = Shortage(clock)
         self._deaf = Complaint(logging.WARNING, "cannot wait for the connection of %s: %s", clock)
         self._resume = 0.0
@@ -99,10 +101,13 @@ class FrontDoor:
 
     # The loop.
 
-    def open(self, listener: int) -> None:
-        """Begin to take connections back, and to accept from `listener`."""
+    def open(self, listener: int, bell: Bell) -> None:
+        """Begin to take connections back, and to accept from `listener`; `bell` ends a wait."""
         self._listener = listener
+        self._bell = bell
+        self._ear = bell.ear.fileno()
         self._poller.watch(listener)
+        self._poller.watch(self._ear)
         with self._lock:
             self._open = True
 
@@ -116,20 +121,19 @@ class FrontDoor:
         except OSError:
             # It was closed while the loop ran.
             pass
-        self._listener = -1
+        self._poller.forget(self._ear)
+        self._listener = self._ear = -1
         self._shortage.pause = 0.0
 
-    def run(self, stopped: Callable[[], bool], ear: int, listener: int, poll_interval: float | None) -> None:
-        """Serve until `stopped` returns true; `ear` is a descriptor that becomes readable when it may do so."""
-        self.open(listener)
-        self._poller.watch(ear)
+    def run(self, stopped: Callable[[], bool], bell: Bell, listener: int, poll_interval: float | None) -> None:
+        """Serve until `stopped` returns true; `bell` is rung when it may do so."""
+        self.open(listener, bell)
         try:
             while not stopped():
                 self.turn(poll_interval)
                 if not stopped():
                     self._host.service_actions()
         finally:
-            self._poller.forget(ear)
             self.shut()
 
     def turn(self, timeout: float | None = None) -> None:
@@ -155,6 +159,9 @@ class FrontDoor:
         for descriptor in ready:
             if descriptor == self._listener:
                 knock = True
+                continue
+            if descriptor == self._ear:
+                self._bell.hear()
                 continue
             # A connection that is not held was closed, or lent, since the event.
             connection = self._held.get(descriptor)
@@ -454,7 +461,7 @@ class FrontDoor:
                     return False
             elif self._asleep:
                 self._asleep = False
-                self._poller.wake()
+                self._bell.ring()
         return True
 
     # The end.

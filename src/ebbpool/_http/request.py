@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import IO, Final
+from typing import TYPE_CHECKING, Final
 
 from ebbpool._http.framing import BadRequest, Head, RequestLimits, measure, skip_blank
+
+if TYPE_CHECKING:
+    import io
 
 ENDLESS: Final = -1
 """The value in place of a number of bytes when only the end of the connection ends the request."""
@@ -21,7 +24,7 @@ class Request:
         scanned: How many of them have been searched for the end of the head.
         head: What the head says, once it has come.
         position: How far the handler has read in `data`.
-        head_end: Where the head ends in `data`.
+        head_end: Where the head ends in `data`: it is read apart from the body.
         end: Where the request, as far as it has come, ends in `data`.
         to_come: How many bytes of the request have not come yet, or `ENDLESS`.
         open_ended: Whether the handler may read past the end: what follows need not be a request.
@@ -69,7 +72,7 @@ class Request:
         self.last = False
         self.expects = False
         self.answered = False
-        self.rest: IO[bytes] | None = None
+        self.rest: io.FileIO | None = None
         self.again = False
         self.ended = False
         self.came = 0
@@ -127,13 +130,25 @@ class Request:
         """Return whether the client may still be sending, so that a close would destroy the response on its way."""
         return (self.to_come != 0 or self.last) and not self.ended
 
-    def advance(self) -> bool:
-        """Go on to the next request if it has come in full; called by the reader, in the worker.
+    def take(self, size: int) -> bytes:
+        """Read up to `size` bytes of those that came."""
+        stop = self.head_end if self.position < self.head_end else self.end
+        found = bytes(self.data[self.position : min(stop, self.position + size)])
+        self.position += len(found)
+        return found
 
-        An unread body of the current request is dropped.
-        """
-        if self.last or self.to_come or self.limits is None:
+    def skip(self) -> bool:
+        """Drop what is unread of the request; return whether another may follow."""
+        if self.last or self.to_come:
             return False
+        self.rest = None
+        self.open_ended = False
+        self.position = self.end
+        return True
+
+    def advance(self) -> bool:
+        """Go on to the next request if it has come in full; called by the reader, in the worker, after `skip`."""
+        assert self.limits is not None
         self.again = True
         self.data = self.data[self.end :]
         self.position = self.end = self.head_end = 0
@@ -148,9 +163,7 @@ class Request:
 
     def leave_frame(self) -> bool:
         """Make all bytes that came readable without regard to requests; return whether there are any."""
-        if self.rest is not None:
-            self.data = bytes(self.data[self.position : self.end]) + self.rest.read() + self.data[self.end :]
-            self.position = 0
         self.to_come = ENDLESS
+        self.head_end = 0
         self.end = len(self.data)
         return self.position < self.end

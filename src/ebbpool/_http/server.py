@@ -124,11 +124,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             door = self._door = FrontDoor(self, self._limits, accepts=accepts)
         patience = listener.gettimeout()
         loop = self._loop
-        with loop as ear:
+        with loop as bell:
             if not self._adopted:
                 listener.setblocking(False)
             try:
-                door.run(lambda: loop.stopping, ear.fileno(), listener.fileno(), poll_interval)
+                door.run(lambda: loop.stopping, bell, listener.fileno(), poll_interval)
             finally:
                 # An adopted listener stays non-blocking, as the other processes need it.
                 if not self._adopted and listener.fileno() >= 0:

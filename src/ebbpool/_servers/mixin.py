@@ -231,11 +231,11 @@ class AdaptivePoolMixIn(_Base):
         listener = self.socket
         timeout = listener.gettimeout()
         loop = self._loop
-        with loop as ear, selectors.DefaultSelector() as selector:
+        with loop as bell, selectors.DefaultSelector() as selector:
             if streams and not self._adopted:
                 # So that `accept` cannot block the loop if a client has closed its connection before it.
                 listener.setblocking(False)
-            selector.register(ear, selectors.EVENT_READ)
+            selector.register(bell.ear, selectors.EVENT_READ)
             selector.register(self, selectors.EVENT_READ)
             pause = 0.0
             try:

@@ -21,6 +21,32 @@ LOOK = 0.25
 """Seconds between two looks at whether a thread waits for the main thread."""
 
 
+class Bell:
+    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
+
+    def __init__(self) -> None:
+        self.ear, self._clapper = socket.socketpair()
+        self.ear.setblocking(False)
+        self._clapper.setblocking(False)
+
+    def ring(self) -> None:
+        """End a wait that is under way, or the next one; any thread."""
+        # An error means that it has been rung often enough, or is closed.
+        with contextlib.suppress(OSError):
+            self._clapper.send(b"\0")
+
+    def hear(self) -> None:
+        """Make `ear` silent again."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self.ear.recv(4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self.ear.close()
+        self._clapper.close()
+
+
 class Loop:
     """The state that `serve_forever`, `shutdown` and `server_close` of one server share.
 
@@ -40,8 +66,7 @@ class Loop:
         self._over = False
         # There is more than one while the next loop begins and the thread of the last one is still in `_end`.
         self._idents: set[int] = set()
-        self._ear: socket.socket | None = None
-        self._bell: socket.socket | None = None
+        self._bell: Bell | None = None
         _loops[id(self)] = self
 
     @property
@@ -54,33 +79,30 @@ class Loop:
         """Whether the calling thread runs the loop."""
         return get_ident() in self._idents
 
-    def __enter__(self) -> socket.socket:
-        """Begin a loop in this thread; return a socket that becomes readable when `stopping` is set."""
+    def __enter__(self) -> Bell:
+        """Begin a loop in this thread; return a bell that is rung when `stopping` is set."""
         # Done first: a signal handler that interrupts this thread from here on must not wait for the loop's end.
         self._idents.add(get_ident())
         try:
             self._over = False
             self.thread = threading.current_thread()
             self.expected = False
-            self._ear, bell = socket.socketpair()
-            bell.setblocking(False)
-            self._bell = bell
+            bell = self._bell = Bell()
         except BaseException:
             self._end()
             raise
         if self.stopping:
             # The thread that set it may have found no bell to ring.
-            self._ring()
-        return self._ear
+            bell.ring()
+        return bell
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:
-        for side in (self._bell, self._ear):
-            if side is not None:
-                side.close()
-        self._bell = self._ear = None
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
         self.stopping = False
         with self._ended:
             self._over = True
@@ -94,17 +116,12 @@ class Loop:
         """In a forked child: forget the threads that stayed with the parent."""
         self._idents.intersection_update({get_ident()})
 
-    def _ring(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            # An error means that it has been rung often enough, or that the loop has just ended.
-            with contextlib.suppress(OSError):
-                bell.send(b"\0")
-
     def tell(self) -> None:
         """End the loop that runs, or the next one, without waiting for that."""
         self.stopping = True
-        self._ring()
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     def stop(self) -> None:
         """End the loop that runs, or the next one, and wait for its end unless this is the loop's own thread."""
