@@ -103,7 +103,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_cli": {OLDEST, NEWEST},
     "_prefork": {OLDEST, NEWEST},
     "_anyio": {OLDEST, PLAIN, FREE},
-    "_figures": {*ENDS, PLAIN},
+    "_metrics": {*ENDS, PLAIN},
     "_monitor": EACH_KIND,
     "_top": {OLDEST, NEWEST},
     "_fastthreadpool": EACH_KIND,

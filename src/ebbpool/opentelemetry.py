@@ -1,4 +1,4 @@
-"""The figures of pools for OpenTelemetry, as observable instruments.
+"""The metrics of pools for OpenTelemetry, as observable instruments.
 
 For all pools, on the global meter provider::
 
@@ -7,7 +7,7 @@ For all pools, on the global meter provider::
     ebbpool.opentelemetry.instrument()
 
 It needs OpenTelemetry's API: ``pip install ebbpool[opentelemetry]``; what collects and exports is the SDK that the
-application sets up, before or after. The names are in the documentation, on the page about figures. Attributes are
+application sets up, before or after. The names are in the documentation, on the page about metrics. Attributes are
 named as OpenTelemetry's semantic conventions ask: ``ebbpool.pool.name``, ``ebbpool.lane.name``,
 ``ebbpool.thread.state`` and ``ebbpool.task.outcome``.
 """
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import ebbpool
-from ebbpool._figures import durations
-from ebbpool._figures.source import Shared, Source, pools_of
-from ebbpool._figures.table import FIGURES, RUN, WAIT, Figure
+from ebbpool._metrics import durations
+from ebbpool._metrics.source import Shared, Source, pools_of
+from ebbpool._metrics.table import METRICS, RUN, WAIT, Metric
 
 try:
     from opentelemetry import metrics
@@ -53,7 +53,7 @@ class _Instruments:
     """The instruments of one meter provider, which cannot be removed from it: they are silent while nobody uses them.
 
     Attributes:
-        source: Where the figures come from; None while nobody uses the instruments.
+        source: Where the metrics come from; None while nobody uses the instruments.
         shared: The same, read once for each collection.
     """
 
@@ -68,9 +68,9 @@ class _Instruments:
             "level": self._meter.create_observable_up_down_counter,
             "longest": self._meter.create_observable_gauge,
         }
-        for figure in FIGURES:
-            makers[figure.kind](
-                figure.name, [functools.partial(self._observe, figure)], unit=figure.unit, description=figure.help
+        for metric in METRICS:
+            makers[metric.kind](
+                metric.name, [functools.partial(self._observe, metric)], unit=metric.unit, description=metric.help
             )
 
     def measure(self, bounds: tuple[float, ...]) -> None:
@@ -88,29 +88,29 @@ class _Instruments:
             self._bounds = bounds
             self._times = [
                 self._meter.create_histogram(
-                    figure.name,
-                    unit=figure.unit,
-                    description=figure.help,
+                    metric.name,
+                    unit=metric.unit,
+                    description=metric.help,
                     explicit_bucket_boundaries_advisory=list(bounds),
                 )
-                for figure in (WAIT, RUN)
+                for metric in (WAIT, RUN)
             ]
 
-    def _observe(self, figure: Figure, options: CallbackOptions) -> Iterator[Observation]:
+    def _observe(self, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
         source, shared = self.source, self.shared
         if source is None or shared is None:
             return
-        if figure is FIGURES[0]:
+        if metric is METRICS[0]:
             # Recorded here and not in the workers: what the SDK does for one number takes longer than a small task.
             self._record(source)
-        for pool, amounts in shared.read_for(figure.name).items():
+        for pool, amounts in shared.read_for(metric.name).items():
             for (name, lane, value), number in amounts.items():
-                if name == figure.name:
+                if name == metric.name:
                     attributes = {POOL: pool}
-                    if figure.of_lane:
+                    if metric.of_lane:
                         attributes[LANE] = lane
-                    if figure.label:
-                        attributes[ATTRIBUTES[figure.label]] = value
+                    if metric.label:
+                        attributes[ATTRIBUTES[metric.label]] = value
                     yield Observation(number, attributes)
 
     def _record(self, source: Source[durations.Thinned]) -> None:

@@ -1,4 +1,4 @@
-"""The figures of pools for Prometheus, through its own client.
+"""The metrics of pools for Prometheus, through its own client.
 
 For all pools, in the registry that most programs use::
 
@@ -9,7 +9,7 @@ For all pools, in the registry that most programs use::
     PoolCollector(registry=REGISTRY)
 
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
-the documentation, on the page about figures.
+the documentation, on the page about metrics.
 
 **In several processes** a collector shows the pools of its own process, whichever process that is that a scrape
 reaches. ``prometheus_client``'s multiprocess mode does not help: it shares only metrics of its own kinds through files
@@ -27,12 +27,12 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ebbpool._figures.families import families
-from ebbpool._figures.source import Sampled
-from ebbpool._figures.table import FIGURES, HISTOGRAMS
+from ebbpool._metrics.families import families
+from ebbpool._metrics.source import Sampled
+from ebbpool._metrics.table import HISTOGRAMS, METRICS
 
 try:
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
@@ -88,7 +88,7 @@ class PoolCollector(Collector):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
         chosen = list(buckets) if buckets is not None and not isinstance(buckets, (str, bytes, float, int)) else buckets
         self._source = Sampled(pools, sample, chosen)
-        self._shown = (*FIGURES, *HISTOGRAMS) if sample is not None else FIGURES
+        self._shown = (*METRICS, *HISTOGRAMS) if sample is not None else METRICS
         if registry is not None:
             self._register(registry)
 
@@ -98,16 +98,16 @@ class PoolCollector(Collector):
         except ValueError as error:
             self.close()
             raise ValueError(
-                "registry has a collector of ebbpool's figures already: one shows all pools, or those of pools=[...]; "
+                "registry has a collector of ebbpool's metrics already: one shows all pools, or those of pools=[...]; "
                 "register one only, or call registry.unregister(it) first"
             ) from error
 
-    def describe(self) -> list[Metric]:
-        """Return the names and the kinds of all figures, without a sample."""
+    def describe(self) -> list[Family]:
+        """Return the names and the kinds of all metrics, without a sample."""
         return [_metric(name, text, kind) for name, text, kind, _ in families(self._shown, {})]
 
-    def collect(self) -> list[Metric]:
-        """Return all figures, as they are now."""
+    def collect(self) -> list[Family]:
+        """Return all metrics, as they are now."""
         found = []
         for name, text, kind, samples in families(self._shown, self._source.read()):
             metric = _metric(name, text, kind)
@@ -117,9 +117,9 @@ class PoolCollector(Collector):
         return found
 
     def close(self) -> None:
-        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other figures can still be read."""
+        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read."""
         self._source.close()
 
 
-def _metric(name: str, text: str, kind: str) -> Metric:
-    return Metric(name, text, kind)
+def _metric(name: str, text: str, kind: str) -> Family:
+    return Family(name, text, kind)

@@ -47,7 +47,7 @@ from support.spill import Elsewhere, spilling
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor, spillable
-from ebbpool._figures import durations
+from ebbpool._metrics import durations
 from ebbpool._pool.marks import Spillable, marked_call
 from ebbpool.aio import new_event_loop
 

@@ -175,8 +175,8 @@ def _figures(metrics: socket.socket | None) -> Iterator[None]:
     if metrics is None:
         yield
         return
-    from ebbpool._figures.endpoint import endpoint
-    from ebbpool._figures.source import Sampled
+    from ebbpool._metrics.endpoint import endpoint
+    from ebbpool._metrics.source import Sampled
 
     with endpoint(metrics, Sampled(None, None, None).read, histograms=False):
         yield

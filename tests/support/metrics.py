@@ -1,4 +1,4 @@
-"""A pool with something in each of its figures, and what these have to be."""
+"""A pool with something in each of its metrics, and what these have to be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures import durations
+from ebbpool._metrics import durations
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
 
@@ -33,7 +33,7 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
 
 
 def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
-    """What the figures of a pool and its lanes are, by name, lane and label; those that are times left out."""
+    """What the metrics of a pool and its lanes are, by name, lane and label; those that are times left out."""
     stats = pool.stats()
     found = {
         ("ebbpool.threads", "", "idle"): stats.idle,
@@ -63,7 +63,7 @@ def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
 
 
 TIMES = {"ebbpool.queue.oldest_wait", "ebbpool.task.longest_running", "ebbpool.lane.queue.oldest_wait"}
-"""The figures that are times, which differ from one reading to the next."""
+"""The metrics that are times, which differ from one reading to the next."""
 
 
 def sampled(pool: AdaptiveExecutor) -> list[int]:

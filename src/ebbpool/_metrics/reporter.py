@@ -1,4 +1,4 @@
-"""How a child of `ebbpool.prefork` tells its parent the figures of its pools."""
+"""How a child of `ebbpool.prefork` tells its parent the metrics of its pools."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
-from ebbpool._figures.durations import Buckets
-from ebbpool._figures.source import Sampled
-from ebbpool._figures.table import Amounts, counters
+from ebbpool._metrics.durations import Buckets
+from ebbpool._metrics.source import Sampled
+from ebbpool._metrics.table import Amounts, counters
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 INTERVAL = 1.0
@@ -34,10 +34,10 @@ class _Seen:
 
 
 class Reporter:
-    """Writes the figures of this process to its parent, one line of JSON each second; picklable until it is started.
+    """Writes the metrics of this process to its parent, one line of JSON each second; picklable until it is started.
 
-    A line is a list of pools: a number that no other pool of the process has had, the pool's label, and its figures,
-    each a list of name, lane, value of the figure's label, and number.
+    A line is a list of pools: a number that no other pool of the process has had, the pool's label, and its metrics,
+    each a list of name, lane, value of the metric's label, and number.
 
     Args:
         line: The socket that the parent reads.
@@ -52,7 +52,7 @@ class Reporter:
     def start(self) -> threading.Thread:
         """Begin to report, in a thread of its own, which may wait for a parent that does not read."""
         self._prepare()
-        thread = threading.Thread(target=self._tell, name="ebbpool-prefork-figures", daemon=True)
+        thread = threading.Thread(target=self._tell, name="ebbpool-prefork-metrics", daemon=True)
         thread.start()
         return thread
 
@@ -89,7 +89,7 @@ class Reporter:
             return self._written()
         except Exception:
             # What a subclass of the executor does must not end all reports.
-            LOGGER.exception("the figures of this process cannot be reported")
+            LOGGER.exception("the metrics of this process cannot be reported")
             return b""
 
     def _written(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The figures of a whole service: those of all children of `ebbpool.prefork`, added up in the parent."""
+"""The metrics of a whole service: those of all children of `ebbpool.prefork`, added up in the parent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ebbpool._figures.reporter import Reporter
-from ebbpool._figures.table import BY_NAME, GROWING, Amounts, add
+from ebbpool._metrics.reporter import Reporter
+from ebbpool._metrics.table import BY_NAME, GROWING, Amounts, add
 from ebbpool._prefork.child import log
 
 MOST_NAMES: Final = 1000
@@ -94,7 +94,7 @@ class Service:
             reporter.close()
 
     def read(self) -> dict[str, Amounts]:
-        """Return the figures of the pools of all children, those of one label added up; in any thread."""
+        """Return the metrics of the pools of all children, those of one label added up; in any thread."""
         with self._lock:
             self._forget()
             found = {label: dict(amounts) for label, amounts in self._ended.items()}
@@ -124,7 +124,7 @@ class Service:
                 now = _parsed(report)
             except Exception as error:
                 # Nothing that a child says may end its parent.
-                log(logging.WARNING, {"event": "figures_unreadable", "error": f"{type(error).__name__}: {error}"})
+                log(logging.WARNING, {"event": "metrics_unreadable", "error": f"{type(error).__name__}: {error}"})
                 self._lines.pop(serial).close()
                 return
             self._take(serial, now)
@@ -154,7 +154,7 @@ class Service:
 
 
 def _parsed(report: bytes) -> dict[int, tuple[str, Amounts]]:
-    """Return number, label and figures of each pool, without figures that this version does not know.
+    """Return number, label and metrics of each pool, without metrics that this version does not know.
 
     Raises:
         TypeError: It has another form.
@@ -162,6 +162,6 @@ def _parsed(report: bytes) -> dict[int, tuple[str, Amounts]]:
     """
     found: dict[int, tuple[str, Amounts]] = {}
     for number, label, rows in json.loads(report):
-        known = {(figure, lane, value): float(amount) for figure, lane, value, amount in rows if figure in BY_NAME}
+        known = {(metric, lane, value): float(amount) for metric, lane, value, amount in rows if metric in BY_NAME}
         found[int(number)] = str(label), known
     return found

@@ -13,13 +13,13 @@ pytest.importorskip("opentelemetry.sdk.metrics")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
 from support.common import LONG, TIMEOUT, Gate, output_of, run_script
-from support.figures import TIMES, busy_pool, expected, sampled
+from support.metrics import TIMES, busy_pool, expected, sampled
 
 import ebbpool.opentelemetry
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures.durations import MOST
+from ebbpool._metrics.durations import MOST
 
-Figures = dict[tuple[str, str, str], float]
+Metrics = dict[tuple[str, str, str], float]
 
 
 class Meters:
@@ -38,9 +38,9 @@ class Meters:
         assert (scope.scope.name, scope.scope.version) == ("ebbpool", ebbpool.__version__)
         return {metric.name: metric for metric in scope.metrics}
 
-    def figures(self) -> dict[str, Figures]:
-        """The figures of each pool, as `expected` writes them."""
-        found: dict[str, Figures] = {}
+    def by_pool(self) -> dict[str, Metrics]:
+        """The metrics of each pool, as `expected` writes them."""
+        found: dict[str, Metrics] = {}
         for name, metric in self.metrics().items():
             for point in metric.data.data_points:
                 labels = dict(point.attributes)
@@ -60,7 +60,7 @@ def meters() -> Iterator[Meters]:
 
 def test_a_collection_shows_what_stats_shows(meters: Meters) -> None:
     with busy_pool() as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
-        found = meters.figures()["web"]
+        found = meters.by_pool()["web"]
         assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
         assert found == expected(pool)
 
@@ -113,7 +113,7 @@ def test_one_reading_for_each_collection(meters: Meters, monkeypatch: pytest.Mon
         monkeypatch.setattr(AdaptiveExecutor, "stats", counted)
         with ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
             for collections in range(1, 4):
-                assert "once" in meters.figures()
+                assert "once" in meters.by_pool()
                 assert len(calls) == 2 * collections - 1
                 assert meters.other.get_metrics_data() is not None
                 assert len(calls) == 2 * collections
@@ -123,20 +123,20 @@ def test_pools_come_and_go(meters: Meters) -> None:
     with ebbpool.opentelemetry.instrument(meters.provider):
         with AdaptiveExecutor(thread_name_prefix="first"):
             with AdaptiveExecutor(thread_name_prefix="second"):
-                assert {"first", "second"} <= meters.figures().keys()
-            assert "second" not in meters.figures()
+                assert {"first", "second"} <= meters.by_pool().keys()
+            assert "second" not in meters.by_pool()
         pool = AdaptiveExecutor(thread_name_prefix="third")
-        assert "third" in meters.figures()
+        assert "third" in meters.by_pool()
         del pool
         gc.collect()
-        assert "third" not in meters.figures()
+        assert "third" not in meters.by_pool()
 
 
 def test_it_can_be_undone_and_done_again(meters: Meters, caplog: pytest.LogCaptureFixture) -> None:
     with AdaptiveExecutor(thread_name_prefix="again") as pool:
         for sample in (None, 1 / 8, 1):
             instrumentation = ebbpool.opentelemetry.instrument(meters.provider, sample=sample)
-            assert "again" in meters.figures()
+            assert "again" in meters.by_pool()
             instrumentation.uninstrument()
             assert meters.metrics() == {}
             assert sampled(pool) == []
@@ -150,8 +150,8 @@ def test_instrumented_twice(meters: Meters) -> None:
         with pytest.raises(RuntimeError, match=r"instrumented already: call uninstrument\(\)"):
             ebbpool.opentelemetry.instrument(meters.provider)
         with AdaptiveExecutor(thread_name_prefix="both"), ebbpool.opentelemetry.instrument(other.provider):
-            assert "both" in meters.figures()
-            assert "both" in other.figures()
+            assert "both" in meters.by_pool()
+            assert "both" in other.by_pool()
     other.provider.shutdown()
 
 
@@ -161,7 +161,7 @@ def test_an_old_uninstrument_leaves_a_new_instrumentation_alone(meters: Meters) 
         old.uninstrument()
         with ebbpool.opentelemetry.instrument(meters.provider):
             old.uninstrument()
-            assert "mine" in meters.figures()
+            assert "mine" in meters.by_pool()
 
 
 def test_histograms(meters: Meters) -> None:

@@ -1,4 +1,4 @@
-"""Where the figures come from: the pools of this process, read at one moment each."""
+"""Where the metrics come from: the pools of this process, read at one moment each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import ebbpool
-from ebbpool._figures import durations
-from ebbpool._figures.table import GROWING, Amounts, add, amounts, label_of
+from ebbpool._metrics import durations
+from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
 from ebbpool.executor import AdaptiveExecutor
 
 
@@ -45,7 +45,7 @@ def pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
 
 
 class Source(Generic[R]):
-    """The figures of pools; it keeps no pool alive.
+    """The metrics of pools; it keeps no pool alive.
 
     Args:
         pools: The pools; None for all that live when they are read.
@@ -94,7 +94,7 @@ class Source(Generic[R]):
         return [(label_of(pool.name), recorder) for pool, recorder in found if recorder is not None]
 
     def read(self) -> dict[str, Amounts]:
-        """Return the figures of each pool, by its label; the recorder's are not among them."""
+        """Return the metrics of each pool, by its label; the recorder's are not among them."""
         found: dict[str, Amounts] = {}
         for pool, label in self.named():
             add(found.setdefault(label, {}), self.read_one(pool))
@@ -119,7 +119,7 @@ class Source(Generic[R]):
         return [(pool, label_of(pool.name)) for pool in self.pools()]
 
     def read_one(self, pool: AdaptiveExecutor) -> Amounts:
-        """Return the figures of one pool."""
+        """Return the metrics of one pool."""
         lanes = [(label_of(lane.name), lane.stats()) for lane in pool.lanes()]
         now = amounts(pool.stats(), lanes)
         # A thread that is refused by the system, or a task that is refused with it, is taken back, and a counter must
@@ -145,7 +145,7 @@ def _alive(pools: WeakKeyDictionary[AdaptiveExecutor, Any]) -> list[AdaptiveExec
 
 
 class Sampled(Source[durations.Buckets]):
-    """A source that sorts the samples into buckets, and reads them with the other figures.
+    """A source that sorts the samples into buckets, and reads them with the other metrics.
 
     Args:
         pools: The pools; None for all that live when they are read.
@@ -162,7 +162,7 @@ class Sampled(Source[durations.Buckets]):
         super().__init__(chosen, every, lambda: durations.Buckets(bounds))
 
     def read_one(self, pool: AdaptiveExecutor) -> Amounts:
-        """Return the figures of one pool, with those of its samples."""
+        """Return the metrics of one pool, with those of its samples."""
         found = super().read_one(pool)
         recorder = self.recorder_of(pool)
         if recorder is not None:
@@ -174,7 +174,7 @@ class Shared:
     """One reading for all instruments of a collection, which ask one by one, in one thread.
 
     Args:
-        read: Reads the figures.
+        read: Reads the metrics.
     """
 
     def __init__(self, read: Callable[[], dict[str, Amounts]]) -> None:
@@ -182,7 +182,7 @@ class Shared:
         self._here = threading.local()
 
     def read_for(self, asker: str) -> dict[str, Amounts]:
-        """Return the figures; anew if `asker` has seen these already, which shows that a new collection has begun."""
+        """Return the metrics; anew if `asker` has seen these already, which shows that a new collection has begun."""
         seen: set[str] = getattr(self._here, "seen", set())
         if not seen or asker in seen:
             self._here.seen = seen = set()

@@ -24,11 +24,11 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, eventually
-from support.figures import TIMES
+from support.metrics import TIMES
 from support.serve import environment
 from support.server import reserved_port
 
-from ebbpool._figures.table import FIGURES
+from ebbpool._metrics.table import METRICS
 
 PROMETHEUS = shutil.which("prometheus")
 for package in ("fastapi", "uvicorn", "prometheus_client", "opentelemetry"):
@@ -170,12 +170,12 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
 
     def shown_by_prometheus() -> dict[tuple[str, str, str], float]:
         found = {}
-        for figure in FIGURES:
-            name = figure.prometheus_name + ("_total" if figure.kind == "counter" else "")
+        for metric in METRICS:
+            name = metric.prometheus_name + ("_total" if metric.kind == "counter" else "")
             for row in query(name):
                 labels = row["metric"]
                 assert (labels["pool"], labels["job"]) == ("web", "app")
-                found[figure.name, labels.get("lane", ""), labels.get(figure.label, "")] = float(row["value"][1])
+                found[metric.name, labels.get("lane", ""), labels.get(metric.label, "")] = float(row["value"][1])
         return found
 
     def shown_by_opentelemetry() -> dict[tuple[str, str, str], float]:

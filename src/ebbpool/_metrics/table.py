@@ -1,4 +1,4 @@
-"""The table of figures that `ebbpool.prometheus`, `ebbpool.opentelemetry` and `ebbpool.prefork` share."""
+"""The table of metrics that `ebbpool.prometheus`, `ebbpool.opentelemetry` and `ebbpool.prefork` share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
 """A counter only grows. Levels of several pools add up; of durations the longest counts."""
 
 Amounts: TypeAlias = dict[tuple[str, str, str], float]
-"""The figures of one pool: a number for the name of each figure, the lane ("" for none) and the value of the figure's
+"""The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
 label ("" for none). Of a histogram that value is the upper bound of a bucket, or "sum"."""
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure of a pool or of a lane.
+class Metric:
+    """One metric of a pool or of a lane.
 
     Attributes:
         name: As OpenTelemetry writes it.
@@ -26,7 +26,7 @@ class Figure:
         help: What it tells, in one sentence.
         read: Returns its number for each value of the label, from `PoolStats`, or from `LaneStats` if it is of a lane.
         label: By what it is split up; "" if it is not.
-        of_lane: Whether it is a figure of a lane.
+        of_lane: Whether it is a metric of a lane.
     """
 
     name: str
@@ -51,11 +51,11 @@ def _none(stats: Any) -> Mapping[str, float | None]:
     return {}
 
 
-WAIT: Final = Figure("ebbpool.task.wait.duration", "histogram", "s", "How long sampled tasks waited.", _none)
-RUN: Final = Figure("ebbpool.task.run.duration", "histogram", "s", "How long sampled tasks ran.", _none)
+WAIT: Final = Metric("ebbpool.task.wait.duration", "histogram", "s", "How long sampled tasks waited.", _none)
+RUN: Final = Metric("ebbpool.task.run.duration", "histogram", "s", "How long sampled tasks ran.", _none)
 
-FIGURES: Final = (
-    Figure(
+METRICS: Final = (
+    Metric(
         "ebbpool.threads",
         "level",
         "{thread}",
@@ -63,32 +63,32 @@ FIGURES: Final = (
         lambda stats: {"idle": stats.idle, "busy": stats.running - stats.blocked, "blocked": stats.blocked},
         label="state",
     ),
-    Figure(
+    Metric(
         "ebbpool.thread.limit",
         "level",
         "{thread}",
         "The most threads that the pool may have, without the blocked ones.",
         _one("max_workers"),
     ),
-    Figure("ebbpool.thread.starts", "counter", "{thread}", "Threads started so far.", _one("started")),
-    Figure("ebbpool.thread.exits", "counter", "{thread}", "Threads that have left so far.", _one("retired")),
-    Figure("ebbpool.queue.length", "level", "{task}", "Tasks that wait for a thread.", _one("queued")),
-    Figure(
+    Metric("ebbpool.thread.starts", "counter", "{thread}", "Threads started so far.", _one("started")),
+    Metric("ebbpool.thread.exits", "counter", "{thread}", "Threads that have left so far.", _one("retired")),
+    Metric("ebbpool.queue.length", "level", "{task}", "Tasks that wait for a thread.", _one("queued")),
+    Metric(
         "ebbpool.queue.limit",
         "level",
         "{task}",
         "The most tasks that may wait for a thread; missing where there is no limit.",
         _one("max_queue"),
     ),
-    Figure(
+    Metric(
         "ebbpool.queue.oldest_wait",
         "longest",
         "s",
         "How long the oldest of the waiting tasks has waited.",
         _one("oldest_wait"),
     ),
-    Figure("ebbpool.task.submissions", "counter", "{task}", "Tasks accepted so far.", _one("submitted")),
-    Figure(
+    Metric("ebbpool.task.submissions", "counter", "{task}", "Tasks accepted so far.", _one("submitted")),
+    Metric(
         "ebbpool.task.completions",
         "counter",
         "{task}",
@@ -96,37 +96,37 @@ FIGURES: Final = (
         lambda stats: {"completed": stats.completed, "failed": stats.failed, "cancelled": stats.cancelled},
         label="outcome",
     ),
-    Figure(
+    Metric(
         "ebbpool.task.rejections",
         "counter",
         "{task}",
         "Tasks refused because the queue was full.",
         _one("rejected"),
     ),
-    Figure(
+    Metric(
         "ebbpool.task.spills",
         "counter",
         "{task}",
         "Tasks sent to the executor that the pool spills to.",
         _one("spilled"),
     ),
-    Figure(
+    Metric(
         "ebbpool.task.spill_returns",
         "counter",
         "{task}",
         "Tasks of these that came back, to run here.",
         _one("spill_returned"),
     ),
-    Figure("ebbpool.task.away", "level", "{task}", "Tasks that are there now.", _one("away")),
-    Figure("ebbpool.task.delayed", "level", "{task}", "Calls whose time has not come.", _one("delayed")),
-    Figure(
+    Metric("ebbpool.task.away", "level", "{task}", "Tasks that are there now.", _one("away")),
+    Metric("ebbpool.task.delayed", "level", "{task}", "Calls whose time has not come.", _one("delayed")),
+    Metric(
         "ebbpool.task.longest_running",
         "longest",
         "s",
         "How long the longest of the running tasks has run.",
         _one("longest_running"),
     ),
-    Figure(
+    Metric(
         "ebbpool.loop.lag",
         "longest",
         "s",
@@ -134,7 +134,7 @@ FIGURES: Final = (
         lambda stats: {lag.name: lag.p99 for lag in stats.loop_lag},
         label="loop",
     ),
-    Figure(
+    Metric(
         "ebbpool.loop.lag.most",
         "longest",
         "s",
@@ -142,7 +142,7 @@ FIGURES: Final = (
         lambda stats: {lag.name: lag.most for lag in stats.loop_lag},
         label="loop",
     ),
-    Figure(
+    Metric(
         "ebbpool.lane.running",
         "level",
         "{task}",
@@ -150,7 +150,7 @@ FIGURES: Final = (
         _one("running"),
         of_lane=True,
     ),
-    Figure(
+    Metric(
         "ebbpool.lane.limit",
         "level",
         "{task}",
@@ -158,7 +158,7 @@ FIGURES: Final = (
         _one("limit"),
         of_lane=True,
     ),
-    Figure(
+    Metric(
         "ebbpool.lane.queue.length",
         "level",
         "{task}",
@@ -166,7 +166,7 @@ FIGURES: Final = (
         _one("queued"),
         of_lane=True,
     ),
-    Figure(
+    Metric(
         "ebbpool.lane.queue.oldest_wait",
         "longest",
         "s",
@@ -177,24 +177,24 @@ FIGURES: Final = (
 )
 
 HISTOGRAMS: Final = (WAIT, RUN)
-BY_NAME: Final = {figure.name: figure for figure in (*FIGURES, *HISTOGRAMS)}
-GROWING: Final = frozenset(figure.name for figure in BY_NAME.values() if figure.kind in ("counter", "histogram"))
-"""The names of the figures that only grow."""
+BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *HISTOGRAMS)}
+GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind in ("counter", "histogram"))
+"""The names of the metrics that only grow."""
 
 
 def amounts(pool: Any, lanes: list[tuple[str, Any]]) -> Amounts:
-    """Return the figures of a pool.
+    """Return the metrics of a pool.
 
     Args:
         pool: Its `PoolStats`.
         lanes: The name and the `LaneStats` of each of its lanes. Those of one name are added up.
     """
     found: Amounts = {}
-    for figure in FIGURES:
-        for lane, stats in lanes if figure.of_lane else [("", pool)]:
-            for value, number in figure.read(stats).items():
+    for metric in METRICS:
+        for lane, stats in lanes if metric.of_lane else [("", pool)]:
+            for value, number in metric.read(stats).items():
                 if number is not None:
-                    add(found, {(figure.name, lane, value): number})
+                    add(found, {(metric.name, lane, value): number})
     return found
 
 
@@ -202,10 +202,10 @@ def counters(counts: Mapping[str, float]) -> Amounts:
     """Return the counters of a pool, from what the engine has counted."""
     stats = SimpleNamespace(**counts)
     return {
-        (figure.name, "", value): number
-        for figure in FIGURES
-        if figure.kind == "counter"
-        for value, number in figure.read(stats).items()
+        (metric.name, "", value): number
+        for metric in METRICS
+        if metric.kind == "counter"
+        for value, number in metric.read(stats).items()
         if number is not None
     }
 

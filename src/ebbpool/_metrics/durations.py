@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from ebbpool._figures.table import HISTOGRAMS, Amounts
+from ebbpool._metrics.table import HISTOGRAMS, Amounts
 from ebbpool._pool import lifecycle
 
 Record: TypeAlias = Callable[[float, float], object]
@@ -151,10 +151,10 @@ class Buckets:
         with _turn.lock:
             self._sort()
             found: Amounts = {}
-            for figure, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
+            for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
                 for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
-                    found[figure.name, "", "+Inf" if bound == math.inf else repr(bound)] = count
-                found[figure.name, "", "sum"] = total
+                    found[metric.name, "", "+Inf" if bound == math.inf else repr(bound)] = count
+                found[metric.name, "", "sum"] = total
         return found
 
     def _sort(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 from support.common import TIMEOUT, all_end, tight_switching
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures import durations
-from ebbpool._figures.durations import AT_ONCE, BUCKETS, MOST, Buckets, Thinned, bounds_of, one_in
+from ebbpool._metrics import durations
+from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Buckets, Thinned, bounds_of, one_in
 
 
 @pytest.fixture
