@@ -22,14 +22,16 @@ its own.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from ebbpool._metrics.durations import Buckets, Samples
 from ebbpool._metrics.families import families
-from ebbpool._metrics.source import Sampled
-from ebbpool._metrics.table import HISTOGRAMS, METRICS
+from ebbpool._metrics.source import Source, checked
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
 
 try:
     from prometheus_client.metrics_core import Metric as Family
@@ -86,9 +88,9 @@ class PoolCollector(Collector):
             )
         if registry is not None and not callable(getattr(registry, "register", None)):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
-        chosen = list(buckets) if buckets is not None and not isinstance(buckets, (str, bytes, float, int)) else buckets
-        self._source = Sampled(pools, sample, chosen)
-        self._shown = (*METRICS, *HISTOGRAMS) if sample is not None else METRICS
+        chosen, every, bounds = checked(pools, sample, buckets)
+        self._source = Source(chosen, every, functools.partial(Buckets, bounds) if every else Samples)
+        self._shown = (*METRICS, *HISTOGRAMS) if every else METRICS
         if registry is not None:
             self._register(registry)
 
@@ -104,22 +106,21 @@ class PoolCollector(Collector):
 
     def describe(self) -> list[Family]:
         """Return the names and the kinds of all metrics, without a sample."""
-        return [_metric(name, text, kind) for name, text, kind, _ in families(self._shown, {})]
+        return self._families({})
 
     def collect(self) -> list[Family]:
         """Return all metrics, as they are now."""
-        found = []
-        for name, text, kind, samples in families(self._shown, self._source.read()):
-            metric = _metric(name, text, kind)
+        return self._families(self._source.read())
+
+    def _families(self, found: Mapping[str, Amounts]) -> list[Family]:
+        shown = []
+        for name, text, kind, samples in families(self._shown, found):
+            family = Family(name, text, kind)
             for suffix, labels, number in samples:
-                metric.add_sample(name + suffix, labels, number)
-            found.append(metric)
-        return found
+                family.add_sample(name + suffix, labels, number)
+            shown.append(family)
+        return shown
 
     def close(self) -> None:
         """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read."""
         self._source.close()
-
-
-def _metric(name: str, text: str, kind: str) -> Family:
-    return Family(name, text, kind)

@@ -20,7 +20,7 @@ from support.metrics import TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics.families import text
-from ebbpool._metrics.source import Sampled
+from ebbpool._metrics.source import Source
 from ebbpool._metrics.table import METRICS
 from ebbpool.prometheus import PoolCollector
 
@@ -105,7 +105,7 @@ def test_our_own_text_is_that_of_the_client(registry: CollectorRegistry) -> None
         lane = pool.lane("é\x00", limit=3)
         # Of this pool alone: what other tests left may change from one reading to the next.
         PoolCollector([pool], registry=registry)
-        assert text(METRICS, Sampled([pool], None, None).read()) == generate_latest(registry).decode()
+        assert text(METRICS, Source([pool]).read()) == generate_latest(registry).decode()
         assert metrics(registry)['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
 
 

@@ -12,7 +12,8 @@ from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics.reporter import Reporter
-from ebbpool._metrics.service import MEMORY, MOST_NAMES, Service
+from ebbpool._metrics.service import MEMORY, Service
+from ebbpool._metrics.sums import MOST_NAMES
 from ebbpool._metrics.table import Amounts
 
 DONE = ("ebbpool.task.submissions", "", "")

@@ -7,7 +7,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -27,32 +27,32 @@ MOST: Final = 4096
 """How many samples of a pool are kept for one collection where they cannot be sorted in by a worker."""
 
 
-class _Turn:
-    """The lock under which samples are put together and pools are observed; a forked child has a new one."""
+class Turn:
+    """A lock of which a forked child has a new one, because the thread that held the old one may be gone."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._renew()
         lifecycle.after_fork(self._renew)
 
     def _renew(self) -> None:
         self.lock = threading.Lock()
 
 
-_turn: Final = _Turn()
+_turn: Final = Turn()
 _observers: Final[WeakKeyDictionary[Any, list[tuple[int, Record]]]] = WeakKeyDictionary()
 
 
 def one_in(sample: Any, name: str = "sample") -> int:
-    """Return the n of a sample of 1/n, rounded to a whole number; errors call it `name`.
+    """Return the n of a sample of 1/n, rounded to a whole number, 0 for None; errors call it `name`.
 
     Raises:
         TypeError: It is no number.
         ValueError: It is not above 0 and at most 1.
     """
-    if isinstance(sample, (bool, str, bytes)):
-        raise TypeError(f"{name} must be a share of the tasks such as 1/64, not {sample!r}")
+    if sample is None:
+        return 0
     try:
-        share = float(sample)
+        share = float(_no_text(sample))
     except (TypeError, OverflowError):
         raise TypeError(f"{name} must be a share of the tasks such as 1/64, not {sample!r}") from None
     if not 0 < share <= 1:
@@ -71,10 +71,8 @@ def bounds_of(buckets: Any) -> tuple[float, ...]:
     """
     if buckets is None:
         return BUCKETS
-    if isinstance(buckets, (str, bytes)):
-        raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}")
     try:
-        bounds = tuple(float(bound) for bound in buckets)
+        bounds = tuple(map(float, _no_text(buckets)))
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}") from None
     if bounds and bounds[-1] == math.inf:
@@ -86,30 +84,22 @@ def bounds_of(buckets: Any) -> tuple[float, ...]:
     return bounds
 
 
+def _no_text(value: Any) -> Any:
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError("text, or a truth value, for a number")
+    return value
+
+
 def observe(pool: Any, every: int, record: Record) -> None:
-    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of `pool`."""
+    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of `pool`; for 0 no more."""
     with _turn.lock:
-        observers = [*_observers.get(pool, []), (every, record)]
+        observers = [(n, other) for n, other in _observers.get(pool, []) if other != record]
+        if every:
+            observers.append((every, record))
         _observers[pool] = observers
-        _apply(pool, observers)
-
-
-def forget(pool: Any, record: Record) -> None:
-    """Have `record` called no more."""
-    with _turn.lock:
-        observers = [(every, other) for every, other in _observers.get(pool, []) if other != record]
-        _observers[pool] = observers
-        _apply(pool, observers)
-
-
-def _apply(pool: Any, observers: list[tuple[int, Record]]) -> None:
-    if not observers:
-        pool._pool.observe(0, None)
-    elif len(observers) == 1:
-        pool._pool.observe(*observers[0])
-    else:
-        common = math.gcd(*(every for every, _ in observers))
-        pool._pool.observe(common, _all([(every // common, record) for every, record in observers]))
+        # 0 if there are none.
+        common = math.gcd(*(n for n, _ in observers))
+        pool._pool.observe(common, _all([(n // common, other) for n, other in observers]) if observers else None)
 
 
 def _all(observers: list[tuple[int, Record]]) -> Record:
@@ -124,54 +114,11 @@ def _all(observers: list[tuple[int, Record]]) -> Record:
     return record
 
 
-class Buckets:
-    """The samples of one pool, sorted by how long they took.
-
-    Args:
-        bounds: The upper bounds of all buckets but the last, which has none.
-    """
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._fresh: deque[tuple[float, float]] = deque()
-        self._counts = [[0] * (len(bounds) + 1) for _ in HISTOGRAMS]
-        self._sums = [0.0 for _ in HISTOGRAMS]
-
-    def record(self, waited: float, ran: float) -> None:
-        """Note one sample; in the worker's thread, which never waits here."""
-        self._fresh.append((waited, ran))
-        if len(self._fresh) >= AT_ONCE and (lock := _turn.lock).acquire(False):
-            try:
-                self._sort()
-            finally:
-                lock.release()
-
-    def amounts(self) -> Amounts:
-        """Return what has been noted so far."""
-        with _turn.lock:
-            self._sort()
-            found: Amounts = {}
-            for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
-                for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
-                    found[metric.name, "", "+Inf" if bound == math.inf else repr(bound)] = count
-                found[metric.name, "", "sum"] = total
-        return found
-
-    def _sort(self) -> None:
-        bounds, fresh = self._bounds, self._fresh
-        waits, runs = self._counts
-        waited_in_all = ran_in_all = 0.0
-        for _ in range(len(fresh)):
-            waited, ran = fresh.popleft()
-            waits[bisect_left(bounds, waited)] += 1
-            runs[bisect_left(bounds, ran)] += 1
-            waited_in_all += waited
-            ran_in_all += ran
-        self._sums = [self._sums[0] + waited_in_all, self._sums[1] + ran_in_all]
-
-
-class Thinned:
+class Samples:
     """The samples of one pool until they are taken: all of them, or, of a flood, an even share."""
+
+    most = MOST
+    """How many are kept before a worker reduces them."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, float]] = deque()
@@ -183,22 +130,58 @@ class Thinned:
         if next(self._turns) % self._stride:
             return
         self._kept.append((waited, ran))
-        if len(self._kept) >= MOST and (lock := _turn.lock).acquire(False):
+        if len(self._kept) >= self.most and (lock := _turn.lock).acquire(False):
             try:
-                self._thin()
+                self._reduce()
             finally:
                 lock.release()
 
-    def _thin(self) -> None:
-        if len(self._kept) < MOST:
-            return
-        self._stride *= 2
-        for _ in range(len(self._kept) // 2):
-            self._kept.popleft()
-            self._kept.append(self._kept.popleft())
+    def _reduce(self) -> None:
+        if len(self._kept) >= self.most:
+            self._stride *= 2
+            for _ in range(len(self._kept) // 2):
+                self._kept.popleft()
+                self._kept.append(self._kept.popleft())
 
-    def take(self) -> Iterable[tuple[float, float]]:
+    def take(self) -> list[tuple[float, float]]:
         """Return the samples that have come since the last time."""
         with _turn.lock:
             self._stride = 1
             return [self._kept.popleft() for _ in range(len(self._kept))]
+
+    def amounts(self) -> Amounts:
+        """Return what a reading of the pool shows of them: nothing."""
+        return {}
+
+
+class Buckets(Samples):
+    """The samples of one pool, sorted by how long they took.
+
+    Args:
+        bounds: The upper bounds of all buckets but the last, which has none.
+    """
+
+    most = AT_ONCE
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__()
+        self._bounds = (*bounds, math.inf)
+        self._counts = [[0] * len(self._bounds) for _ in HISTOGRAMS]
+        self._sums = [0.0 for _ in HISTOGRAMS]
+
+    def _reduce(self) -> None:
+        for _ in range(len(self._kept)):
+            for place, seconds in enumerate(self._kept.popleft()):
+                self._counts[place][bisect_left(self._bounds, seconds)] += 1
+                self._sums[place] += seconds
+
+    def amounts(self) -> Amounts:
+        """Return how many are in each bucket, and how long they took in all."""
+        found: Amounts = {}
+        with _turn.lock:
+            self._reduce()
+            for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
+                for bound, count in zip(self._bounds, counts, strict=True):
+                    found[metric.name, "", "+Inf" if bound == math.inf else repr(bound)] = count
+                found[metric.name, "", "sum"] = total
+        return found

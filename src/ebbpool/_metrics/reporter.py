@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import json
 import logging
 import socket
 import threading
-from dataclasses import dataclass
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
-from ebbpool._core.accel import Pool
-from ebbpool._metrics.durations import Buckets
-from ebbpool._metrics.source import Sampled
-from ebbpool._metrics.table import Amounts, counters
+from ebbpool._metrics.durations import BUCKETS, Buckets, Samples, one_in
+from ebbpool._metrics.source import Source
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 INTERVAL = 1.0
 """Seconds between two reports."""
 LAST: Final = 1.0
 """Seconds for which a process that ends waits until its last report is sent."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What is kept of a pool without its executor, which may be collected."""
-
-    label: str
-    pool: Pool
-    recorder: Buckets | None
 
 
 class Reporter:
@@ -42,12 +29,11 @@ class Reporter:
     Args:
         line: The socket that the parent reads.
         sample: The share of tasks whose times are kept; None for none.
-        buckets: The upper bounds for these; None for the usual ones.
     """
 
-    def __init__(self, line: socket.socket, sample: float | None, buckets: tuple[float, ...] | None) -> None:
+    def __init__(self, line: socket.socket, sample: float | None) -> None:
         self._line = line
-        self._settings = sample, buckets
+        self._sample = sample
 
     def start(self) -> threading.Thread:
         """Begin to report, in a thread of its own, which may wait for a parent that does not read."""
@@ -57,10 +43,8 @@ class Reporter:
         return thread
 
     def _prepare(self) -> None:
-        self._source = Sampled(None, *self._settings)
-        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._seen: dict[int, _Seen] = {}
-        self._next = itertools.count()
+        every = one_in(self._sample)
+        self._source = Source(None, every, functools.partial(Buckets, BUCKETS) if every else Samples)
         self._wanted = threading.Event()
         self._told = threading.Event()
         self._line.setblocking(True)
@@ -79,36 +63,21 @@ class Reporter:
         with contextlib.suppress(OSError):
             while True:
                 wanted = self._wanted.wait(INTERVAL)
-                self._line.sendall(self._written_or_nothing())
+                try:
+                    line = self._written()
+                except Exception:
+                    # What a subclass of the executor does must not end all reports.
+                    LOGGER.exception("the metrics of this process cannot be reported")
+                else:
+                    self._line.sendall(line)
                 if wanted:
                     self._wanted.clear()
                     self._told.set()
 
-    def _written_or_nothing(self) -> bytes:
-        try:
-            return self._written()
-        except Exception:
-            # What a subclass of the executor does must not end all reports.
-            LOGGER.exception("the metrics of this process cannot be reported")
-            return b""
-
     def _written(self) -> bytes:
-        rows: dict[int, tuple[str, Amounts]] = {}
-        for pool, label in self._source.named():
-            number = self._numbers.get(pool)
-            if number is None:
-                number = self._numbers[pool] = next(self._next)
-            self._seen[number] = _Seen(label, pool._pool, self._source.recorder_of(pool))
-            rows[number] = label, self._source.read_one(pool)
-        for number in self._seen.keys() - rows.keys():
-            # The executor is gone, or has no thread any more: a last time for what it has counted since.
-            seen = self._seen[number]
-            if not seen.pool.headcount:
-                del self._seen[number]
-            counted = counters(seen.pool.counts())
-            rows[number] = seen.label, counted if seen.recorder is None else counted | seen.recorder.amounts()
+        shown, ended = self._source.pools()
         pools = [
             [number, label, [[*key, amount] for key, amount in found.items()]]
-            for number, (label, found) in rows.items()
+            for number, (label, found) in (shown | ended).items()
         ]
         return json.dumps(pools).encode() + b"\n"

@@ -12,44 +12,30 @@ from collections.abc import Callable
 from typing import Final
 
 from ebbpool._metrics.reporter import Reporter
-from ebbpool._metrics.table import BY_NAME, GROWING, Amounts, add
+from ebbpool._metrics.sums import Pools, Sums
+from ebbpool._metrics.table import BY_NAME, Amounts
 from ebbpool._prefork.child import log
 
-MOST_NAMES: Final = 1000
-"""Of how many names of pools that have ended the counters are kept."""
 MEMORY: Final = 300.0
-"""Seconds for which they are kept while no pool has the name."""
+"""Seconds for which counters are kept of a label that no pool has."""
 
 
 class Service:
-    """What the children have reported last, and what those that have ended had counted.
-
-    Counters do not go back when a pool is shut down, or when a child ends: they go on where a pool of that name is made
-    in another child. They end once there has been none for `MEMORY` seconds.
+    """Reads what the children report, and adds it up.
 
     Args:
         sample: The share of tasks whose times the children keep; None for none.
-        buckets: The upper bounds for these; None for the usual ones.
         clock: Seconds of a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        sample: float | None = None,
-        buckets: tuple[float, ...] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings = sample, buckets
-        self._clock = clock
+    def __init__(self, sample: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sample = sample
         self._reporters: dict[int, Reporter] = {}
         self._lines: dict[int, socket.socket] = {}
         self._begun: dict[int, bytes] = {}
-        # The loop of the parent writes what follows, and the threads of the endpoint read it.
+        # The loop of the parent writes them, and the threads of the endpoint read them.
+        self._sums = Sums(MEMORY, clock)
         self._lock = threading.Lock()
-        self._latest: dict[int, dict[int, tuple[str, Amounts]]] = {}
-        self._ended: dict[str, Amounts] = {}
-        self._left: dict[str, float] = {}
-        """When a pool of each label has ended, the last one to do so at the end of the dict."""
 
     def admit(self, serial: int) -> Reporter:
         """Return what a new child reports with."""
@@ -57,7 +43,7 @@ class Service:
         ours.setblocking(False)
         self._lines[serial] = ours
         self._begun[serial] = b""
-        reporter = self._reporters[serial] = Reporter(theirs, *self._settings)
+        reporter = self._reporters[serial] = Reporter(theirs, self._sample)
         return reporter
 
     def handed_over(self, serial: int) -> None:
@@ -78,13 +64,10 @@ class Service:
     def gone(self, serial: int) -> None:
         """Keep what a child had counted that has ended, or was never started."""
         self._read(serial)
-        line = self._lines.pop(serial, None)
-        if line is not None:
-            line.close()
+        self._hang_up(serial)
         self._begun.pop(serial, None)
         with self._lock:
-            for label, amounts in self._latest.pop(serial, {}).values():
-                self._keep(label, amounts)
+            self._sums.end(serial)
 
     def forsake(self) -> None:
         """Close all sockets: at the end, and in a process that was forked from this one."""
@@ -96,71 +79,50 @@ class Service:
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools of all children, those of one label added up; in any thread."""
         with self._lock:
-            self._forget()
-            found = {label: dict(amounts) for label, amounts in self._ended.items()}
-            for pools in self._latest.values():
-                for label, amounts in pools.values():
-                    add(found.setdefault(label, {}), amounts)
-        return found
+            return self._sums.read()
 
     def _read(self, serial: int) -> None:
         line = self._lines.get(serial)
         if line is None:
             return
         with contextlib.suppress(BlockingIOError):
-            while True:
-                try:
-                    data = line.recv(1 << 16)
-                except ConnectionError:
-                    data = b""
-                if not data:
-                    # The child has closed its end, or has ended: `gone` follows.
-                    self._lines.pop(serial).close()
-                    break
+            while data := _received(line):
                 self._begun[serial] += data
+            # The child has closed its end, or has ended: `gone` follows.
+            self._hang_up(serial)
         *whole, self._begun[serial] = self._begun[serial].split(b"\n")
         for report in whole:
             try:
-                now = _parsed(report)
+                pools = _parsed(report)
             except Exception as error:
                 # Nothing that a child says may end its parent.
                 log(logging.WARNING, {"event": "metrics_unreadable", "error": f"{type(error).__name__}: {error}"})
-                self._lines.pop(serial).close()
+                self._hang_up(serial)
                 return
-            self._take(serial, now)
+            with self._lock:
+                self._sums.update(serial, pools)
 
-    def _take(self, serial: int, now: dict[int, tuple[str, Amounts]]) -> None:
-        with self._lock:
-            before = self._latest.get(serial, {})
-            self._latest[serial] = now
-            for number in before.keys() - now.keys():
-                self._keep(*before[number])
-
-    def _keep(self, label: str, amounts: Amounts) -> None:
-        add(self._ended.setdefault(label, {}), {key: amounts[key] for key in amounts if key[0] in GROWING})
-        self._left.pop(label, None)
-        self._left[label] = self._clock()
-        if len(self._left) > MOST_NAMES:
-            self._forget()
-
-    def _forget(self) -> None:
-        alive = {label for pools in self._latest.values() for label, _ in pools.values()}
-        now = self._clock()
-        for label in list(self._left):
-            if label in alive:
-                self._left[label] = now
-            elif now - self._left[label] > MEMORY or len(self._left) > MOST_NAMES:
-                del self._left[label], self._ended[label]
+    def _hang_up(self, serial: int) -> None:
+        line = self._lines.pop(serial, None)
+        if line is not None:
+            line.close()
 
 
-def _parsed(report: bytes) -> dict[int, tuple[str, Amounts]]:
+def _received(line: socket.socket) -> bytes:
+    try:
+        return line.recv(1 << 16)
+    except ConnectionError:
+        return b""
+
+
+def _parsed(report: bytes) -> Pools:
     """Return number, label and metrics of each pool, without metrics that this version does not know.
 
     Raises:
         TypeError: It has another form.
         ValueError: It has another form, or is no JSON.
     """
-    found: dict[int, tuple[str, Amounts]] = {}
+    found: Pools = {}
     for number, label, rows in json.loads(report):
         known = {(metric, lane, value): float(amount) for metric, lane, value, amount in rows if metric in BY_NAME}
         found[int(number)] = str(label), known

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
+import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import ebbpool
-from ebbpool._metrics import durations
-from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
+from ebbpool._core.accel import Pool
+from ebbpool._metrics.durations import Samples, Turn, bounds_of, observe, one_in
+from ebbpool._metrics.sums import Pools, Sums
+from ebbpool._metrics.table import Amounts, amounts, counters, label_of
 from ebbpool.executor import AdaptiveExecutor
 
-
-class Recorder(Protocol):
-    """What takes the samples of one pool."""
-
-    def record(self, waited: float, ran: float) -> None:
-        """Note one sample."""
+_turn: Final = Turn()
 
 
-R = TypeVar("R", bound=Recorder)
-
-
-def pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
-    """Return the pools as a tuple; None for None, which means all.
-
-    Raises:
-        TypeError: One is no `AdaptiveExecutor`.
-    """
+def _pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
     if pools is None:
         return None
     if isinstance(pools, AdaptiveExecutor):
@@ -44,149 +35,110 @@ def pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
     return chosen
 
 
-class Source(Generic[R]):
-    """The metrics of pools; it keeps no pool alive.
+def checked(
+    pools: Any, sample: Any, buckets: Any
+) -> tuple[tuple[AdaptiveExecutor, ...] | None, int, tuple[float, ...]]:
+    """Return the pools, the n of a sample of 1/n (0 for None), and the bounds of the buckets.
+
+    Raises:
+        TypeError: One of the arguments is of the wrong type.
+        ValueError: One is out of range, or there are buckets without a sample.
+    """
+    chosen, bounds = _pools_of(pools), bounds_of(buckets)
+    if sample is None and buckets is not None:
+        raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
+    return chosen, one_in(sample), bounds
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is kept of a pool without its executor, which may be collected."""
+
+    number: int
+    label: str
+    pool: Pool
+    samples: Samples
+
+
+class Source:
+    """The metrics of pools; it keeps no executor alive.
 
     Args:
-        pools: The pools; None for all that live when they are read.
+        pools: The pools; None for all that there are when they are read.
         every: One in how many tasks is measured; 0 for none.
-        recorder: Makes what takes the samples of one pool.
+        samples: Makes what takes the samples of one pool.
     """
 
-    def __init__(self, pools: Iterable[AdaptiveExecutor] | None, every: int, recorder: Callable[[], R]) -> None:
+    def __init__(
+        self, pools: Iterable[AdaptiveExecutor] | None, every: int = 0, samples: Callable[[], Samples] = Samples
+    ) -> None:
         self._chosen = None if pools is None else [weakref.ref(pool) for pool in pools]
         self._every = every
-        self._recorder = recorder
-        self._recorders: WeakKeyDictionary[AdaptiveExecutor, R] = WeakKeyDictionary()
-        self._peaks: WeakKeyDictionary[AdaptiveExecutor, Amounts] = WeakKeyDictionary()
-        """The counters of each pool that has been seen."""
-        self._ended: dict[str, Amounts] = {}
-        """By label, what pools had counted that were shown and have ended while another has the name."""
-        self._shown: dict[str, Amounts] = {}
+        self._samples = samples
+        self._numbers = itertools.count()
+        self._known: WeakKeyDictionary[AdaptiveExecutor, _Seen] = WeakKeyDictionary()
+        self._shown: dict[int, _Seen] = {}
+        # Counters of a label that no pool has are dropped at once.
+        self._sums = Sums(-1.0, time.monotonic)
         self._closed = False
-        self.pools()
+        self._pools()
 
-    def pools(self) -> list[AdaptiveExecutor]:
+    def _pools(self) -> list[tuple[AdaptiveExecutor, _Seen]]:
         """Return the pools: those that are open, and those that were and still have threads.
 
         The tasks of those that are new are sampled from now on.
         """
         if self._chosen is None:
             pools = ebbpool.pools()
-            pools += [pool for pool in _alive(self._peaks) if pool not in pools and pool._pool.headcount > 0]
+            pools += [pool for pool in self._alive() if pool not in pools and pool._pool.headcount > 0]
         else:
             pools = [pool for pool in (reference() for reference in self._chosen) if pool is not None]
+        found = []
         for pool in pools:
-            self._peaks.setdefault(pool, {})
-            if self._every and not self._closed:
-                fresh = self._recorder()
-                if self._recorders.setdefault(pool, fresh) is fresh:
-                    durations.observe(pool, self._every, fresh.record)
-        return pools
-
-    def recorder_of(self, pool: AdaptiveExecutor) -> R | None:
-        """Return what takes the samples of one pool; None if nothing does."""
-        return self._recorders.get(pool)
-
-    def recorders(self) -> list[tuple[str, R]]:
-        """Return the label of each pool whose tasks are sampled, and what takes them."""
-        found = ((pool, self.recorder_of(pool)) for pool in _alive(self._recorders))
-        return [(label_of(pool.name), recorder) for pool, recorder in found if recorder is not None]
-
-    def read(self) -> dict[str, Amounts]:
-        """Return the metrics of each pool, by its label; the recorder's are not among them."""
-        found: dict[str, Amounts] = {}
-        for pool, label in self.named():
-            add(found.setdefault(label, {}), self.read_one(pool))
-        before, self._shown = self._shown, {label: dict(numbers) for label, numbers in found.items()}
-        self._ended = {
-            label: self._and_ended(label, numbers, before.get(label, {})) for label, numbers in found.items()
-        }
+            seen = self._known.get(pool)
+            if seen is None:
+                seen = _Seen(next(self._numbers), label_of(pool.name), pool._pool, self._samples())
+                self._known[pool] = seen
+                if self._every and not self._closed:
+                    observe(pool, self._every, seen.samples.record)
+            found.append((pool, seen))
         return found
 
-    def _and_ended(self, label: str, numbers: Amounts, before: Amounts) -> Amounts:
-        """Add to the counters of a label what those had counted that have ended since `before`; return that."""
-        ended = dict(self._ended.get(label, {}))
-        for key in numbers:
-            if key[0] in GROWING:
-                # The counter of one pool does not go back, so a sum that does lacks one.
-                ended[key] = ended.get(key, 0) + max(0, before.get(key, 0) - numbers[key])
-                numbers[key] += ended[key]
-        return ended
+    def _alive(self) -> list[AdaptiveExecutor]:
+        return [pool for pool in (reference() for reference in self._known.keyrefs()) if pool is not None]
 
-    def named(self) -> list[tuple[AdaptiveExecutor, str]]:
-        """Return the pools as `pools` does, each with its label."""
-        return [(pool, label_of(pool.name)) for pool in self.pools()]
+    def samples(self) -> list[tuple[str, Samples]]:
+        """Return the label of each executor that lives, and the samples of its tasks."""
+        return [(seen.label, seen.samples) for seen in (self._known[pool] for pool in self._alive())]
 
-    def read_one(self, pool: AdaptiveExecutor) -> Amounts:
-        """Return the metrics of one pool."""
-        lanes = [(label_of(lane.name), lane.stats()) for lane in pool.lanes()]
-        now = amounts(pool.stats(), lanes)
-        # A thread that is refused by the system, or a task that is refused with it, is taken back, and a counter must
-        # not go back: it would pass for that of a new process.
-        peaks = self._peaks[pool]
-        for key, number in now.items():
-            if key[0] in GROWING:
-                now[key] = peaks[key] = max(number, peaks.get(key, 0))
-        return now
+    def pools(self) -> tuple[Pools, Pools]:
+        """Return the metrics of each pool, and the counters of those that have ended since the last time."""
+        shown: Pools = {}
+        for pool, seen in self._pools():
+            lanes = [(label_of(lane.name), lane.stats()) for lane in pool.lanes()]
+            shown[seen.number] = seen.label, amounts(pool.stats(), lanes) | seen.samples.amounts()
+            self._shown[seen.number] = seen
+        ended: Pools = {}
+        for number in self._shown.keys() - shown.keys():
+            # The executor is gone, or has no thread any more. While it has, it goes on to count.
+            seen = self._shown[number]
+            over = not seen.pool.headcount
+            (ended if over else shown)[number] = seen.label, counters(seen.pool.counts()) | seen.samples.amounts()
+            if over:
+                del self._shown[number]
+        return shown, ended
+
+    def read(self) -> dict[str, Amounts]:
+        """Return the metrics of the pools, those of one label added up; in any thread."""
+        with _turn.lock:
+            shown, ended = self.pools()
+            self._sums.update(0, shown | ended)
+            self._sums.update(0, shown)
+            return self._sums.read()
 
     def close(self) -> None:
         """Measure no more tasks."""
-        self._closed = True
-        for pool in _alive(self._recorders):
-            recorder = self._recorders.pop(pool, None)
-            if recorder is not None:
-                durations.forget(pool, recorder.record)
-
-
-def _alive(pools: WeakKeyDictionary[AdaptiveExecutor, Any]) -> list[AdaptiveExecutor]:
-    # Not by iterating over it, because another scrape may add to it meanwhile.
-    return [pool for pool in (reference() for reference in pools.keyrefs()) if pool is not None]
-
-
-class Sampled(Source[durations.Buckets]):
-    """A source that sorts the samples into buckets, and reads them with the other metrics.
-
-    Args:
-        pools: The pools; None for all that live when they are read.
-        sample: The share of tasks that is measured; None for none.
-        buckets: Upper bounds in seconds; None for the usual ones.
-    """
-
-    def __init__(self, pools: Any, sample: Any, buckets: Any) -> None:
-        chosen = pools_of(pools)
-        bounds = durations.bounds_of(buckets)
-        if sample is None and buckets is not None:
-            raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
-        every = 0 if sample is None else durations.one_in(sample)
-        super().__init__(chosen, every, lambda: durations.Buckets(bounds))
-
-    def read_one(self, pool: AdaptiveExecutor) -> Amounts:
-        """Return the metrics of one pool, with those of its samples."""
-        found = super().read_one(pool)
-        recorder = self.recorder_of(pool)
-        if recorder is not None:
-            found |= recorder.amounts()
-        return found
-
-
-class Shared:
-    """One reading for all instruments of a collection, which ask one by one, in one thread.
-
-    Args:
-        read: Reads the metrics.
-    """
-
-    def __init__(self, read: Callable[[], dict[str, Amounts]]) -> None:
-        self._read = read
-        self._here = threading.local()
-
-    def read_for(self, asker: str) -> dict[str, Amounts]:
-        """Return the metrics; anew if `asker` has seen these already, which shows that a new collection has begun."""
-        seen: set[str] = getattr(self._here, "seen", set())
-        if not seen or asker in seen:
-            self._here.seen = seen = set()
-            self._here.found = self._read()
-        seen.add(asker)
-        found: dict[str, Amounts] = self._here.found
-        return found
+        with _turn.lock:
+            self._closed = True
+            for pool in self._alive():
+                observe(pool, 0, self._known[pool].samples.record)

@@ -17,166 +17,131 @@ label ("" for none). Of a histogram that value is the upper bound of a bucket, o
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of a pool or of a lane.
+    """One metric of a pool or, if its name says so, of a lane.
 
     Attributes:
         name: As OpenTelemetry writes it.
         kind: How it changes, and how several are added up.
-        unit: As OpenTelemetry writes it: "s", or what is counted in braces.
+        read: The attribute of `PoolStats`, or of `LaneStats`, that holds it; or what returns it by values of the label.
         help: What it tells, in one sentence.
-        read: Returns its number for each value of the label, from `PoolStats`, or from `LaneStats` if it is of a lane.
         label: By what it is split up; "" if it is not.
-        of_lane: Whether it is a metric of a lane.
     """
 
     name: str
     kind: Kind
-    unit: str
+    read: str | Callable[[Any], Mapping[str, float | None]]
     help: str
-    read: Callable[[Any], Mapping[str, float | None]]
     label: str = ""
-    of_lane: bool = False
+
+    @property
+    def of_lane(self) -> bool:
+        """Whether it is a metric of a lane."""
+        return self.name.startswith("ebbpool.lane.")
+
+    @property
+    def unit(self) -> str:
+        """As OpenTelemetry writes it: "s", or what is counted in braces."""
+        if self.kind in ("longest", "histogram"):
+            return "s"
+        return "{thread}" if self.name.startswith("ebbpool.thread") else "{task}"
 
     @property
     def prometheus_name(self) -> str:
         """The name as Prometheus writes it, without the "_total" of a counter."""
         return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
 
-
-def _one(field: str) -> Callable[[Any], Mapping[str, float | None]]:
-    return lambda stats: {"": getattr(stats, field)}
-
-
-def _none(stats: Any) -> Mapping[str, float | None]:
-    return {}
+    def amounts(self, stats: Any, lane: str = "") -> Amounts:
+        """Return its numbers, which it finds in `stats`."""
+        found = {"": getattr(stats, self.read)} if isinstance(self.read, str) else self.read(stats)
+        return {(self.name, lane, value): number for value, number in found.items() if number is not None}
 
 
-WAIT: Final = Metric("ebbpool.task.wait.duration", "histogram", "s", "How long sampled tasks waited.", _none)
-RUN: Final = Metric("ebbpool.task.run.duration", "histogram", "s", "How long sampled tasks ran.", _none)
+def _threads(stats: Any) -> Mapping[str, float]:
+    return {"idle": stats.idle, "busy": stats.running - stats.blocked, "blocked": stats.blocked}
+
+
+def _outcomes(stats: Any) -> Mapping[str, float]:
+    return {"completed": stats.completed, "failed": stats.failed, "cancelled": stats.cancelled}
+
+
+def _lag(stats: Any) -> Mapping[str, float]:
+    return {lag.name: lag.p99 for lag in stats.loop_lag}
+
+
+def _most_lag(stats: Any) -> Mapping[str, float]:
+    return {lag.name: lag.most for lag in stats.loop_lag}
+
 
 METRICS: Final = (
     Metric(
         "ebbpool.threads",
         "level",
-        "{thread}",
+        _threads,
         "Threads of the pool: without a task, with one, or with one that waits for the same pool.",
-        lambda stats: {"idle": stats.idle, "busy": stats.running - stats.blocked, "blocked": stats.blocked},
-        label="state",
+        "state",
     ),
     Metric(
         "ebbpool.thread.limit",
         "level",
-        "{thread}",
+        "max_workers",
         "The most threads that the pool may have, without the blocked ones.",
-        _one("max_workers"),
     ),
-    Metric("ebbpool.thread.starts", "counter", "{thread}", "Threads started so far.", _one("started")),
-    Metric("ebbpool.thread.exits", "counter", "{thread}", "Threads that have left so far.", _one("retired")),
-    Metric("ebbpool.queue.length", "level", "{task}", "Tasks that wait for a thread.", _one("queued")),
+    Metric("ebbpool.thread.starts", "counter", "started", "Threads started so far."),
+    Metric("ebbpool.thread.exits", "counter", "retired", "Threads that have left so far."),
+    Metric("ebbpool.queue.length", "level", "queued", "Tasks that wait for a thread."),
     Metric(
         "ebbpool.queue.limit",
         "level",
-        "{task}",
+        "max_queue",
         "The most tasks that may wait for a thread; missing where there is no limit.",
-        _one("max_queue"),
     ),
     Metric(
-        "ebbpool.queue.oldest_wait",
-        "longest",
-        "s",
-        "How long the oldest of the waiting tasks has waited.",
-        _one("oldest_wait"),
+        "ebbpool.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of the waiting tasks has waited."
     ),
-    Metric("ebbpool.task.submissions", "counter", "{task}", "Tasks accepted so far.", _one("submitted")),
+    Metric("ebbpool.task.submissions", "counter", "submitted", "Tasks accepted so far."),
     Metric(
         "ebbpool.task.completions",
         "counter",
-        "{task}",
+        _outcomes,
         "Tasks that returned, that raised, or that were cancelled before they ran.",
-        lambda stats: {"completed": stats.completed, "failed": stats.failed, "cancelled": stats.cancelled},
-        label="outcome",
+        "outcome",
     ),
-    Metric(
-        "ebbpool.task.rejections",
-        "counter",
-        "{task}",
-        "Tasks refused because the queue was full.",
-        _one("rejected"),
-    ),
-    Metric(
-        "ebbpool.task.spills",
-        "counter",
-        "{task}",
-        "Tasks sent to the executor that the pool spills to.",
-        _one("spilled"),
-    ),
-    Metric(
-        "ebbpool.task.spill_returns",
-        "counter",
-        "{task}",
-        "Tasks of these that came back, to run here.",
-        _one("spill_returned"),
-    ),
-    Metric("ebbpool.task.away", "level", "{task}", "Tasks that are there now.", _one("away")),
-    Metric("ebbpool.task.delayed", "level", "{task}", "Calls whose time has not come.", _one("delayed")),
+    Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
+    Metric("ebbpool.task.spills", "counter", "spilled", "Tasks sent to the executor that the pool spills to."),
+    Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Tasks of these that came back, to run here."),
+    Metric("ebbpool.task.away", "level", "away", "Tasks that are there now."),
+    Metric("ebbpool.task.delayed", "level", "delayed", "Calls whose time has not come."),
     Metric(
         "ebbpool.task.longest_running",
         "longest",
-        "s",
+        "longest_running",
         "How long the longest of the running tasks has run.",
-        _one("longest_running"),
     ),
     Metric(
         "ebbpool.loop.lag",
         "longest",
-        "s",
+        _lag,
         "How late an event loop of the process comes to a result, 99 times in 100 of the last minute.",
-        lambda stats: {lag.name: lag.p99 for lag in stats.loop_lag},
-        label="loop",
+        "loop",
     ),
+    Metric("ebbpool.loop.lag.most", "longest", _most_lag, "How late it came at most.", "loop"),
+    Metric("ebbpool.lane.running", "level", "running", "Tasks of the lane that run."),
+    Metric("ebbpool.lane.limit", "level", "limit", "The most tasks of the lane that may run at once."),
     Metric(
-        "ebbpool.loop.lag.most",
-        "longest",
-        "s",
-        "How late it came at most.",
-        lambda stats: {lag.name: lag.most for lag in stats.loop_lag},
-        label="loop",
-    ),
-    Metric(
-        "ebbpool.lane.running",
-        "level",
-        "{task}",
-        "Tasks of the lane that run.",
-        _one("running"),
-        of_lane=True,
-    ),
-    Metric(
-        "ebbpool.lane.limit",
-        "level",
-        "{task}",
-        "The most tasks of the lane that may run at once.",
-        _one("limit"),
-        of_lane=True,
-    ),
-    Metric(
-        "ebbpool.lane.queue.length",
-        "level",
-        "{task}",
-        "Tasks of the lane that wait, for their turn or for a thread.",
-        _one("queued"),
-        of_lane=True,
+        "ebbpool.lane.queue.length", "level", "queued", "Tasks of the lane that wait, for their turn or for a thread."
     ),
     Metric(
         "ebbpool.lane.queue.oldest_wait",
         "longest",
-        "s",
+        "oldest_wait",
         "How long the oldest of the lane's waiting tasks has waited.",
-        _one("oldest_wait"),
-        of_lane=True,
     ),
 )
 
+WAIT: Final = Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited.")
+RUN: Final = Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran.")
 HISTOGRAMS: Final = (WAIT, RUN)
+
 BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *HISTOGRAMS)}
 GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind in ("counter", "histogram"))
 """The names of the metrics that only grow."""
@@ -192,22 +157,17 @@ def amounts(pool: Any, lanes: list[tuple[str, Any]]) -> Amounts:
     found: Amounts = {}
     for metric in METRICS:
         for lane, stats in lanes if metric.of_lane else [("", pool)]:
-            for value, number in metric.read(stats).items():
-                if number is not None:
-                    add(found, {(metric.name, lane, value): number})
+            add(found, metric.amounts(stats, lane))
     return found
 
 
 def counters(counts: Mapping[str, float]) -> Amounts:
     """Return the counters of a pool, from what the engine has counted."""
-    stats = SimpleNamespace(**counts)
-    return {
-        (metric.name, "", value): number
-        for metric in METRICS
-        if metric.kind == "counter"
-        for value, number in metric.read(stats).items()
-        if number is not None
-    }
+    found: Amounts = {}
+    for metric in METRICS:
+        if metric.kind == "counter":
+            found |= metric.amounts(SimpleNamespace(**counts))
+    return found
 
 
 def add(total: Amounts, more: Amounts) -> None:
