@@ -31,13 +31,13 @@ UNNAMED = {"_missing_stdlib_info", "_resource_cffi"}
 
 IMPORTS: dict[str, set[str]] = {
     "_checks": set(),
-    "_output": set(),
+    "_stdio": set(),
     "_quota": set(),
     "_version": set(),
     "_interpreter": {"_quota"},
     "_frames": {"_interpreter"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_frames", "_output"},
+    "_prefork": {"_frames", "_stdio"},
     "sync": {"_core", "_interpreter"},
     "_pool": {"_checks", "_core", "_frames", "_interpreter"},
     "_loops": {"_checks", "_core", "_pool"},
@@ -62,9 +62,9 @@ IMPORTS: dict[str, set[str]] = {
     "_metrics": {"__init__", "_core", "_http", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_metrics", "executor"},
-    "prefork": {"_checks", "_metrics", "_interpreter", "_output", "_prefork"},
+    "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_version"},
-    "_cli": {"__init__", "_metrics", "_http", "_interpreter", "_output", "_pool", "_prefork", "_top", "prefork"},
+    "_cli": {"__init__", "_metrics", "_http", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""

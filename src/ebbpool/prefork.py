@@ -53,12 +53,12 @@ from typing import Any
 
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
-from ebbpool._output import unhindered
 from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import Child, Server, log
 from ebbpool._prefork.parent import Parent, Reports
 from ebbpool._prefork.template import packed
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
+from ebbpool._stdio import unhindered
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
 from ebbpool._prefork.bind import Listeners
-from ebbpool._output import flush_or_discard, unhindered
+from ebbpool._stdio import flush_or_discard, unhindered
 
 if TYPE_CHECKING:
     import io
