@@ -223,11 +223,10 @@ class Jobs:
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outlet = self._outlet
-        job_id = outlet.new_id()
-        future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
-        if job_id is None:
-            return future
-        outlet.pending[job_id] = future
+        if not outlet.result_id:
+            return self._enter(enter, outlet.work, sink, None, fn, args, kwargs)
+        (job_id,) = outlet.ids(1)
+        outlet.pending[job_id] = future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
         future.add_done_callback(functools.partial(_forget, outlet.pending, job_id))
         return job_id
 
@@ -270,7 +269,7 @@ class Jobs:
         """Hand a job to a method of the executor, and return what that does."""
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
-        if not (isinstance(sink, bool) or callable(sink)):
+        if sink is not True and sink is not False and not callable(sink):
             raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
         try:
             return enter(run, sink, ids, fn, *job)

@@ -136,7 +136,7 @@ class Outlet:
 
     def work(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a job in a worker; return or raise what `fn` does, for the future. A job without an id gets one now."""
-        if job_id is None:
+        if job_id is None and self.result_id:
             job_id = self.new_id()
         try:
             value = fn(*args, **kwargs)
@@ -178,15 +178,16 @@ class Outlet:
                 self.work_quietly(sink, job_id, fn, args, {})
 
     def _hand(self, sink: Sink, job_id: int | None, value: Any) -> None:
-        if sink is True:
-            entry = value if job_id is None else (job_id, value)
-            if self._done_callback is not None:
-                self._call(self._done_callback, (entry,))
-            else:
-                self._keep(entry)
-                self.done_cnt.release()
-        elif sink is not False:
-            sink(value)
+        if sink is not True:
+            if sink is not False:
+                sink(value)
+            return
+        entry = value if job_id is None else (job_id, value)
+        if self._done_callback is None:
+            self._keep(entry)
+            self.done_cnt.release()
+        else:
+            self._call(self._done_callback, (entry,))
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
