@@ -13,7 +13,7 @@ pytest.importorskip("opentelemetry.sdk.metrics")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
 from support.common import LONG, TIMEOUT, Gate, output_of, run_script
-from support.metrics import TIMES, busy_pool, expected, sampled
+from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 import ebbpool.opentelemetry
 from ebbpool import AdaptiveExecutor
@@ -69,31 +69,18 @@ def test_names_units_and_kinds(meters: Meters) -> None:
     with AdaptiveExecutor(max_queue=1) as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
         lane = pool.lane("slow", limit=1)
         found = meters.metrics()
-        level = (Sum, False)
-        counter = (Sum, True)
+        kinds = {"counter": (Sum, True), "level": (Sum, False), "longest": (Gauge, None)}
         assert {
             name: (metric.unit, type(metric.data), getattr(metric.data, "is_monotonic", None))
             for name, metric in found.items()
         } == {
-            "ebbpool.threads": ("{thread}", *level),
-            "ebbpool.thread.limit": ("{thread}", *level),
-            "ebbpool.thread.starts": ("{thread}", *counter),
-            "ebbpool.thread.exits": ("{thread}", *counter),
-            "ebbpool.queue.length": ("{task}", *level),
-            "ebbpool.queue.limit": ("{task}", *level),
-            "ebbpool.queue.oldest_wait": ("s", Gauge, None),
-            "ebbpool.task.submissions": ("{task}", *counter),
-            "ebbpool.task.completions": ("{task}", *counter),
-            "ebbpool.task.rejections": ("{task}", *counter),
-            "ebbpool.task.spills": ("{task}", *counter),
-            "ebbpool.task.spill_returns": ("{task}", *counter),
-            "ebbpool.task.away": ("{task}", *level),
-            "ebbpool.task.delayed": ("{task}", *level),
-            "ebbpool.task.longest_running": ("s", Gauge, None),
-            "ebbpool.lane.running": ("{task}", *level),
-            "ebbpool.lane.limit": ("{task}", *level),
-            "ebbpool.lane.queue.length": ("{task}", *level),
-            "ebbpool.lane.queue.oldest_wait": ("s", Gauge, None),
+            f"ebbpool.{name}": (
+                "s" if kind == "longest" else "{thread}" if name.startswith("thread") else "{task}",
+                *kinds[kind],
+            )
+            for kind, names in NAMES.items()
+            for name in names.split()
+            if "loop" not in name
         }
         assert all(metric.description for metric in found.values())
         keys = {key for metric in found.values() for point in metric.data.data_points for key in point.attributes}

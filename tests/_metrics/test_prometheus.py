@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from support.common import LONG, TIMEOUT, Background, Gate, output_of, run_script
-from support.metrics import TIMES, busy_pool, expected, sampled
+from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics.families import text
@@ -66,27 +66,11 @@ def test_names_types_and_help(registry: CollectorRegistry) -> None:
     with AdaptiveExecutor(max_queue=1):
         PoolCollector(registry=registry)
         assert {name: family.type for name, family in scraped(registry).items()} == {
-            "ebbpool_threads": "gauge",
-            "ebbpool_thread_limit": "gauge",
-            "ebbpool_thread_starts": "counter",
-            "ebbpool_thread_exits": "counter",
-            "ebbpool_queue_length": "gauge",
-            "ebbpool_queue_limit": "gauge",
-            "ebbpool_queue_oldest_wait_seconds": "gauge",
-            "ebbpool_task_submissions": "counter",
-            "ebbpool_task_completions": "counter",
-            "ebbpool_task_rejections": "counter",
-            "ebbpool_task_spills": "counter",
-            "ebbpool_task_spill_returns": "counter",
-            "ebbpool_task_away": "gauge",
-            "ebbpool_task_delayed": "gauge",
-            "ebbpool_task_longest_running_seconds": "gauge",
-            "ebbpool_loop_lag_seconds": "gauge",
-            "ebbpool_loop_lag_most_seconds": "gauge",
-            "ebbpool_lane_running": "gauge",
-            "ebbpool_lane_limit": "gauge",
-            "ebbpool_lane_queue_length": "gauge",
-            "ebbpool_lane_queue_oldest_wait_seconds": "gauge",
+            "ebbpool_" + name.replace(".", "_") + ("_seconds" if kind == "longest" else ""): (
+                "counter" if kind == "counter" else "gauge"
+            )
+            for kind, names in NAMES.items()
+            for name in names.split()
         }
         assert all(family.documentation for family in scraped(registry).values())
 
