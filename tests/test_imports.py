@@ -31,13 +31,13 @@ UNNAMED = {"_missing_stdlib_info", "_resource_cffi"}
 
 IMPORTS: dict[str, set[str]] = {
     "_checks": set(),
-    "_output": set(),
+    "_stdio": set(),
     "_quota": set(),
     "_version": set(),
     "_interpreter": {"_quota"},
     "_frames": {"_interpreter"},
     "_core": {"_checks", "_interpreter"},
-    "_prefork": {"_frames", "_output"},
+    "_prefork": {"_frames", "_stdio"},
     "sync": {"_core", "_interpreter"},
     "_pool": {"_checks", "_core", "_frames", "_interpreter"},
     "_loops": {"_checks", "_core", "_pool"},
@@ -59,12 +59,12 @@ IMPORTS: dict[str, set[str]] = {
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
-    "_figures": {"__init__", "_core", "_http", "_pool", "_prefork", "executor"},
-    "opentelemetry": {"__init__", "_figures", "executor"},
-    "prometheus": {"_figures", "executor"},
-    "prefork": {"_checks", "_figures", "_interpreter", "_output", "_prefork"},
+    "_metrics": {"__init__", "_core", "_http", "_pool", "_prefork", "executor"},
+    "opentelemetry": {"__init__", "_metrics", "executor"},
+    "prometheus": {"_metrics", "executor"},
+    "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_version"},
-    "_cli": {"__init__", "_figures", "_http", "_interpreter", "_output", "_pool", "_prefork", "_top", "prefork"},
+    "_cli": {"__init__", "_metrics", "_http", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
@@ -193,7 +193,7 @@ def test_sizing_has_no_threads_and_no_clock() -> None:
 def test_import_brings_in_no_bridge_and_no_third_party() -> None:
     script = (
         "import sys; before = set(sys.modules); import ebbpool; "
-        "assert not [name for name in sys.modules if name.startswith('ebbpool._figures')]; "
+        "assert not [name for name in sys.modules if name.startswith('ebbpool._metrics')]; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)

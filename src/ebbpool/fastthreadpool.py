@@ -9,14 +9,14 @@ import atexit
 import functools
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
-from ebbpool._core.accel import Future, current_worker
+from ebbpool._core.accel import Future
 from ebbpool._fastthreadpool.jobs import Jobs, PoolStopped, TimerObj, waits
 from ebbpool._fastthreadpool.outlet import Bounded, Outlet, Semaphore, Sink
 from ebbpool.executor import AdaptiveExecutor
@@ -30,9 +30,11 @@ __all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "Time
 for _borrowed in (PoolStopped, Semaphore, TimerObj):
     _borrowed.__module__ = __name__
 
+T = TypeVar("T")
+
 AS_MANY_AS_CPUS: Final = -9999
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: WeakSet[Pool] = WeakSet()
 _pools_lock = threading.Lock()
 
 
@@ -108,11 +110,18 @@ class Pool(Jobs):
         self._outlet = Outlet(
             caller, failed_callback, log_level, bool(result_id), bool(exc_stack), bool(exc_args), done_max
         )
+        self.done: deque[Any] = self._outlet.done
+        """The queue of results."""
+        self.done_cnt: Semaphore = self._outlet.done_cnt
+        """A semaphore that counts the results in `done`: acquire it, then take one."""
+        self.failed: deque[Any] = self._outlet.failed
+        """The queue of failures."""
+        self.failed_cnt: Semaphore = self._outlet.failed_cnt
+        """A semaphore that counts the failures in `failed`: acquire it, then take one."""
         self._callback_queue = done_max or None
         self._default: Sink = done_callback is not False
-        self._keep = self._outlet.keeper() if self._outlet.straight and self._default else None
-        self._delayed: dict[Future[Any], None] = {}
-        self._scheduled: dict[TimerObj, None] = {}
+        self._delayed = WeakKeyDictionary()
+        self._scheduled = WeakKeyDictionary()
         self._lock = threading.Lock()
         self._open()
         with _pools_lock:
@@ -120,9 +129,7 @@ class Pool(Jobs):
 
     def _open(self) -> None:
         self._executor = self._build()
-        self._enter = self._executor.submit
-        if isinstance(self._outlet.done, Bounded):
-            self._outlet.done.lift(False)
+        self._lift(False)
         if self._has_callback:
             # Always the same thread, so that values which the callback keeps in thread-local storage stay.
             self._outlet.caller = AdaptiveExecutor(
@@ -148,26 +155,6 @@ class Pool(Jobs):
         most = whole("cnt_max", cnt_max, 0)
         limit = None if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
         return self._outlet.drain(self._executor.wait_idle, limit, most)
-
-    @property
-    def done(self) -> deque[Any]:
-        """The queue of results."""
-        return self._outlet.done
-
-    @property
-    def done_cnt(self) -> Semaphore:
-        """A semaphore that counts the results in `done`: acquire it, then take one."""
-        return self._outlet.done_cnt
-
-    @property
-    def failed(self) -> deque[Any]:
-        """The queue of failures."""
-        return self._outlet.failed
-
-    @property
-    def failed_cnt(self) -> Semaphore:
-        """A semaphore that counts the failures in `failed`: acquire it, then take one."""
-        return self._outlet.failed_cnt
 
     # What it is doing.
 
@@ -206,12 +193,12 @@ class Pool(Jobs):
     @property
     def delayed(self) -> deque[Future[Any]]:
         """The jobs of `submit_later` that have not begun right now."""
-        return deque(future for future in list(self._delayed) if waits(future))
+        return deque(future for future in _alive(self._delayed) if waits(future))
 
     @property
     def scheduled(self) -> deque[TimerObj]:
         """The jobs of `schedule` and `submit_at` that have runs to come right now."""
-        return deque(timer for timer in list(self._scheduled) if timer.active)
+        return deque(timer for timer in map(TimerObj, _alive(self._scheduled)) if timer.active)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
@@ -267,8 +254,8 @@ class Pool(Jobs):
         if job_id is None:
             self._drop_jobs()
             return True
-        future = job_id if isinstance(job_id, Future) else self._outlet.waiting.pop(job_id, None)
-        return future is not None and waits(future) and future.cancel()
+        job: Any = job_id if isinstance(job_id, Future) else self._outlet.pending.get(job_id)
+        return job is not None and waits(job) and bool(job.cancel())
 
     def _drop_jobs(self) -> None:
         queued = self._executor._pool.waiting()
@@ -278,7 +265,6 @@ class Pool(Jobs):
         for future in queued:
             if future not in runs:
                 future.cancel()
-        self._outlet.prune()
 
     def clear(self) -> None:
         """Drop all queued jobs, results and failures; a pool that was shut down takes jobs again."""
@@ -294,9 +280,7 @@ class Pool(Jobs):
     def shutdown_children(self) -> None:
         """Drop all queued jobs and take no more; do not wait for running ones. A map ends after its next item."""
         self._outlet.generation += 1
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        self._lift()
-        self._outlet.prune()
+        self._stop(True)
 
     def shutdown(self, timeout: float | None = None, soon: bool = False) -> bool:
         """Take no more jobs, and wait until those it has are done and all callbacks have been called.
@@ -315,20 +299,14 @@ class Pool(Jobs):
             TypeError: `timeout` is no number.
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
-        caller = self._outlet.caller
-        worker = current_worker()
-        inside = worker is not None and worker.pool in (self._executor._pool, caller and caller._pool)
-        self._executor.shutdown(wait=False, cancel_futures=bool(soon))
-        self._lift()
-        if soon:
-            self._outlet.prune()
-        if inside:
-            return False
+        self._stop(bool(soon))
         try:
-            self._executor.shutdown(timeout=_left(limit))
-            if caller is not None:
-                caller.shutdown(timeout=_left(limit))
-        except TimeoutError:
+            for executor in filter(None, (self._executor, self._outlet.caller)):
+                # Refused to a job, and to a callback, of this pool, which would wait for itself.
+                executor.wait_idle(0)
+            for executor in filter(None, (self._executor, self._outlet.caller)):
+                executor.shutdown(timeout=_left(limit))
+        except (RuntimeError, TimeoutError):
             return False
         return True
 
@@ -336,9 +314,14 @@ class Pool(Jobs):
         """Do what `shutdown(timeout)` does."""
         return self.shutdown(timeout)
 
-    def _lift(self) -> None:
-        if isinstance(self._outlet.done, Bounded):
-            self._outlet.done.lift(True)
+    def _stop(self, drop: bool) -> None:
+        """Take no more jobs, without waiting."""
+        self._executor.shutdown(wait=False, cancel_futures=drop)
+        self._lift(True)
+
+    def _lift(self, lifted: bool) -> None:
+        if isinstance(self.done, Bounded):
+            self.done.lift(lifted)
 
     def __enter__(self) -> Self:
         return self
@@ -365,8 +348,7 @@ def Shutdown(now: bool = True) -> None:
         if now:
             pool.shutdown_children()
         else:
-            pool._executor.shutdown(wait=False)
-            pool._lift()
+            pool._stop(False)
     for pool in pools:
         pool.shutdown()
 
@@ -389,3 +371,8 @@ def _initialize(init_callback: Callable[..., object], *args: Any) -> None:
 
 def _left(limit: float | None) -> float | None:
     return None if limit is None else max(0.0, limit - monotonic())
+
+
+def _alive(book: WeakKeyDictionary[T, None]) -> list[T]:
+    # Not by iterating over it, because another thread may add to it meanwhile.
+    return [key for key in (reference() for reference in book.keyrefs()) if key is not None]

@@ -1,4 +1,4 @@
-"""The figures of pools for OpenTelemetry, as observable instruments.
+"""The metrics of pools for OpenTelemetry, as observable instruments.
 
 For all pools, on the global meter provider::
 
@@ -7,7 +7,7 @@ For all pools, on the global meter provider::
     ebbpool.opentelemetry.instrument()
 
 It needs OpenTelemetry's API: ``pip install ebbpool[opentelemetry]``; what collects and exports is the SDK that the
-application sets up, before or after. The names are in the documentation, on the page about figures. Attributes are
+application sets up, before or after. The names are in the documentation, on the page about metrics. Attributes are
 named as OpenTelemetry's semantic conventions ask: ``ebbpool.pool.name``, ``ebbpool.lane.name``,
 ``ebbpool.thread.state`` and ``ebbpool.task.outcome``.
 """
@@ -17,13 +17,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import ebbpool
-from ebbpool._figures import durations
-from ebbpool._figures.source import Shared, Source, pools_of
-from ebbpool._figures.table import FIGURES, RUN, WAIT, Figure
+from ebbpool._metrics.source import Source, checked
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, Metric
 
 try:
     from opentelemetry import metrics
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.metrics import Histogram, Meter, MeterProvider
 
     from ebbpool.executor import AdaptiveExecutor
 
@@ -53,24 +52,25 @@ class _Instruments:
     """The instruments of one meter provider, which cannot be removed from it: they are silent while nobody uses them.
 
     Attributes:
-        source: Where the figures come from; None while nobody uses the instruments.
-        shared: The same, read once for each collection.
+        source: Where the metrics come from; None while nobody uses the instruments.
     """
 
+    source: Source | None = None
+
     def __init__(self, provider: MeterProvider) -> None:
-        self.source: Source[durations.Thinned] | None = None
-        self.shared: Shared | None = None
         self._meter: Meter = provider.get_meter("ebbpool", ebbpool.__version__)
         self._bounds: tuple[float, ...] | None = None
-        self._times: list[Any] = []
+        self._times: list[Histogram] = []
+        # A collection asks the instruments one by one, in one thread.
+        self._here = threading.local()
         makers = {
             "counter": self._meter.create_observable_counter,
             "level": self._meter.create_observable_up_down_counter,
             "longest": self._meter.create_observable_gauge,
         }
-        for figure in FIGURES:
-            makers[figure.kind](
-                figure.name, [functools.partial(self._observe, figure)], unit=figure.unit, description=figure.help
+        for metric in METRICS:
+            makers[metric.kind](
+                metric.name, [functools.partial(self._observe, metric)], unit=metric.unit, description=metric.help
             )
 
     def measure(self, bounds: tuple[float, ...]) -> None:
@@ -86,44 +86,42 @@ class _Instruments:
             )
         if self._bounds is None:
             self._bounds = bounds
-            self._times = [
-                self._meter.create_histogram(
-                    figure.name,
-                    unit=figure.unit,
-                    description=figure.help,
-                    explicit_bucket_boundaries_advisory=list(bounds),
-                )
-                for figure in (WAIT, RUN)
-            ]
+            make = functools.partial(self._meter.create_histogram, explicit_bucket_boundaries_advisory=list(bounds))
+            self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
 
-    def _observe(self, figure: Figure, options: CallbackOptions) -> Iterator[Observation]:
-        source, shared = self.source, self.shared
-        if source is None or shared is None:
+    def _observe(self, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
+        source = self.source
+        if source is None:
             return
-        if figure is FIGURES[0]:
-            # Recorded here and not in the workers: what the SDK does for one number takes longer than a small task.
-            self._record(source)
-        for pool, amounts in shared.read_for(figure.name).items():
+        for pool, amounts in self._reading(source, metric.name).items():
             for (name, lane, value), number in amounts.items():
-                if name == figure.name:
+                if name == metric.name:
                     attributes = {POOL: pool}
-                    if figure.of_lane:
+                    if metric.of_lane:
                         attributes[LANE] = lane
-                    if figure.label:
-                        attributes[ATTRIBUTES[figure.label]] = value
+                    if metric.label:
+                        attributes[ATTRIBUTES[metric.label]] = value
                     yield Observation(number, attributes)
 
-    def _record(self, source: Source[durations.Thinned]) -> None:
-        for pool, recorder in source.recorders():
-            for sample in recorder.take():
-                for histogram, seconds in zip(self._times, sample, strict=True):
-                    histogram.record(seconds, {POOL: pool})
+    def _reading(self, source: Source, asker: str) -> dict[str, Amounts]:
+        """Return one reading for each collection: a new one has begun when an instrument asks again."""
+        last, found, seen = getattr(self._here, "reading", (None, {}, {asker}))
+        if last is not source or asker in seen:
+            found, seen = source.read(), set()
+            # Recorded here and not in the workers: what the SDK does for one number takes longer than a small task.
+            for pool, samples in source.samples():
+                for sample in samples.take():
+                    for histogram, seconds in zip(self._times, sample, strict=True):
+                        histogram.record(seconds, {POOL: pool})
+        seen.add(asker)
+        self._here.reading = source, found, seen
+        return found
 
 
 class Instrumentation:
     """What `instrument` returns. As a context manager it ends the instrumentation at the end of the block."""
 
-    def __init__(self, instruments: _Instruments, source: Source[durations.Thinned]) -> None:
+    def __init__(self, instruments: _Instruments, source: Source) -> None:
         self._instruments = instruments
         self._source = source
 
@@ -131,7 +129,7 @@ class Instrumentation:
         """Report nothing more. OpenTelemetry cannot remove instruments: they stay, without a number."""
         with _lock:
             if self._instruments.source is self._source:
-                self._instruments.source = self._instruments.shared = None
+                self._instruments.source = None
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -178,11 +176,7 @@ def instrument(
     global _global
     if meter_provider is not None and not isinstance(meter_provider, metrics.MeterProvider):
         raise TypeError(f"meter_provider must be a MeterProvider of OpenTelemetry, not {meter_provider!r}")
-    chosen = pools_of(pools)
-    if sample is None and buckets is not None:
-        raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
-    every = 0 if sample is None else durations.one_in(sample)
-    bounds = durations.bounds_of(buckets)
+    chosen, every, bounds = checked(pools, sample, buckets)
     with _lock:
         provider = metrics.get_meter_provider() if meter_provider is None else meter_provider
         instruments = _known.get(provider)
@@ -199,6 +193,5 @@ def instrument(
             _global = instruments
         if every:
             instruments.measure(bounds)
-        source = Source(chosen, every, durations.Thinned)
-        instruments.source, instruments.shared = source, Shared(source.read)
+        source = instruments.source = Source(chosen, every)
     return Instrumentation(instruments, source)

@@ -53,12 +53,12 @@ from typing import Any
 
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
-from ebbpool._output import unhindered
 from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import Child, Server, log
 from ebbpool._prefork.parent import Parent, Reports
 from ebbpool._prefork.template import packed
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
+from ebbpool._stdio import unhindered
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
 
@@ -103,7 +103,7 @@ def run(
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
         start_timeout: Seconds that a child may take to get ready before it is killed; for the first ones that includes
             what the template takes to import.
-        metrics: Where the parent answers ``/metrics``, in Prometheus' text format, with the figures of the pools of all
+        metrics: Where the parent answers ``/metrics``, in Prometheus' text format, with the metrics of the pools of all
             children, those of one name added up; written like `bind`. None for nowhere. Each child reports once a
             second, and as it stops; one that is killed loses what it has counted since. What ended children had
             counted stays in the sums.
@@ -139,7 +139,7 @@ def run(
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
     with contextlib.closing(listeners), unhindered(), _figures(metrics, metrics_sample) as reports:
         if modules is not None and reports is not None:
-            modules.append("ebbpool._figures.reporter")
+            modules.append("ebbpool._metrics.reporter")
         log(
             logging.INFO,
             {
@@ -159,9 +159,9 @@ def _figures(metrics: Bind | None, sample: float | None) -> Iterator[Reports | N
         yield None
         return
     # Imported here, because it imports http.server and the pool, which the parent has no other use for.
-    from ebbpool._figures.durations import one_in
-    from ebbpool._figures.endpoint import endpoint
-    from ebbpool._figures.service import Service
+    from ebbpool._metrics.durations import one_in
+    from ebbpool._metrics.endpoint import endpoint
+    from ebbpool._metrics.service import Service
 
     if sample is not None:
         one_in(sample, "metrics_sample")

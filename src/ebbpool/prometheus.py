@@ -1,4 +1,4 @@
-"""The figures of pools for Prometheus, through its own client.
+"""The metrics of pools for Prometheus, through its own client.
 
 For all pools, in the registry that most programs use::
 
@@ -9,7 +9,7 @@ For all pools, in the registry that most programs use::
     PoolCollector(registry=REGISTRY)
 
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
-the documentation, on the page about figures.
+the documentation, on the page about metrics.
 
 **In several processes** a collector shows the pools of its own process, whichever process that is that a scrape
 reaches. ``prometheus_client``'s multiprocess mode does not help: it shares only metrics of its own kinds through files
@@ -22,17 +22,19 @@ its own.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ebbpool._figures.families import families
-from ebbpool._figures.source import Sampled
-from ebbpool._figures.table import FIGURES, HISTOGRAMS
+from ebbpool._metrics.durations import Buckets, Samples
+from ebbpool._metrics.families import families
+from ebbpool._metrics.source import Source, checked
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
 
 try:
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
@@ -86,9 +88,9 @@ class PoolCollector(Collector):
             )
         if registry is not None and not callable(getattr(registry, "register", None)):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
-        chosen = list(buckets) if buckets is not None and not isinstance(buckets, (str, bytes, float, int)) else buckets
-        self._source = Sampled(pools, sample, chosen)
-        self._shown = (*FIGURES, *HISTOGRAMS) if sample is not None else FIGURES
+        chosen, every, bounds = checked(pools, sample, buckets)
+        self._source = Source(chosen, every, functools.partial(Buckets, bounds) if every else Samples)
+        self._shown = (*METRICS, *HISTOGRAMS) if every else METRICS
         if registry is not None:
             self._register(registry)
 
@@ -98,28 +100,27 @@ class PoolCollector(Collector):
         except ValueError as error:
             self.close()
             raise ValueError(
-                "registry has a collector of ebbpool's figures already: one shows all pools, or those of pools=[...]; "
+                "registry has a collector of ebbpool's metrics already: one shows all pools, or those of pools=[...]; "
                 "register one only, or call registry.unregister(it) first"
             ) from error
 
-    def describe(self) -> list[Metric]:
-        """Return the names and the kinds of all figures, without a sample."""
-        return [_metric(name, text, kind) for name, text, kind, _ in families(self._shown, {})]
+    def describe(self) -> list[Family]:
+        """Return the names and the kinds of all metrics, without a sample."""
+        return self._families({})
 
-    def collect(self) -> list[Metric]:
-        """Return all figures, as they are now."""
-        found = []
-        for name, text, kind, samples in families(self._shown, self._source.read()):
-            metric = _metric(name, text, kind)
+    def collect(self) -> list[Family]:
+        """Return all metrics, as they are now."""
+        return self._families(self._source.read())
+
+    def _families(self, found: Mapping[str, Amounts]) -> list[Family]:
+        shown = []
+        for name, text, kind, samples in families(self._shown, found):
+            family = Family(name, text, kind)
             for suffix, labels, number in samples:
-                metric.add_sample(name + suffix, labels, number)
-            found.append(metric)
-        return found
+                family.add_sample(name + suffix, labels, number)
+            shown.append(family)
+        return shown
 
     def close(self) -> None:
-        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other figures can still be read."""
+        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read."""
         self._source.close()
-
-
-def _metric(name: str, text: str, kind: str) -> Metric:
-    return Metric(name, text, kind)

@@ -120,21 +120,21 @@ def test_ids_are_unique_and_name_their_results() -> None:
             expected |= submitter.join()
     assert len(expected) == 2000
     assert dict(pool.done) == expected
-    assert not pool._outlet.waiting
+    assert not pool._outlet.pending
 
 
 def test_a_job_that_is_over_before_its_id_is_noted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     with Pool(result_id=True) as pool:
-        enter = pool._enter
+        submit = pool._executor.submit
 
         def dawdle(*args: Any) -> Any:
-            future = enter(*args)
+            future = submit(*args)
             future.result(TIMEOUT)
             return future
 
-        monkeypatch.setattr(pool, "_enter", dawdle)
+        monkeypatch.setattr(pool._executor, "submit", dawdle)
         job = pool.submit(same)
-        assert not pool._outlet.waiting
+        assert not pool._outlet.pending
         assert pool.cancel(job) is False
 
 

@@ -1,10 +1,8 @@
-"""`ebbpool.fastthreadpool`: an example of its namesake, a pool with every option, and the migration page."""
+"""`ebbpool.fastthreadpool`: an example of its namesake, and the migration page."""
 
 from __future__ import annotations
 
 import re
-import threading
-from collections import deque
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -38,33 +36,6 @@ def test_the_more_complex_example() -> None:
     assert jobs == set(range(99 if cancelled else 100))
     assert values.count("foo2") == values.count("foo3") == 1
     assert not pool.failed
-
-
-def test_a_pool_for_which_everything_is_set() -> None:
-    done: deque[Any] = deque()
-    failed: deque[Any] = deque()
-    finished = threading.Event()
-    pool = fastthreadpool.Pool(
-        max_children=2,
-        child_name_prefix="child",
-        init_callback=lambda thread, number: setattr(thread, "number", number),
-        init_args=(5,),
-        finish_callback=finished.set,
-        done_callback=done.append,
-        failed_callback=lambda *entry: failed.append(entry),
-        log_level=None,
-        result_id=True,
-        exc_stack=True,
-        exc_args=True,
-        done_max=10,
-    )
-    good = pool.submit(lambda: threading.current_thread().number)  # type: ignore[attr-defined]
-    bad = pool.submit(int, "no number")
-    assert pool.shutdown() is True
-    assert list(done) == [(good, 5)]
-    [(job_id, text, args, kwargs)] = failed
-    assert (job_id, args, kwargs) == (bad, ("no number",), {}) and "ValueError" in text
-    assert finished.is_set()
 
 
 def test_the_migration_page_shows_the_same_thing_twice() -> None:

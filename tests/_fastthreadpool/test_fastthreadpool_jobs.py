@@ -43,7 +43,6 @@ def test_delayed_jobs_are_listed_and_cancelled() -> None:
         assert far.cancelled() and list(pool.delayed) == [other]
         assert pool.cancel(False, True) is True
         assert other.cancelled() and not pool.delayed
-        assert not pool._delayed
 
 
 def test_shutdown_drops_what_is_not_due() -> None:
@@ -101,7 +100,7 @@ def test_a_schedule_without_an_interval_runs_once() -> None:
         timer = pool.schedule(0, same, 1)
         eventually(lambda: not timer.active)
         assert pool.wait_idle(TIMEOUT)
-        assert list(pool.done) == [1] and not pool._scheduled
+        assert list(pool.done) == [1] and not pool.scheduled
 
 
 # map.

@@ -24,7 +24,7 @@ from ebbpool.prefork import STOPPED
 
 POOL = """
     from ebbpool import AdaptiveExecutor
-    from ebbpool._figures import reporter
+    from ebbpool._metrics import reporter
 
     reporter.INTERVAL = 0.05
 
@@ -173,14 +173,14 @@ def test_without_metrics_nothing_listens_and_nothing_reports(tmp_path: Path) -> 
     script = """
     def serve(child):
         say(f"threads {sorted(thread.name for thread in threading.enumerate())}")
-        say(f"figures {'ebbpool._figures' in sys.modules}")
+        say(f"metrics {'ebbpool._metrics' in sys.modules}")
         child.serve(Server(child.listener))
     """
     with site(tmp_path, "serve, processes=1", script) as running:
         running.children(1)
-        running.await_text("figures False")
+        running.await_text("metrics False")
         running.await_text("threads ['MainThread', 'ebbpool-prefork'")
-        assert not any("ebbpool-prefork-figures" in line for line in running.lines)
+        assert not any("ebbpool-prefork-metrics" in line for line in running.lines)
         assert not running.events("metrics")
         assert running.stop() == STOPPED
 

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: it fits Grafana's schema, and asks for figures that there are."""
+"""The dashboard for Grafana: it fits Grafana's schema, and asks for metrics that there are."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_it_fits_the_schema() -> None:
     assert list(differences(DASHBOARD, read)) == []
 
 
-def test_it_asks_for_figures_that_there_are() -> None:
-    table = importlib.import_module("ebbpool._figures.table")
+def test_it_asks_for_metrics_that_there_are() -> None:
+    table = importlib.import_module("ebbpool._metrics.table")
     names = set()
-    for figure in (*table.FIGURES, *table.HISTOGRAMS):
-        suffix = {"counter": "_total", "histogram": "_bucket"}.get(figure.kind, "")
-        names.add(figure.prometheus_name + suffix)
+    for metric in (*table.METRICS, *table.HISTOGRAMS):
+        suffix = {"counter": "_total", "histogram": "_bucket"}.get(metric.kind, "")
+        names.add(metric.prometheus_name + suffix)
     asked = {name for query in QUERIES for name in re.findall(r"\bebbpool_\w+", query)}
     assert asked == names
 

@@ -110,7 +110,7 @@ class Options:
     metrics: str | None = _option(
         metavar="HOST:PORT",
         type=_address,
-        help="answer /metrics there, for Prometheus, with the figures of the pools of all processes (nowhere)",
+        help="answer /metrics there, for Prometheus, with the metrics of the pools of all processes (nowhere)",
     )
     max_workers: int = _threads("most threads (%(default)s)", 1, DEFAULT_MAX_WORKERS)
     min_workers: int = _threads("threads that stay, however idle (%(default)s)", 0, 0)

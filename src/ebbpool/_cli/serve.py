@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
-from ebbpool._output import flush_or_discard, unhindered
 from ebbpool._prefork.bind import Listeners
+from ebbpool._stdio import flush_or_discard, unhindered
 
 if TYPE_CHECKING:
     import io
@@ -175,10 +175,10 @@ def _figures(metrics: socket.socket | None) -> Iterator[None]:
     if metrics is None:
         yield
         return
-    from ebbpool._figures.endpoint import endpoint
-    from ebbpool._figures.source import Sampled
+    from ebbpool._metrics.endpoint import endpoint
+    from ebbpool._metrics.source import Source
 
-    with endpoint(metrics, Sampled(None, None, None).read, histograms=False):
+    with endpoint(metrics, Source(None).read, histograms=False):
         yield
 
 

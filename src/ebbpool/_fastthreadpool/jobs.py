@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from ebbpool._checks import time_limit, whole
 from ebbpool._core.accel import Future
@@ -23,6 +26,7 @@ class PoolStopped(RuntimeError):
     """The pool takes no more jobs; `Pool.clear` makes it usable again."""
 
 
+@dataclass(frozen=True)
 class TimerObj:
     """What `Pool.schedule` and `Pool.submit_at` return, for `Pool.cancel`.
 
@@ -30,12 +34,7 @@ class TimerObj:
         timer_id: The `ScheduledTask`, or the `Future` of a job that runs once.
     """
 
-    def __init__(self, timer_id: ScheduledTask | Future[Any], book: dict[TimerObj, None]) -> None:
-        self.timer_id = timer_id
-        self._book = book
-        book[self] = None
-        if isinstance(timer_id, Future):
-            timer_id.add_done_callback(functools.partial(_strike_off, book, self))
+    timer_id: ScheduledTask | Future[Any]
 
     @property
     def active(self) -> bool:
@@ -49,10 +48,6 @@ class TimerObj:
     def cancel(self) -> None:
         """Cancel all further runs."""
         self.timer_id.cancel()
-        self._book.pop(self, None)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.timer_id!r}>"
 
 
 class Jobs:
@@ -66,10 +61,8 @@ class Jobs:
     _executor: AdaptiveExecutor
     _outlet: Outlet
     _default: Sink
-    _enter: Callable[..., Any]
-    _keep: Callable[..., Any] | None
-    _delayed: dict[Future[Any], None]
-    _scheduled: dict[TimerObj, None]
+    _delayed: WeakKeyDictionary[Future[Any], None]
+    _scheduled: WeakKeyDictionary[ScheduledTask | Future[Any], None]
 
     @property
     def is_shutdown(self) -> bool:
@@ -86,14 +79,7 @@ class Jobs:
             TypeError: `fn` is not callable.
             PoolStopped: The pool has been shut down, or `init_callback` failed.
         """
-        if self._keep is None:
-            return self._queue(self._enter, self._default, fn, args, kwargs)
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        try:
-            return self._enter(self._keep, fn, args, kwargs)
-        except RuntimeError as error:
-            raise self._refusal(error) from error
+        return self._queue(self._executor.submit, self._default, fn, args, kwargs)
 
     def submit_done(
         self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
@@ -107,7 +93,7 @@ class Jobs:
             args: Arguments for `fn`.
             kwargs: Keyword arguments for `fn`.
         """
-        return self._queue(self._enter, _sink(done_callback), fn, args, kwargs)
+        return self._queue(self._executor.submit, done_callback, fn, args, kwargs)
 
     def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what `submit` does, at the head of the queue."""
@@ -117,7 +103,7 @@ class Jobs:
         self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
     ) -> Any:
         """Do what `submit_done` does, at the head of the queue."""
-        return self._queue(self._executor.submit_first, _sink(done_callback), fn, args, kwargs)
+        return self._queue(self._executor.submit_first, done_callback, fn, args, kwargs)
 
     def submit_later(self, delay: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`.
@@ -137,7 +123,7 @@ class Jobs:
         **kwargs: Any,
     ) -> Future[Any]:
         """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
-        return self._later(delay, _sink(done_callback), fn, args, kwargs)
+        return self._later(delay, done_callback, fn, args, kwargs)
 
     def submit_at(
         self, _runat: float | time.struct_time, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any
@@ -169,7 +155,7 @@ class Jobs:
         **kwargs: Any,
     ) -> TimerObj:
         """Do what `submit_at` does, with `done_callback` as in `submit_done`."""
-        return self._at(_runat, interval, _sink(done_callback), fn, args, kwargs)
+        return self._at(_runat, interval, done_callback, fn, args, kwargs)
 
     def schedule(self, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TimerObj:
         """Queue a job every `interval` seconds, first after that time; once if `interval` is 0.
@@ -191,7 +177,7 @@ class Jobs:
         **kwargs: Any,
     ) -> TimerObj:
         """Do what `schedule` does, with `done_callback` as in `submit_done`."""
-        return self._repeat(interval, interval, _sink(done_callback), fn, args, kwargs)
+        return self._repeat(interval, interval, done_callback, fn, args, kwargs)
 
     def map(
         self,
@@ -222,62 +208,32 @@ class Jobs:
             ValueError: `chunksize` is below 1.
             PoolStopped: As for `submit`.
         """
-        sink = _sink(done_callback)
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        items = itr if isinstance(itr, (tuple, range)) else list(itr)
-        size = (
-            -(-len(items) // (PIECES_PER_CHILD * self.max_children))
-            if chunksize is None
-            else whole("chunksize", chunksize, 1)
-        )
+        items = list(itr)
+        share = -(-len(items) // (PIECES_PER_CHILD * self.max_children)) or 1
+        size = share if chunksize is None else whole("chunksize", chunksize, 1)
         outlet = self._outlet
         ids = outlet.ids(len(items)) if outlet.result_id else None
-        try:
-            if not items and self.is_shutdown:
-                raise RuntimeError("shut down")
-            for start in range(0, len(items), max(size, 1)):
-                first_id = None if ids is None else ids[start]
-                part = items[start : start + size]
-                self._enter(outlet.work_slice, outlet.generation, sink, first_id, fn, part, unpack_args)
-        except RuntimeError as error:
-            raise self._refusal(error) from error
+        # Without items there is one empty slice, so that a pool that has been shut down refuses it.
+        for start in range(0, len(items) or 1, size):
+            part = items[start : start + size]
+            own = itertools.repeat(None) if ids is None else ids[start : start + size]
+            submit = self._executor.submit
+            self._enter(submit, outlet.work_slice, done_callback, own, fn, part, unpack_args, outlet.generation)
         return ids
 
-    def _queue(
-        self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
-    ) -> Any:
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
+    def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outlet = self._outlet
-        job_id = outlet.new_id()
-        try:
-            future = enter(outlet.work, sink, job_id, fn, args, kwargs)
-        except RuntimeError as error:
-            raise self._refusal(error) from error
-        if job_id is None:
-            return future
-        outlet.waiting[job_id] = future
-        # A job removes itself from `waiting` when it begins. If that was before the line above, remove it here.
-        if not waits(future):
-            outlet.waiting.pop(job_id, None)
+        if not outlet.result_id:
+            return self._enter(enter, outlet.work, sink, None, fn, args, kwargs)
+        (job_id,) = outlet.ids(1)
+        outlet.pending[job_id] = future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
+        future.add_done_callback(functools.partial(_forget, outlet.pending, job_id))
         return job_id
 
-    def _later(
-        self, delay: float, sink: Sink, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
-    ) -> Future[Any]:
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        delay = time_limit("delay", delay)
-        outlet = self._outlet
-        try:
-            future: Future[Any] = self._executor.submit_later(
-                delay, outlet.work, sink, outlet.new_id(), fn, args, kwargs
-            )
-        except RuntimeError as error:
-            raise self._refusal(error) from error
+    def _later(self, delay: float, sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Future[Any]:
+        enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
+        future: Future[Any] = self._enter(enter, self._outlet.work, sink, None, fn, args, kwargs)
         self._delayed[future] = None
-        future.add_done_callback(functools.partial(_strike_off, self._delayed, future))
         return future
 
     def _at(
@@ -286,7 +242,7 @@ class Jobs:
         interval: float,
         sink: Sink,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
+        args: Any,
         kwargs: Any,
     ) -> TimerObj:
         moment = time.mktime(when) if isinstance(when, time.struct_time) else time_limit("_runat", when)
@@ -296,32 +252,31 @@ class Jobs:
         return self._repeat(delay, interval, sink, fn, args, kwargs)
 
     def _repeat(
-        self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+        self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> TimerObj:
+        first, interval = time_limit("interval", first), time_limit("interval", interval)
+        if interval > 0:
+            enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
+        else:
+            enter = functools.partial(self._executor.submit_later, first)
+        timer = self._enter(enter, self._outlet.work_quietly, sink, None, fn, args, kwargs)
+        self._scheduled[timer] = None
+        return TimerObj(timer)
+
+    def _enter(
+        self, enter: Callable[..., Any], run: Callable[..., Any], sink: Any, ids: Any, fn: Any, *job: Any
+    ) -> Any:
+        """Hand a job to a method of the executor, and return what that does."""
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
-        interval = time_limit("interval", interval)
-        first = time_limit("interval", first)
-        outlet = self._outlet
-        timer: ScheduledTask | Future[Any]
+        if sink is not True and sink is not False and not callable(sink):
+            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
         try:
-            if interval > 0:
-                timer = self._executor.schedule(interval, outlet.work_again, sink, fn, args, kwargs, first=first)
-            else:
-                timer = self._executor.submit_later(first, outlet.work_again, sink, fn, args, kwargs)
+            return enter(run, sink, ids, fn, *job)
         except RuntimeError as error:
-            raise self._refusal(error) from error
-        return TimerObj(timer, self._scheduled)
-
-    def _refusal(self, error: RuntimeError) -> RuntimeError:
-        return PoolStopped(f"the pool takes no jobs: {error}") if self.is_shutdown else error
-
-
-def _sink(done_callback: Any) -> Sink:
-    if done_callback is not True and done_callback is not False and not callable(done_callback):
-        raise TypeError(f"done_callback must be callable, True or False, not {done_callback!r}")
-    sink: Sink = done_callback
-    return sink
+            if self.is_shutdown:
+                raise PoolStopped(f"the pool takes no jobs: {error}") from error
+            raise
 
 
 def waits(future: Future[Any]) -> bool:
@@ -329,5 +284,5 @@ def waits(future: Future[Any]) -> bool:
     return not (future.running() or future.done())
 
 
-def _strike_off(book: dict[Any, None], key: Any, _: object) -> None:
-    book.pop(key, None)
+def _forget(pending: dict[int, Any], job_id: int, _: object) -> None:
+    pending.pop(job_id, None)

@@ -7,10 +7,9 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from inspect import isgeneratorfunction
-from itertools import islice, starmap
-from time import monotonic, perf_counter
+from time import monotonic
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("fastthreadpool")
 
-PORTION: Final = 64
-"""How many items of a map have their results handed over together at most."""
 LONGEST_LOOK: Final = 0.02
 """Seconds between two looks for a result at most."""
-BRISK: Final = 500e-6
-"""Seconds: a portion that took less is followed by one twice as large."""
 
 Sink = bool | Callable[[Any], object]
 """What to do with a result: keep it (True), drop it (False), or give it to a function in the worker."""
@@ -55,32 +50,29 @@ def _making_room(take: Callable[..., Any]) -> Any:
 
 
 class Bounded(deque[Any]):
-    """A queue of results that has workers wait while it is full.
+    """A queue of results that has workers wait while it is full; whatever takes a result makes room for another.
 
-    Every method that takes a result away makes room for the next one.
-
-    Attributes:
-        most: How many results fit; 0 for any number.
-        lifted: Whether the bound is out of force, because the pool shuts down.
+    Args:
+        most: How many results fit.
     """
 
-    def __init__(self, items: Iterable[Any] = (), most: int = 0) -> None:
-        super().__init__(items)
-        self.most = most
-        self.lifted = False
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._lifted = False
         self._room = threading.Condition()
 
     def put(self, value: Any) -> None:
         """Append `value`, in a worker, once there is room."""
         with self._room:
-            while len(self) >= self.most > 0 and not self.lifted:
+            while len(self) >= self._most and not self._lifted:
                 self._room.wait()
             self.append(value)
 
     def lift(self, lifted: bool) -> None:
         """Put the bound out of force, or in force again."""
         with self._room:
-            self.lifted = lifted
+            self._lifted = lifted
             self._room.notify_all()
 
     popleft = _making_room(deque.popleft)
@@ -99,9 +91,8 @@ class Outlet:
         done_cnt: Counts the results in `done`, if each is taken after acquiring it.
         failed_cnt: The same for `failed`.
         caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
-        waiting: The jobs that can be cancelled by their id.
+        pending: The jobs that have an id and are not over, by it.
         result_id: Whether jobs have ids, and results carry them.
-        straight: Whether results go to `done` as they are.
         generation: A number that changes when workers are to drop the slices that they run.
     """
 
@@ -121,15 +112,14 @@ class Outlet:
         self.result_id = result_id
         self._exc_stack = exc_stack
         self._exc_args = exc_args
-        self.done: deque[Any] = Bounded(most=done_max) if done_max else deque()
+        self.done: deque[Any] = Bounded(done_max) if done_max else deque()
         self.failed: deque[Any] = deque()
-        self._add = self.done.put if isinstance(self.done, Bounded) else self.done.append
+        self._keep = self.done.put if isinstance(self.done, Bounded) else self.done.append
         self.done_cnt = Semaphore(0)
         self.failed_cnt = Semaphore(0)
         self.caller: AdaptiveExecutor | None = None
-        self.waiting: dict[int, Any] = {}
+        self.pending: dict[int, Any] = {}
         self.generation = 0
-        self.straight = done_callback is None and not done_max and not result_id
         self._lock = threading.Lock()
         self._next_id = 1
 
@@ -144,13 +134,60 @@ class Outlet:
         """Return an id for a job, or None if jobs have no ids."""
         return self.ids(1)[0] if self.result_id else None
 
-    def put(self, value: Any) -> None:
-        """Give a result to the pool's callback or, if it has none, to `done`."""
-        if self._done_callback is not None:
-            self._call(self._done_callback, (value,))
-        else:
-            self._add(value)
+    def work(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a job in a worker; return or raise what `fn` does, for the future. A job without an id gets one now."""
+        if job_id is None and self.result_id:
+            job_id = self.new_id()
+        try:
+            value = fn(*args, **kwargs)
+            if type(value) is GeneratorType and isgeneratorfunction(fn):
+                for item in value:
+                    self._hand(sink, job_id, item)
+                return None
+            self._hand(sink, job_id, value)
+        except BaseException as error:
+            self.fail(job_id, error, args, kwargs)
+            raise
+        return value
+
+    def work_quietly(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run a job whose failure is handed to `fail`, and not raised."""
+        try:
+            self.work(sink, job_id, fn, args, kwargs)
+        except BaseException:
+            return
+
+    def work_slice(
+        self,
+        sink: Sink,
+        ids: Iterable[int | None],
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        unpack: bool | None,
+        generation: int,
+    ) -> None:
+        """Run a slice of a map's items, in one worker, for as long as this is the `generation`."""
+        for job_id, item in zip(ids, items, strict=False):
+            if self.generation != generation:
+                return
+            try:
+                args = tuple(item) if unpack or (unpack is None and isinstance(item, tuple)) else (item,)
+            except Exception as error:
+                self.fail(job_id, error, (item,), {})
+            else:
+                self.work_quietly(sink, job_id, fn, args, {})
+
+    def _hand(self, sink: Sink, job_id: int | None, value: Any) -> None:
+        if sink is not True:
+            if sink is not False:
+                sink(value)
+            return
+        entry = value if job_id is None else (job_id, value)
+        if self._done_callback is None:
+            self._keep(entry)
             self.done_cnt.release()
+        else:
+            self._call(self._done_callback, (entry,))
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
@@ -165,6 +202,14 @@ class Outlet:
         elif not self._logs:
             self.failed.append(entry[0] if len(entry) == 1 else tuple(entry))
             self.failed_cnt.release()
+
+    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        try:
+            assert self.caller is not None
+            self.caller.submit(_report, callback, args)
+        except RuntimeError:
+            # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
+            _report(callback, args)
 
     def drain(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
         """Take results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
@@ -198,155 +243,12 @@ class Outlet:
             patience = min(2 * patience, LONGEST_LOOK) if taken == before else 0.001
             idle = left > 0 and wait_idle(left)
 
-    def prune(self) -> None:
-        """Forget the ids of jobs that were cancelled."""
-        for job_id, future in list(self.waiting.items()):
-            if future.done():
-                self.waiting.pop(job_id, None)
-
     def clear(self) -> None:
         """Drop all results and failures."""
         for queue, count in ((self.done, self.done_cnt), (self.failed, self.failed_cnt)):
             queue.clear()
             while count.acquire(False):
                 pass
-
-    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        try:
-            assert self.caller is not None
-            self.caller.submit(_report, callback, args)
-        except RuntimeError:
-            # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
-            _report(callback, args)
-
-    def keeper(self) -> Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]:
-        """Return a function that runs a job and keeps its result: the most common case of `work`, at half the cost."""
-        append, arrived, fail = self.done.append, self.done_cnt.release, self.fail
-
-        def keep(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            try:
-                value = fn(*args, **kwargs)
-                if type(value) is GeneratorType and isgeneratorfunction(fn):
-                    for item in value:
-                        append(item)
-                        arrived()
-                    return None
-            except BaseException as error:
-                fail(None, error, args, kwargs)
-                raise
-            append(value)
-            arrived()
-            return value
-
-        return keep
-
-    def work(
-        self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a job in a worker; return or raise what `fn` does, for the future."""
-        if job_id is not None:
-            self.waiting.pop(job_id, None)
-        try:
-            value = fn(*args, **kwargs)
-            if type(value) is GeneratorType and isgeneratorfunction(fn):
-                for item in value:
-                    self._hand(sink, job_id, item)
-                return None
-            self._hand(sink, job_id, value)
-        except BaseException as error:
-            self.fail(job_id, error, args, kwargs)
-            raise
-        return value
-
-    def work_quietly(
-        self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Run a job whose failure is handed to `fail`, and not raised."""
-        try:
-            self.work(sink, job_id, fn, args, kwargs)
-        except BaseException:
-            return
-
-    def work_again(self, sink: Sink, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run a repeated job once; each run has an id of its own."""
-        self.work_quietly(sink, self.new_id(), fn, args, kwargs)
-
-    def _hand(self, sink: Sink, job_id: int | None, value: Any) -> None:
-        if sink is True:
-            self.put(value if job_id is None else (job_id, value))
-        elif sink is not False:
-            sink(value)
-
-    def work_slice(
-        self,
-        generation: int,
-        sink: Sink,
-        first_id: int | None,
-        fn: Callable[..., Any],
-        items: Sequence[Any],
-        unpack: bool | None,
-    ) -> None:
-        """Run a slice of a map's items, in one worker.
-
-        Args:
-            generation: What `generation` was when the map was called; the slice ends when that has changed.
-            sink: What to do with the results.
-            first_id: The id of the first item, or None.
-            fn: Called with each item.
-            items: The slice.
-            unpack: Whether an item is a sequence of arguments; None if only tuples are.
-        """
-        if unpack is None:
-            kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
-            unpack = kinds.pop() if len(kinds) == 1 else None
-        plain = first_id is None and (sink is False or (sink is True and self.straight))
-        if plain and unpack is not None and not isgeneratorfunction(fn):
-            self._run_portions(generation, bool(sink), fn, items, unpack)
-            return
-        for place, item in enumerate(items):
-            if self.generation != generation:
-                return
-            job_id = None if first_id is None else first_id + place
-            try:
-                args = tuple(item) if unpack or (unpack is None and isinstance(item, tuple)) else (item,)
-            except Exception as error:
-                self.fail(job_id, error, (item,), {})
-            else:
-                self.work_quietly(sink, job_id, fn, args, {})
-
-    def _run_portions(
-        self, generation: int, keeps: bool, fn: Callable[..., Any], items: Sequence[Any], spread: bool
-    ) -> None:
-        """Run items in portions, of one item at first, and of more while they are quick."""
-        source = iter(items)
-        each: Any = starmap if spread else map
-        size = 1
-        while self.generation == generation and (portion := list(islice(source, size))):
-            began = perf_counter()
-            calls = iter(portion)
-            out: list[Any] = []
-            failures = 0
-            while len(out) + failures < len(portion):
-                try:
-                    out.extend(each(fn, calls))
-                    if len(out) + failures < len(portion):
-                        # A call has raised StopIteration, which ends the built-in `map` silently.
-                        raise StopIteration
-                except BaseException as error:
-                    item = portion[len(out) + failures]
-                    failures += 1
-                    self.fail(None, error, _as_args(item, spread), {})
-            if keeps and out:
-                self.done.extend(out)
-                self.done_cnt.release(len(out))
-            size = min(2 * size, PORTION) if perf_counter() - began < BRISK else max(1, size // 2)
-
-
-def _as_args(item: Any, spread: bool) -> tuple[Any, ...]:
-    try:
-        return tuple(item) if spread else (item,)
-    except Exception:
-        return (item,)
 
 
 def _report(callback: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
 from ebbpool._frames import stacks
-from ebbpool._output import flush_or_discard, last_words, unhindered
 from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._stdio import flush_or_discard, last_words, unhindered
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ebbpool._output import flush_or_discard
 from ebbpool._prefork.child import Child, main
 from ebbpool._prefork.template import News, blocked
+from ebbpool._stdio import flush_or_discard
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ebbpool._output import flush_or_discard
 from ebbpool._prefork import child
 from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._stdio import flush_or_discard
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess

@@ -9,8 +9,8 @@ import pytest
 from support.common import TIMEOUT, all_end, tight_switching
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures import durations
-from ebbpool._figures.durations import AT_ONCE, BUCKETS, MOST, Buckets, Thinned, bounds_of, one_in
+from ebbpool._metrics import durations
+from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Buckets, Samples, bounds_of, one_in
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_several_observers_of_one_pool(pool: AdaptiveExecutor) -> None:
     durations.observe(pool, 4, fourth)
     run(pool, 40)
     assert (len(seen["all"]), len(seen["every fourth"])) == (44, 10)
-    durations.forget(pool, every)
-    durations.forget(pool, every)
-    durations.forget(pool, fourth)
+    durations.observe(pool, 0, every)
+    durations.observe(pool, 0, every)
+    durations.observe(pool, 0, fourth)
     run(pool, 4)
     assert (len(seen["all"]), len(seen["every fourth"])) == (44, 10)
 
@@ -79,7 +79,7 @@ def test_nothing_is_lost_between_many_workers_and_readers() -> None:
 
 
 def test_a_worker_never_waits_for_a_reader() -> None:
-    buckets, thinned = Buckets((1.0,)), Thinned()
+    buckets, thinned = Buckets((1.0,)), Samples()
     with durations._turn.lock:
         for _ in range(AT_ONCE + 10):
             buckets.record(0.5, 0.5)
@@ -89,7 +89,7 @@ def test_a_worker_never_waits_for_a_reader() -> None:
 
 
 def test_a_flood_is_thinned_evenly() -> None:
-    thinned = Thinned()
+    thinned = Samples()
     flood = 10 * MOST
     for number in range(flood):
         thinned.record(number, 0.0)

@@ -8,12 +8,13 @@ import socket
 
 import pytest
 from support.common import LONG, TIMEOUT, Gate, eventually
-from support.figures import busy_pool, expected
+from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures.reporter import Reporter
-from ebbpool._figures.service import MEMORY, MOST_NAMES, Service
-from ebbpool._figures.table import Amounts
+from ebbpool._metrics.reporter import Reporter
+from ebbpool._metrics.service import MEMORY, Service
+from ebbpool._metrics.sums import MOST_NAMES
+from ebbpool._metrics.table import Amounts
 
 DONE = ("ebbpool.task.submissions", "", "")
 WAITING = ("ebbpool.queue.length", "", "")
@@ -122,7 +123,7 @@ def test_names_without_end_are_forgotten(world: World) -> None:
     world.end(1)
 
 
-def test_figures_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
+def test_metrics_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
     """A reload may bring a newer ebbpool in, under the parent of before."""
     world.start(1)
     world.tell(1, (0, "web", {DONE: 5, ("ebbpool.task.dreams", "", ""): 7}))
@@ -144,7 +145,7 @@ def test_what_cannot_be_read_harms_nobody(world: World, line: bytes, caplog: pyt
         world.tell(serial, (0, "web", {DONE: 5}))
     world.lines[1].sendall(line + b"\n")
     world.service.hear()
-    assert "event=figures_unreadable" in caplog.text
+    assert "event=metrics_unreadable" in caplog.text
     world.tell(2, (0, "web", {DONE: 6}))
     assert world.done() == 11
     assert len(world.service.sources()) == 1
@@ -224,8 +225,8 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
 
 
 def test_the_thread_reports_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._figures.reporter.INTERVAL", LONG)
-    monkeypatch.setattr("ebbpool._figures.reporter.LAST", TIMEOUT)
+    monkeypatch.setattr("ebbpool._metrics.reporter.INTERVAL", LONG)
+    monkeypatch.setattr("ebbpool._metrics.reporter.LAST", TIMEOUT)
     service = Service()
     reporter: Reporter = service.admit(1)
     with AdaptiveExecutor(thread_name_prefix="asked") as pool:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from ebbpool._figures.families import text
-from ebbpool._figures.table import FIGURES, HISTOGRAMS, Figure
+from ebbpool._metrics.families import text
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric
 
-ALL = (*FIGURES, *HISTOGRAMS)
+ALL = (*METRICS, *HISTOGRAMS)
 RESERVED = ("_count", "_sum", "_bucket", "_info")
 KINDS = {"counter", "gauge", "histogram", "summary", "untyped", "metric"}
 NO_BASE_UNITS = {
@@ -18,20 +18,20 @@ NO_BASE_UNITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("figure", ALL, ids=lambda figure: figure.name)
-def test_a_name_keeps_the_rules(figure: Figure) -> None:
-    about, kind = text([figure], {}).splitlines()
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_a_name_keeps_the_rules(metric: Metric) -> None:
+    about, kind = text([metric], {}).splitlines()
     _, _, name, told = about.split(" ", 3)
     assert told.strip()
     assert kind.split(" ")[2] == name
     assert re.fullmatch("ebbpool(_[a-z]+)+", name), "lower case, and no colon"
-    assert name.endswith("_total") == (figure.kind == "counter")
+    assert name.endswith("_total") == (metric.kind == "counter")
     assert not name.endswith(RESERVED), "that is what the parts of a histogram are called"
     words = set(name.split("_"))
     assert not words & (KINDS | NO_BASE_UNITS)
-    assert name.removesuffix("_total").endswith("_seconds") == (figure.unit == "s")
-    assert figure.label not in ("le", "quantile")
+    assert name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
+    assert metric.label not in ("le", "quantile")
 
 
 def test_no_two_have_one_name() -> None:
-    assert len({figure.prometheus_name for figure in ALL}) == len(ALL)
+    assert len({metric.prometheus_name for metric in ALL}) == len(ALL)

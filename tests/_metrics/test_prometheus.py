@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from support.common import LONG, TIMEOUT, Background, Gate, output_of, run_script
-from support.figures import TIMES, busy_pool, expected, sampled
+from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures.families import text
-from ebbpool._figures.source import Sampled
-from ebbpool._figures.table import FIGURES
+from ebbpool._metrics.families import text
+from ebbpool._metrics.source import Source
+from ebbpool._metrics.table import METRICS
 from ebbpool.prometheus import PoolCollector
 
 
@@ -30,21 +30,21 @@ def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
-def scraped(registry: CollectorRegistry) -> dict[str, Metric]:
+def scraped(registry: CollectorRegistry) -> dict[str, Family]:
     """What a scrape of the text format tells."""
     return {family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())}
 
 
-def figures(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str], float]]:
-    """The figures of each pool, as `expected` writes them."""
+def metrics(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str], float]]:
+    """The metrics of each pool, as `expected` writes them."""
     found: dict[str, dict[tuple[str, str, str], float]] = {}
-    names = {figure.prometheus_name: figure for figure in FIGURES}
+    names = {metric.prometheus_name: metric for metric in METRICS}
     for name, family in scraped(registry).items():
-        figure = names[name]
+        metric = names[name]
         for sample in family.samples:
             labels = dict(sample.labels)
             pool = found.setdefault(labels.pop("pool"), {})
-            pool[figure.name, labels.pop("lane", ""), labels.pop(figure.label, "")] = sample.value
+            pool[metric.name, labels.pop("lane", ""), labels.pop(metric.label, "")] = sample.value
             assert not labels
     return found
 
@@ -52,7 +52,7 @@ def figures(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str],
 def test_a_scrape_shows_what_stats_shows(registry: CollectorRegistry) -> None:
     with busy_pool() as pool:
         PoolCollector([pool], registry=registry)
-        found = figures(registry)["web"]
+        found = metrics(registry)["web"]
         assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
         assert found == expected(pool)
         stats = pool.stats()
@@ -66,27 +66,11 @@ def test_names_types_and_help(registry: CollectorRegistry) -> None:
     with AdaptiveExecutor(max_queue=1):
         PoolCollector(registry=registry)
         assert {name: family.type for name, family in scraped(registry).items()} == {
-            "ebbpool_threads": "gauge",
-            "ebbpool_thread_limit": "gauge",
-            "ebbpool_thread_starts": "counter",
-            "ebbpool_thread_exits": "counter",
-            "ebbpool_queue_length": "gauge",
-            "ebbpool_queue_limit": "gauge",
-            "ebbpool_queue_oldest_wait_seconds": "gauge",
-            "ebbpool_task_submissions": "counter",
-            "ebbpool_task_completions": "counter",
-            "ebbpool_task_rejections": "counter",
-            "ebbpool_task_spills": "counter",
-            "ebbpool_task_spill_returns": "counter",
-            "ebbpool_task_away": "gauge",
-            "ebbpool_task_delayed": "gauge",
-            "ebbpool_task_longest_running_seconds": "gauge",
-            "ebbpool_loop_lag_seconds": "gauge",
-            "ebbpool_loop_lag_most_seconds": "gauge",
-            "ebbpool_lane_running": "gauge",
-            "ebbpool_lane_limit": "gauge",
-            "ebbpool_lane_queue_length": "gauge",
-            "ebbpool_lane_queue_oldest_wait_seconds": "gauge",
+            "ebbpool_" + name.replace(".", "_") + ("_seconds" if kind == "longest" else ""): (
+                "counter" if kind == "counter" else "gauge"
+            )
+            for kind, names in NAMES.items()
+            for name in names.split()
         }
         assert all(family.documentation for family in scraped(registry).values())
 
@@ -105,18 +89,18 @@ def test_our_own_text_is_that_of_the_client(registry: CollectorRegistry) -> None
         lane = pool.lane("é\x00", limit=3)
         # Of this pool alone: what other tests left may change from one reading to the next.
         PoolCollector([pool], registry=registry)
-        assert text(FIGURES, Sampled([pool], None, None).read()) == generate_latest(registry).decode()
-        assert figures(registry)['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
+        assert text(METRICS, Source([pool]).read()) == generate_latest(registry).decode()
+        assert metrics(registry)['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
 
 
 def test_pools_come_and_go(registry: CollectorRegistry) -> None:
     PoolCollector(registry=registry)
-    before = set(figures(registry))
+    before = set(metrics(registry))
     with AdaptiveExecutor(thread_name_prefix="first"):
         with AdaptiveExecutor(thread_name_prefix="second"):
-            assert figures(registry).keys() - before == {"first", "second"}
-        assert figures(registry).keys() - before == {"first"}
-    assert figures(registry).keys() <= before
+            assert metrics(registry).keys() - before == {"first", "second"}
+        assert metrics(registry).keys() - before == {"first"}
+    assert metrics(registry).keys() <= before
 
 
 def test_a_pool_that_is_shut_down_is_shown_until_its_last_thread_has_left(registry: CollectorRegistry) -> None:
@@ -124,26 +108,26 @@ def test_a_pool_that_is_shut_down_is_shown_until_its_last_thread_has_left(regist
     pool = AdaptiveExecutor(thread_name_prefix="closing")
     with Gate() as gate:
         gate.hold(pool)
-        figures(registry)
+        metrics(registry)
         pool.shutdown(wait=False)
-        assert figures(registry)["closing"]["ebbpool.threads", "", "busy"] == 1
+        assert metrics(registry)["closing"]["ebbpool.threads", "", "busy"] == 1
     pool.shutdown()
-    assert "closing" not in figures(registry)
+    assert "closing" not in metrics(registry)
 
 
 def test_a_collector_keeps_no_pool_alive(registry: CollectorRegistry) -> None:
     pool = AdaptiveExecutor(thread_name_prefix="kept")
     PoolCollector([pool], sample=1, registry=registry)
     PoolCollector(sample=1, registry=CollectorRegistry())
-    assert "kept" in figures_with_histograms(registry)
+    assert "kept" in metrics_with_histograms(registry)
     pool.submit(int).result(TIMEOUT)
     pool.shutdown()
     del pool
     gc.collect()
-    assert "kept" not in figures_with_histograms(registry)
+    assert "kept" not in metrics_with_histograms(registry)
 
 
-def figures_with_histograms(registry: CollectorRegistry) -> set[str]:
+def metrics_with_histograms(registry: CollectorRegistry) -> set[str]:
     return {sample.labels["pool"] for family in scraped(registry).values() for sample in family.samples}
 
 
@@ -151,14 +135,14 @@ def test_a_name_that_cannot_be_encoded_is_escaped(registry: CollectorRegistry) -
     with AdaptiveExecutor(thread_name_prefix="web\udc80") as pool, AdaptiveExecutor(thread_name_prefix="web\\udc80"):
         lane = pool.lane("\ud800", limit=2)
         PoolCollector(registry=registry)
-        found = figures(registry)["web\\udc80"]
+        found = metrics(registry)["web\\udc80"]
         assert found["ebbpool.lane.limit", "\\ud800", ""] == lane.stats().limit
         assert found["ebbpool.thread.limit", "", ""] == 512, "pools of one label are added up"
 
 
 def test_registered_twice(registry: CollectorRegistry) -> None:
     first = PoolCollector(registry=registry)
-    with pytest.raises(ValueError, match=r"has a collector of ebbpool's figures already.*registry\.unregister"):
+    with pytest.raises(ValueError, match=r"has a collector of ebbpool's metrics already.*registry\.unregister"):
         PoolCollector(registry=registry)
     with pytest.raises(ValueError, match="ebbpool_threads"):
         registry.register(first)
@@ -253,9 +237,9 @@ def test_a_counter_stays_where_it_was_when_a_count_is_taken_back(
         pool.submit(int).result(TIMEOUT)
         PoolCollector([pool], registry=registry)
         before = pool.stats()
-        assert figures(registry)["refused"]["ebbpool.thread.starts", "", ""] == 1
+        assert metrics(registry)["refused"]["ebbpool.thread.starts", "", ""] == 1
         monkeypatch.setattr(pool, "stats", lambda: replace(before, started=0, submitted=0, workers=0))
-        found = figures(registry)["refused"]
+        found = metrics(registry)["refused"]
         assert found["ebbpool.thread.starts", "", ""] == found["ebbpool.task.submissions", "", ""] == 1
 
 
@@ -284,7 +268,7 @@ def test_it_works_in_a_forked_child() -> None:
         import os
         from prometheus_client import CollectorRegistry, generate_latest
         from ebbpool import AdaptiveExecutor
-        from ebbpool._figures import durations
+        from ebbpool._metrics import durations
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         PoolCollector(sample=1, registry=registry)
@@ -306,7 +290,7 @@ def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: Collec
     PoolCollector(registry=registry)
 
     def submissions() -> float:
-        return figures(registry)["twin"]["ebbpool.task.submissions", "", ""]
+        return metrics(registry)["twin"]["ebbpool.task.submissions", "", ""]
 
     with Gate() as gate, AdaptiveExecutor(thread_name_prefix="twin") as first:
         gate.hold(first, 5)

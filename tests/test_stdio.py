@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from support.common import TIMEOUT, Background, needs_fork
 
-from ebbpool import _output
-from ebbpool._output import Overflow, unhindered
+from ebbpool import _stdio
+from ebbpool._stdio import Overflow, unhindered
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams are left as they are there")
 
@@ -157,7 +157,7 @@ def test_what_a_signal_handler_writes_in_the_midst_of_a_write_holds_nothing_up()
     with overflow(writer) as stream:
         before = signal.signal(signal.SIGALRM, lambda number, frame: stream.write(b"alarm\n"))
         try:
-            with stream._lock:
+            with stream._changed:
                 signal.raise_signal(signal.SIGALRM)
             assert stream.drain(TIMEOUT)
         finally:
@@ -178,7 +178,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[io.Tex
 
 
 def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger("test_output.handlers")
+    logger = logging.getLogger("test_stdio.handlers")
     logger.propagate = False
     reader, writer = os.pipe()
     with standing_in(monkeypatch, writer) as stream:
@@ -204,13 +204,13 @@ def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: 
 
 
 def test_a_stream_that_still_cannot_be_written_to_stays_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_output, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(_stdio, "LAST_WORDS", 0.01)
     with full_pipe() as (reader, writer), standing_in(monkeypatch, writer) as stream:
         with unhindered():
             print("lost", file=sys.stderr)
         assert sys.stderr is not stream
         print("lost as well", file=sys.stderr)
-        overflow = _output._overflow_of(sys.stderr)
+        overflow = _stdio._overflow_of(sys.stderr)
         assert overflow is not None
         assert read_until(reader, b"as well\n").endswith(b"lost\nlost as well\n")
         assert overflow.drain(TIMEOUT)
@@ -254,7 +254,7 @@ def test_a_thread_that_cannot_be_had_leaves_things_as_they_are(monkeypatch: pyte
 def test_a_forked_process_writes_for_itself() -> None:
     script = """
         import os, sys
-        from ebbpool._output import unhindered
+        from ebbpool._stdio import unhindered
 
         with unhindered():
             print("parent", file=sys.stderr)
@@ -278,11 +278,11 @@ def test_a_process_that_cannot_say_its_last_words_ends() -> None:
     """Nor does a thread that waits for the pipe keep the interpreter from its end, nor does it end with an error."""
     script = """
         import logging, sys
-        from ebbpool import _output
+        from ebbpool import _stdio
 
-        _output.LAST_WORDS = 0.01
+        _stdio.LAST_WORDS = 0.01
         logging.basicConfig()
-        with _output.unhindered():
+        with _stdio.unhindered():
             logging.warning("lost")
             print("lost", file=sys.stderr)
         logging.warning("lost, too")

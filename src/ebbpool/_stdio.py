@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import queue
 import select
 import signal
 import stat
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 HELD: Final = 1 << 20
 """How many bytes may wait for a descriptor; beyond that, lines are dropped."""
+PIECE: Final = 1 << 16
+"""How many bytes are written at a time; until then they count as waiting."""
 LAST_WORDS: Final = 2.0
 """Seconds for which the end of a process waits until the bytes that wait for a descriptor have been written."""
 
@@ -47,12 +48,12 @@ class Overflow(io.RawIOBase):
         self.name = name
         self._number = number
         self._room = held
-        self._held = 0
+        self._waiting = bytearray()
         self._dropped = 0
+        self._ended = False
         self._process = os.getpid()
         # Re-entrant: a signal handler may write in the midst of a write.
-        self._lock = threading.RLock()
-        self._pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._write_on, name=f"ebbpool-{name}", daemon=True)
         self._thread.start()
 
@@ -74,49 +75,47 @@ class Overflow(io.RawIOBase):
         if os.getpid() != self._process:
             self._put_through(piece)
             return len(piece)
-        with self._lock:
-            if self._dropped or (self._held and self._held + len(piece) > self._room):
+        with self._changed:
+            if self._dropped or (self._waiting and len(self._waiting) + len(piece) > self._room):
                 self._dropped += piece.count(b"\n") or 1
             else:
-                self._held += len(piece)
-                self._pieces.put(piece)
+                self._waiting += piece
+                self._changed.notify_all()
         return len(piece)
 
     def drain(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds until all that was handed in before has been written; return whether it has."""
+        """Wait up to `timeout` seconds until nothing waits to be written; return whether that came about."""
         if os.getpid() != self._process:
             return True
-        gone = threading.Lock()
-        gone.acquire()
-        self._pieces.put(gone)
-        return gone.acquire(timeout=max(0.0, timeout))
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, max(0.0, timeout))
 
     def end(self) -> None:
         """End the thread, after `drain`; from now on each thread writes by itself, and waits."""
-        with self._lock:
+        with self._changed:
             self._process = -1
-            self._pieces.put(None)
+            self._ended = True
+            self._changed.notify_all()
         self._thread.join(LAST_WORDS)
 
     def _write_on(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
             # Signals must go to other threads, which wait for them; and a terminal must not stop this thread.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        while (item := self._pieces.get()) is not None:
-            if isinstance(item, bytes):
-                self._put_through(item)
-            with self._lock:
-                dropped = 0
-                if self._pieces.empty():
-                    self._held = 0
-                    dropped, self._dropped = self._dropped, 0
-                elif isinstance(item, bytes):
-                    self._held -= len(item)
-            if dropped:
-                lines = "1 line was" if dropped == 1 else f"{dropped} lines were"
-                self._put_through(f"ebbpool: {lines} dropped here, for nobody read {self.name}\n".encode())
-            if not isinstance(item, bytes):
-                item.release()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                piece = bytes(self._waiting[:PIECE])
+            if not piece:
+                return
+            self._put_through(piece)
+            with self._changed:
+                del self._waiting[: len(piece)]
+                if self._dropped and not self._waiting:
+                    lines = "1 line was" if self._dropped == 1 else f"{self._dropped} lines were"
+                    self._waiting += f"ebbpool: {lines} dropped here, for nobody read {self.name}\n".encode()
+                    self._dropped = 0
+                self._changed.notify_all()
 
     def _put_through(self, piece: bytes) -> None:
         rest = memoryview(piece)
@@ -195,14 +194,9 @@ def _may_wait(stream: Any) -> bool:
 
 
 def _overflowing(stream: TextIO, name: str) -> TextIO:
-    overflow = Overflow(stream.fileno(), name)
     # A raw stream is enough: a text stream needs nothing more.
-    return io.TextIOWrapper(
-        overflow,
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=True,
-    )
+    overflow = Overflow(stream.fileno(), name)
+    return io.TextIOWrapper(overflow, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
 
 
 def _overflow_of(stream: Any) -> Overflow | None:

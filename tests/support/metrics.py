@@ -1,12 +1,13 @@
-"""A pool with something in each of its figures, and what these have to be."""
+"""A pool with something in each of its metrics, and what these have to be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures import durations
+from ebbpool._metrics import durations
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
 
@@ -33,8 +34,12 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
 
 
 def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
-    """What the figures of a pool and its lanes are, by name, lane and label; those that are times left out."""
-    stats = pool.stats()
+    """What the metrics of a pool and its lanes are, by name, lane and label; those that are times left out."""
+    return told_by(pool.stats(), {lane.name: lane.stats() for lane in pool.lanes()})
+
+
+def told_by(stats: Any, lanes: dict[str, Any]) -> dict[tuple[str, str, str], float]:
+    """What the metrics are where `PoolStats` and `LaneStats`, or what has their attributes, are these."""
     found = {
         ("ebbpool.threads", "", "idle"): stats.idle,
         ("ebbpool.threads", "", "busy"): stats.running - stats.blocked,
@@ -55,15 +60,25 @@ def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
     }
     if stats.max_queue is not None:
         found["ebbpool.queue.limit", "", ""] = stats.max_queue
-    for lane in pool.lanes():
-        found["ebbpool.lane.running", lane.name, ""] = lane.stats().running
-        found["ebbpool.lane.limit", lane.name, ""] = lane.stats().limit
-        found["ebbpool.lane.queue.length", lane.name, ""] = lane.stats().queued
+    for name, lane in lanes.items():
+        found["ebbpool.lane.running", name, ""] = lane.running
+        found["ebbpool.lane.limit", name, ""] = lane.limit
+        found["ebbpool.lane.queue.length", name, ""] = lane.queued
     return found
 
 
+NAMES = {
+    "counter": "thread.starts thread.exits task.submissions task.completions task.rejections task.spills "
+    "task.spill_returns",
+    "level": "threads thread.limit queue.length queue.limit task.away task.delayed lane.running lane.limit "
+    "lane.queue.length",
+    "longest": "queue.oldest_wait task.longest_running loop.lag loop.lag.most lane.queue.oldest_wait",
+}
+"""The names of all metrics but the histograms, by how they change; each follows "ebbpool."."""
+
+
 TIMES = {"ebbpool.queue.oldest_wait", "ebbpool.task.longest_running", "ebbpool.lane.queue.oldest_wait"}
-"""The figures that are times, which differ from one reading to the next."""
+"""The metrics that are times, which differ from one reading to the next."""
 
 
 def sampled(pool: AdaptiveExecutor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where a Prometheus server finds figures without the help of Prometheus' client."""
+"""Where a Prometheus server finds metrics without the help of Prometheus' client."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final
 
-from ebbpool._figures.families import CONTENT_TYPE, text
-from ebbpool._figures.table import FIGURES, HISTOGRAMS, Amounts
 from ebbpool._http.server import AdaptivePoolHTTPServer
+from ebbpool._metrics.families import CONTENT_TYPE, text
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
 from ebbpool._prefork.bind import Bind, Listeners
 
 PATIENCE: Final = 5.0
@@ -28,9 +28,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Send the figures."""
+        """Send the metrics."""
         if self.path.partition("?")[0] not in ("/", "/metrics"):
-            self.send_error(404, explain="The figures are at /metrics.")
+            self.send_error(404, explain="The metrics are at /metrics.")
             return
         body = self.server.render().encode()
         self.send_response(200)
@@ -73,7 +73,7 @@ def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histogram
 
     Args:
         bind: Where to listen; errors call it `metrics`.
-        read: Returns the figures of each pool, by its label; called in any thread.
+        read: Returns the metrics of each pool, by its label; called in any thread.
         histograms: Whether histograms are among them.
 
     Raises:
@@ -81,10 +81,10 @@ def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histogram
         ValueError: `bind` names no address.
         OSError: The address is taken, or cannot be bound.
     """
-    figures = (*FIGURES, *HISTOGRAMS) if histograms else FIGURES
+    metrics = (*METRICS, *HISTOGRAMS) if histograms else METRICS
     with contextlib.closing(Listeners(bind, 64, False, "metrics")) as listeners:
         executor = ThreadPoolExecutor(THREADS, NAME)
-        server = Server.from_socket(listeners.of(0), Handler, executor=executor, render=lambda: text(figures, read()))
+        server = Server.from_socket(listeners.of(0), Handler, executor=executor, render=lambda: text(metrics, read()))
         thread = threading.Thread(target=server.serve_forever, name=NAME, daemon=True)
         thread.start()
         try:

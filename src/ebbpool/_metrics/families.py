@@ -1,43 +1,43 @@
-"""Figures in the shape and in the text format of Prometheus; nothing of its client is needed here."""
+"""Metrics in the shape and in the text format of Prometheus; nothing of its client is needed here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from ebbpool._figures.table import Amounts, Figure
+from ebbpool._metrics.table import Amounts, Metric
 
 Sample: TypeAlias = tuple[str, dict[str, str], float]
-"""What is added to the name of the figure, the labels, and the number."""
+"""What is added to the name of the metric, the labels, and the number."""
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 KINDS: Final = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
 
 
-def families(figures: Iterable[Figure], found: Mapping[str, Amounts]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """Yield name, help, type and samples of each figure.
+def families(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    """Yield name, help, type and samples of each metric.
 
     Args:
-        figures: The figures to show.
-        found: The figures of each pool, by its label.
+        metrics: The metrics to show.
+        found: The metrics of each pool, by its label.
     """
-    by_figure: dict[str, list[tuple[str, str, str, float]]] = {}
+    by_metric: dict[str, list[tuple[str, str, str, float]]] = {}
     for pool, amounts in found.items():
         for (name, lane, value), number in amounts.items():
-            by_figure.setdefault(name, []).append((pool, lane, value, number))
-    for figure in figures:
-        rows = by_figure.get(figure.name, ())
-        samples = _histogram(rows) if figure.kind == "histogram" else [_sample(figure, *row) for row in rows]
-        yield figure.prometheus_name, figure.help, KINDS[figure.kind], samples
+            by_metric.setdefault(name, []).append((pool, lane, value, number))
+    for metric in metrics:
+        rows = by_metric.get(metric.name, ())
+        samples = _histogram(rows) if metric.kind == "histogram" else [_sample(metric, *row) for row in rows]
+        yield metric.prometheus_name, metric.help, KINDS[metric.kind], samples
 
 
-def _sample(figure: Figure, pool: str, lane: str, value: str, number: float) -> Sample:
+def _sample(metric: Metric, pool: str, lane: str, value: str, number: float) -> Sample:
     labels = {"pool": pool}
-    if figure.of_lane:
+    if metric.of_lane:
         labels["lane"] = lane
-    if figure.label:
-        labels[figure.label] = value
-    return "_total" if figure.kind == "counter" else "", labels, number
+    if metric.label:
+        labels[metric.label] = value
+    return "_total" if metric.kind == "counter" else "", labels, number
 
 
 def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:
@@ -56,10 +56,10 @@ def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:
     return samples
 
 
-def text(figures: Iterable[Figure], found: Mapping[str, Amounts]) -> str:
-    """Return the figures in Prometheus' text format."""
+def text(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> str:
+    """Return the metrics in Prometheus' text format."""
     lines = []
-    for name, told, kind, samples in families(figures, found):
+    for name, told, kind, samples in families(metrics, found):
         shown = name + "_total" if kind == "counter" else name
         lines += [f"# HELP {shown} {told}", f"# TYPE {shown} {kind}"]
         for suffix, labels, number in samples:

@@ -20,15 +20,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, eventually
-from support.figures import TIMES
+from support.metrics import TIMES, told_by
 from support.serve import environment
 from support.server import reserved_port
 
-from ebbpool._figures.table import FIGURES
+from ebbpool._metrics.table import METRICS
 
 PROMETHEUS = shutil.which("prometheus")
 for package in ("fastapi", "uvicorn", "prometheus_client", "opentelemetry"):
@@ -170,12 +171,12 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
 
     def shown_by_prometheus() -> dict[tuple[str, str, str], float]:
         found = {}
-        for figure in FIGURES:
-            name = figure.prometheus_name + ("_total" if figure.kind == "counter" else "")
+        for metric in METRICS:
+            name = metric.prometheus_name + ("_total" if metric.kind == "counter" else "")
             for row in query(name):
                 labels = row["metric"]
                 assert (labels["pool"], labels["job"]) == ("web", "app")
-                found[figure.name, labels.get("lane", ""), labels.get(figure.label, "")] = float(row["value"][1])
+                found[metric.name, labels.get("lane", ""), labels.get(metric.label, "")] = float(row["value"][1])
         return found
 
     def shown_by_opentelemetry() -> dict[tuple[str, str, str], float]:
@@ -188,29 +189,7 @@ def test_both_show_what_stats_shows(tmp_path: Path, ports: tuple[int, int]) -> N
 
     def told_by_stats() -> dict[tuple[str, str, str], float]:
         stats = ask(f"{site}/stats")
-        lane = stats["lane"]
-        return {
-            ("ebbpool.threads", "", "idle"): stats["idle"],
-            ("ebbpool.threads", "", "busy"): stats["running"] - stats["blocked"],
-            ("ebbpool.threads", "", "blocked"): stats["blocked"],
-            ("ebbpool.thread.limit", "", ""): stats["max_workers"],
-            ("ebbpool.thread.starts", "", ""): stats["started"],
-            ("ebbpool.thread.exits", "", ""): stats["retired"],
-            ("ebbpool.queue.length", "", ""): stats["queued"],
-            ("ebbpool.queue.limit", "", ""): stats["max_queue"],
-            ("ebbpool.task.submissions", "", ""): stats["submitted"],
-            ("ebbpool.task.completions", "", "completed"): stats["completed"],
-            ("ebbpool.task.completions", "", "failed"): stats["failed"],
-            ("ebbpool.task.completions", "", "cancelled"): stats["cancelled"],
-            ("ebbpool.task.rejections", "", ""): stats["rejected"],
-            ("ebbpool.task.spills", "", ""): stats["spilled"],
-            ("ebbpool.task.spill_returns", "", ""): stats["spill_returned"],
-            ("ebbpool.task.away", "", ""): stats["away"],
-            ("ebbpool.task.delayed", "", ""): stats["delayed"],
-            ("ebbpool.lane.running", "reports", ""): lane["running"],
-            ("ebbpool.lane.limit", "reports", ""): lane["limit"],
-            ("ebbpool.lane.queue.length", "reports", ""): lane["queued"],
-        }
+        return told_by(SimpleNamespace(**stats), {"reports": SimpleNamespace(**stats["lane"])})
 
     def without_times(found: dict[tuple[str, str, str], float]) -> dict[tuple[str, str, str], float]:
         return {key: value for key, value in found.items() if key[0] not in TIMES and "duration" not in key[0]}

@@ -13,13 +13,13 @@ pytest.importorskip("opentelemetry.sdk.metrics")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
 from support.common import LONG, TIMEOUT, Gate, output_of, run_script
-from support.figures import TIMES, busy_pool, expected, sampled
+from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 import ebbpool.opentelemetry
 from ebbpool import AdaptiveExecutor
-from ebbpool._figures.durations import MOST
+from ebbpool._metrics.durations import MOST
 
-Figures = dict[tuple[str, str, str], float]
+Metrics = dict[tuple[str, str, str], float]
 
 
 class Meters:
@@ -38,9 +38,9 @@ class Meters:
         assert (scope.scope.name, scope.scope.version) == ("ebbpool", ebbpool.__version__)
         return {metric.name: metric for metric in scope.metrics}
 
-    def figures(self) -> dict[str, Figures]:
-        """The figures of each pool, as `expected` writes them."""
-        found: dict[str, Figures] = {}
+    def by_pool(self) -> dict[str, Metrics]:
+        """The metrics of each pool, as `expected` writes them."""
+        found: dict[str, Metrics] = {}
         for name, metric in self.metrics().items():
             for point in metric.data.data_points:
                 labels = dict(point.attributes)
@@ -60,7 +60,7 @@ def meters() -> Iterator[Meters]:
 
 def test_a_collection_shows_what_stats_shows(meters: Meters) -> None:
     with busy_pool() as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
-        found = meters.figures()["web"]
+        found = meters.by_pool()["web"]
         assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
         assert found == expected(pool)
 
@@ -69,31 +69,18 @@ def test_names_units_and_kinds(meters: Meters) -> None:
     with AdaptiveExecutor(max_queue=1) as pool, ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
         lane = pool.lane("slow", limit=1)
         found = meters.metrics()
-        level = (Sum, False)
-        counter = (Sum, True)
+        kinds = {"counter": (Sum, True), "level": (Sum, False), "longest": (Gauge, None)}
         assert {
             name: (metric.unit, type(metric.data), getattr(metric.data, "is_monotonic", None))
             for name, metric in found.items()
         } == {
-            "ebbpool.threads": ("{thread}", *level),
-            "ebbpool.thread.limit": ("{thread}", *level),
-            "ebbpool.thread.starts": ("{thread}", *counter),
-            "ebbpool.thread.exits": ("{thread}", *counter),
-            "ebbpool.queue.length": ("{task}", *level),
-            "ebbpool.queue.limit": ("{task}", *level),
-            "ebbpool.queue.oldest_wait": ("s", Gauge, None),
-            "ebbpool.task.submissions": ("{task}", *counter),
-            "ebbpool.task.completions": ("{task}", *counter),
-            "ebbpool.task.rejections": ("{task}", *counter),
-            "ebbpool.task.spills": ("{task}", *counter),
-            "ebbpool.task.spill_returns": ("{task}", *counter),
-            "ebbpool.task.away": ("{task}", *level),
-            "ebbpool.task.delayed": ("{task}", *level),
-            "ebbpool.task.longest_running": ("s", Gauge, None),
-            "ebbpool.lane.running": ("{task}", *level),
-            "ebbpool.lane.limit": ("{task}", *level),
-            "ebbpool.lane.queue.length": ("{task}", *level),
-            "ebbpool.lane.queue.oldest_wait": ("s", Gauge, None),
+            f"ebbpool.{name}": (
+                "s" if kind == "longest" else "{thread}" if name.startswith("thread") else "{task}",
+                *kinds[kind],
+            )
+            for kind, names in NAMES.items()
+            for name in names.split()
+            if "loop" not in name
         }
         assert all(metric.description for metric in found.values())
         keys = {key for metric in found.values() for point in metric.data.data_points for key in point.attributes}
@@ -113,7 +100,7 @@ def test_one_reading_for_each_collection(meters: Meters, monkeypatch: pytest.Mon
         monkeypatch.setattr(AdaptiveExecutor, "stats", counted)
         with ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
             for collections in range(1, 4):
-                assert "once" in meters.figures()
+                assert "once" in meters.by_pool()
                 assert len(calls) == 2 * collections - 1
                 assert meters.other.get_metrics_data() is not None
                 assert len(calls) == 2 * collections
@@ -123,20 +110,20 @@ def test_pools_come_and_go(meters: Meters) -> None:
     with ebbpool.opentelemetry.instrument(meters.provider):
         with AdaptiveExecutor(thread_name_prefix="first"):
             with AdaptiveExecutor(thread_name_prefix="second"):
-                assert {"first", "second"} <= meters.figures().keys()
-            assert "second" not in meters.figures()
+                assert {"first", "second"} <= meters.by_pool().keys()
+            assert "second" not in meters.by_pool()
         pool = AdaptiveExecutor(thread_name_prefix="third")
-        assert "third" in meters.figures()
+        assert "third" in meters.by_pool()
         del pool
         gc.collect()
-        assert "third" not in meters.figures()
+        assert "third" not in meters.by_pool()
 
 
 def test_it_can_be_undone_and_done_again(meters: Meters, caplog: pytest.LogCaptureFixture) -> None:
     with AdaptiveExecutor(thread_name_prefix="again") as pool:
         for sample in (None, 1 / 8, 1):
             instrumentation = ebbpool.opentelemetry.instrument(meters.provider, sample=sample)
-            assert "again" in meters.figures()
+            assert "again" in meters.by_pool()
             instrumentation.uninstrument()
             assert meters.metrics() == {}
             assert sampled(pool) == []
@@ -150,8 +137,8 @@ def test_instrumented_twice(meters: Meters) -> None:
         with pytest.raises(RuntimeError, match=r"instrumented already: call uninstrument\(\)"):
             ebbpool.opentelemetry.instrument(meters.provider)
         with AdaptiveExecutor(thread_name_prefix="both"), ebbpool.opentelemetry.instrument(other.provider):
-            assert "both" in meters.figures()
-            assert "both" in other.figures()
+            assert "both" in meters.by_pool()
+            assert "both" in other.by_pool()
     other.provider.shutdown()
 
 
@@ -161,7 +148,7 @@ def test_an_old_uninstrument_leaves_a_new_instrumentation_alone(meters: Meters) 
         old.uninstrument()
         with ebbpool.opentelemetry.instrument(meters.provider):
             old.uninstrument()
-            assert "mine" in meters.figures()
+            assert "mine" in meters.by_pool()
 
 
 def test_histograms(meters: Meters) -> None:

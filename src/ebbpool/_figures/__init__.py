@@ -1,1 +1,0 @@
-"""The figures of pools, as monitoring systems want them: one table, and what reads it."""

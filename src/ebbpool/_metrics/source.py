@@ -1,0 +1,144 @@
+"""Where the metrics come from: the pools of this process, read at one moment each."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import ebbpool
+from ebbpool._core.accel import Pool
+from ebbpool._metrics.durations import Samples, Turn, bounds_of, observe, one_in
+from ebbpool._metrics.sums import Pools, Sums
+from ebbpool._metrics.table import Amounts, amounts, counters, label_of
+from ebbpool.executor import AdaptiveExecutor
+
+_turn: Final = Turn()
+
+
+def _pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
+    if pools is None:
+        return None
+    if isinstance(pools, AdaptiveExecutor):
+        raise TypeError(f"pools must be a list of AdaptiveExecutors, such as [pool], not {pools!r}")
+    try:
+        chosen = tuple(pools)
+    except TypeError:
+        raise TypeError(f"pools must be a list of AdaptiveExecutors, not {pools!r}") from None
+    for pool in chosen:
+        if not isinstance(pool, AdaptiveExecutor):
+            raise TypeError(f"pools must be a list of AdaptiveExecutors, but one is {pool!r}")
+    return chosen
+
+
+def checked(
+    pools: Any, sample: Any, buckets: Any
+) -> tuple[tuple[AdaptiveExecutor, ...] | None, int, tuple[float, ...]]:
+    """Return the pools, the n of a sample of 1/n (0 for None), and the bounds of the buckets.
+
+    Raises:
+        TypeError: One of the arguments is of the wrong type.
+        ValueError: One is out of range, or there are buckets without a sample.
+    """
+    chosen, bounds = _pools_of(pools), bounds_of(buckets)
+    if sample is None and buckets is not None:
+        raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
+    return chosen, one_in(sample), bounds
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is kept of a pool without its executor, which may be collected."""
+
+    number: int
+    label: str
+    pool: Pool
+    samples: Samples
+
+
+class Source:
+    """The metrics of pools; it keeps no executor alive.
+
+    Args:
+        pools: The pools; None for all that there are when they are read.
+        every: One in how many tasks is measured; 0 for none.
+        samples: Makes what takes the samples of one pool.
+    """
+
+    def __init__(
+        self, pools: Iterable[AdaptiveExecutor] | None, every: int = 0, samples: Callable[[], Samples] = Samples
+    ) -> None:
+        self._chosen = None if pools is None else [weakref.ref(pool) for pool in pools]
+        self._every = every
+        self._samples = samples
+        self._numbers = itertools.count()
+        self._known: WeakKeyDictionary[AdaptiveExecutor, _Seen] = WeakKeyDictionary()
+        self._shown: dict[int, _Seen] = {}
+        # Counters of a label that no pool has are dropped at once.
+        self._sums = Sums(-1.0, time.monotonic)
+        self._closed = False
+        self._pools()
+
+    def _pools(self) -> list[tuple[AdaptiveExecutor, _Seen]]:
+        """Return the pools: those that are open, and those that were and still have threads.
+
+        The tasks of those that are new are sampled from now on.
+        """
+        if self._chosen is None:
+            pools = ebbpool.pools()
+            pools += [pool for pool in self._alive() if pool not in pools and pool._pool.headcount > 0]
+        else:
+            pools = [pool for pool in (reference() for reference in self._chosen) if pool is not None]
+        found = []
+        for pool in pools:
+            seen = self._known.get(pool)
+            if seen is None:
+                seen = _Seen(next(self._numbers), label_of(pool.name), pool._pool, self._samples())
+                self._known[pool] = seen
+                if self._every and not self._closed:
+                    observe(pool, self._every, seen.samples.record)
+            found.append((pool, seen))
+        return found
+
+    def _alive(self) -> list[AdaptiveExecutor]:
+        return [pool for pool in (reference() for reference in self._known.keyrefs()) if pool is not None]
+
+    def samples(self) -> list[tuple[str, Samples]]:
+        """Return the label of each executor that lives, and the samples of its tasks."""
+        return [(seen.label, seen.samples) for seen in (self._known[pool] for pool in self._alive())]
+
+    def pools(self) -> tuple[Pools, Pools]:
+        """Return the metrics of each pool, and the counters of those that have ended since the last time."""
+        shown: Pools = {}
+        for pool, seen in self._pools():
+            lanes = [(label_of(lane.name), lane.stats()) for lane in pool.lanes()]
+            shown[seen.number] = seen.label, amounts(pool.stats(), lanes) | seen.samples.amounts()
+            self._shown[seen.number] = seen
+        ended: Pools = {}
+        for number in self._shown.keys() - shown.keys():
+            # The executor is gone, or has no thread any more. While it has, it goes on to count.
+            seen = self._shown[number]
+            over = not seen.pool.headcount
+            (ended if over else shown)[number] = seen.label, counters(seen.pool.counts()) | seen.samples.amounts()
+            if over:
+                del self._shown[number]
+        return shown, ended
+
+    def read(self) -> dict[str, Amounts]:
+        """Return the metrics of the pools, those of one label added up; in any thread."""
+        with _turn.lock:
+            shown, ended = self.pools()
+            self._sums.update(0, shown | ended)
+            self._sums.update(0, shown)
+            return self._sums.read()
+
+    def close(self) -> None:
+        """Measure no more tasks."""
+        with _turn.lock:
+            self._closed = True
+            for pool in self._alive():
+                observe(pool, 0, self._known[pool].samples.record)

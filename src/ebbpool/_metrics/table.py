@@ -1,0 +1,186 @@
+"""The table of metrics that `ebbpool.prometheus`, `ebbpool.opentelemetry` and `ebbpool.prefork` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
+"""A counter only grows. Levels of several pools add up; of durations the longest counts."""
+
+Amounts: TypeAlias = dict[tuple[str, str, str], float]
+"""The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
+label ("" for none). Of a histogram that value is the upper bound of a bucket, or "sum"."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of a pool or, if its name says so, of a lane.
+
+    Attributes:
+        name: As OpenTelemetry writes it.
+        kind: How it changes, and how several are added up.
+        read: The attribute of `PoolStats`, or of `LaneStats`, that holds it; or what returns it by values of the label.
+        help: What it tells, in one sentence.
+        label: By what it is split up; "" if it is not.
+    """
+
+    name: str
+    kind: Kind
+    read: str | Callable[[Any], Mapping[str, float | None]]
+    help: str
+    label: str = ""
+
+    @property
+    def of_lane(self) -> bool:
+        """Whether it is a metric of a lane."""
+        return self.name.startswith("ebbpool.lane.")
+
+    @property
+    def unit(self) -> str:
+        """As OpenTelemetry writes it: "s", or what is counted in braces."""
+        if self.kind in ("longest", "histogram"):
+            return "s"
+        return "{thread}" if self.name.startswith("ebbpool.thread") else "{task}"
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name as Prometheus writes it, without the "_total" of a counter."""
+        return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
+
+    def amounts(self, stats: Any, lane: str = "") -> Amounts:
+        """Return its numbers, which it finds in `stats`."""
+        found = {"": getattr(stats, self.read)} if isinstance(self.read, str) else self.read(stats)
+        return {(self.name, lane, value): number for value, number in found.items() if number is not None}
+
+
+def _threads(stats: Any) -> Mapping[str, float]:
+    return {"idle": stats.idle, "busy": stats.running - stats.blocked, "blocked": stats.blocked}
+
+
+def _outcomes(stats: Any) -> Mapping[str, float]:
+    return {"completed": stats.completed, "failed": stats.failed, "cancelled": stats.cancelled}
+
+
+def _lag(stats: Any) -> Mapping[str, float]:
+    return {lag.name: lag.p99 for lag in stats.loop_lag}
+
+
+def _most_lag(stats: Any) -> Mapping[str, float]:
+    return {lag.name: lag.most for lag in stats.loop_lag}
+
+
+METRICS: Final = (
+    Metric(
+        "ebbpool.threads",
+        "level",
+        _threads,
+        "Threads of the pool: without a task, with one, or with one that waits for the same pool.",
+        "state",
+    ),
+    Metric(
+        "ebbpool.thread.limit",
+        "level",
+        "max_workers",
+        "The most threads that the pool may have, without the blocked ones.",
+    ),
+    Metric("ebbpool.thread.starts", "counter", "started", "Threads started so far."),
+    Metric("ebbpool.thread.exits", "counter", "retired", "Threads that have left so far."),
+    Metric("ebbpool.queue.length", "level", "queued", "Tasks that wait for a thread."),
+    Metric(
+        "ebbpool.queue.limit",
+        "level",
+        "max_queue",
+        "The most tasks that may wait for a thread; missing where there is no limit.",
+    ),
+    Metric(
+        "ebbpool.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of the waiting tasks has waited."
+    ),
+    Metric("ebbpool.task.submissions", "counter", "submitted", "Tasks accepted so far."),
+    Metric(
+        "ebbpool.task.completions",
+        "counter",
+        _outcomes,
+        "Tasks that returned, that raised, or that were cancelled before they ran.",
+        "outcome",
+    ),
+    Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
+    Metric("ebbpool.task.spills", "counter", "spilled", "Tasks sent to the executor that the pool spills to."),
+    Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Tasks of these that came back, to run here."),
+    Metric("ebbpool.task.away", "level", "away", "Tasks that are there now."),
+    Metric("ebbpool.task.delayed", "level", "delayed", "Calls whose time has not come."),
+    Metric(
+        "ebbpool.task.longest_running",
+        "longest",
+        "longest_running",
+        "How long the longest of the running tasks has run.",
+    ),
+    Metric(
+        "ebbpool.loop.lag",
+        "longest",
+        _lag,
+        "How late an event loop of the process comes to a result, 99 times in 100 of the last minute.",
+        "loop",
+    ),
+    Metric("ebbpool.loop.lag.most", "longest", _most_lag, "How late it came at most.", "loop"),
+    Metric("ebbpool.lane.running", "level", "running", "Tasks of the lane that run."),
+    Metric("ebbpool.lane.limit", "level", "limit", "The most tasks of the lane that may run at once."),
+    Metric(
+        "ebbpool.lane.queue.length", "level", "queued", "Tasks of the lane that wait, for their turn or for a thread."
+    ),
+    Metric(
+        "ebbpool.lane.queue.oldest_wait",
+        "longest",
+        "oldest_wait",
+        "How long the oldest of the lane's waiting tasks has waited.",
+    ),
+)
+
+WAIT: Final = Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited.")
+RUN: Final = Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran.")
+HISTOGRAMS: Final = (WAIT, RUN)
+
+BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *HISTOGRAMS)}
+GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind in ("counter", "histogram"))
+"""The names of the metrics that only grow."""
+
+
+def amounts(pool: Any, lanes: list[tuple[str, Any]]) -> Amounts:
+    """Return the metrics of a pool.
+
+    Args:
+        pool: Its `PoolStats`.
+        lanes: The name and the `LaneStats` of each of its lanes. Those of one name are added up.
+    """
+    found: Amounts = {}
+    for metric in METRICS:
+        for lane, stats in lanes if metric.of_lane else [("", pool)]:
+            add(found, metric.amounts(stats, lane))
+    return found
+
+
+def counters(counts: Mapping[str, float]) -> Amounts:
+    """Return the counters of a pool, from what the engine has counted."""
+    found: Amounts = {}
+    for metric in METRICS:
+        if metric.kind == "counter":
+            found |= metric.amounts(SimpleNamespace(**counts))
+    return found
+
+
+def add(total: Amounts, more: Amounts) -> None:
+    """Add `more` to `total`."""
+    for key, number in more.items():
+        if key not in total:
+            total[key] = number
+        elif BY_NAME[key[0]].kind == "longest":
+            total[key] = max(total[key], number)
+        else:
+            total[key] += number
+
+
+def label_of(name: str) -> str:
+    """Return a name as the value of a label, with lone surrogates, which cannot be encoded, escaped."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
