@@ -6,10 +6,10 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
@@ -146,7 +146,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             if owned:
                 client.close()
             raise
-        self._parting: threading.Thread | None = None
+        self._parted: concurrent.futures.Future[None] | None = None
         self._maps: weakref.WeakSet[Run] = weakref.WeakSet()
         self._maps_lock = threading.Lock()
         self._link.watch(self, window)
@@ -262,40 +262,28 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         import asyncio
 
         await super().__aexit__(kind, error, trace)
-        loop = asyncio.get_running_loop()
-        parted = loop.create_future()
-        parting = self._parting
-        assert parting is not None
-
-        def tell() -> None:
-            if not parted.done():
-                parted.set_result(None)
-
-        def wait() -> None:
-            parting.join()
-            # The loop may be closed by now, if the task that awaited this was cancelled.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell)
-
-        # In a thread of its own, because the loop's default executor may be this one.
-        waiting = threading.Thread(target=wait, name=f"{self._crew.prefix}_parted", daemon=daemon_threads())
-        Context().run(waiting.start)
-        await parted
+        assert self._parted is not None
+        await asyncio.wrap_future(self._parted)
 
     def _part_later(self) -> None:
         """Part from the cluster once the last call has ended."""
         with self._crew.settings_lock:
-            if self._parting is not None:
+            if self._parted is not None:
                 return
+            parted = self._parted = concurrent.futures.Future()
+        # Whoever waits for it, and is cancelled, must not cancel it.
+        parted.set_running_or_notify_cancel()
 
-            def part() -> None:
+        def part() -> None:
+            try:
                 self._crew.join(None)
                 self._link.part()
+            finally:
+                parted.set_result(None)
 
-            name = f"{self._crew.prefix}_parting"
-            self._parting = threading.Thread(target=part, name=name, daemon=daemon_threads())
+        parting = threading.Thread(target=part, name=f"{self._crew.prefix}_parting", daemon=daemon_threads())
         # In an empty context: the thread may outlive the request whose task shuts the executor down.
-        Context().run(self._parting.start)
+        Context().run(parting.start)
 
 
 def _names(name: str, value: Any) -> list[str]:

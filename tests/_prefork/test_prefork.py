@@ -231,6 +231,13 @@ def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path)
         assert running.stop() == STOPPED
 
 
+def test_limits_that_are_longer_than_the_system_can_wait(tmp_path: Path) -> None:
+    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, graceful_timeout=1e12, start_timeout=1e12") as running:
+        assert running.ask() == running.child(0)
+        assert running.stop() == STOPPED
+        assert not any("OverflowError" in line for line in running.lines)
+
+
 def test_code_that_gives_no_sign_of_life_is_held_to_its_interpreter(tmp_path: Path) -> None:
     script = """
     def serve(child):
@@ -469,13 +476,13 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
     from ebbpool._prefork import child
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
-    # What is left of the eight seconds is there for its last words.
-    child.PATIENCE = 0.03
+    # What is left of the three seconds is there for its last words.
+    child.PATIENCE = 0.1
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))
     """
-    with site(tmp_path, "serve, processes=1, graceful_timeout=8.0", script) as running:
+    with site(tmp_path, "serve, processes=1, graceful_timeout=3.0", script) as running:
         assert running.ask() == running.child(0)
         with running.begin("stick"):
             assert running.stop() == UNFINISHED

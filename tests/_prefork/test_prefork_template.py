@@ -174,11 +174,14 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
 
 def test_a_child_that_closed_its_end_of_the_pipe_is_killed_and_replaced(tmp_path: Path) -> None:
     script = """
+    import socket
+
     def serve(child):
         if not os.path.exists("again"):
             open("again", "w").close()
             child.ready()
-            child._line.close()
+            with socket.socket(fileno=os.dup(child._line.fileno())) as end:
+                end.shutdown(socket.SHUT_WR)
             threading.Event().wait()
         child.serve(Server(child.listener))
     """

@@ -216,7 +216,7 @@ class Run:
         self._cut_off = error
 
     def _add_turn(self) -> None:
-        future = self._start(Turn(self).take)
+        future = self._start(self.take_turn)
         with self._changed:
             self._turns.add(future)
         future.add_done_callback(self._ended)
@@ -227,7 +227,7 @@ class Run:
             self._active -= future.cancelled()
             stuck = bool(self._waiting) and self._active == 0
         if stuck:
-            self.fail(CancelledError())
+            self._fail(CancelledError())
 
     def _wait(self) -> None:
         with self._changed:
@@ -256,7 +256,22 @@ class Run:
             raise TimeoutError(f"a result of {brief(self.fn)} was not there in time")
         _raise(error)
 
-    def claim(self) -> tuple[int, list[tuple[Any, ...]]]:
+    def take_turn(self) -> None:
+        """Send a chunk, and the following ones if no other turn can."""
+        while True:
+            start, items = self._claim()
+            if not items:
+                return
+            try:
+                outcome = self._link.send(self._name, self._mapped.call(apply, items), alone=True)
+                results = self._link.result_of(self._name, outcome)
+            except BaseException as error:
+                self._fail(error, True)
+                return
+            if self._finish(start, results, outcome[2]):
+                return
+
+    def _claim(self) -> tuple[int, list[tuple[Any, ...]]]:
         """Take the items of the next chunk, and return the place of the first; without any left, the turn ends."""
         with self._changed:
             if self._error is not None:
@@ -271,12 +286,7 @@ class Run:
                 self._active -= 1
             return start, items
 
-    def send(self, items: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
-        """Have the calls with these items made; return their results and the seconds they took."""
-        outcome = self._link.send(self._name, self._mapped.call(apply, items), alone=True)
-        return self._link.result_of(self._name, outcome), outcome[2]
-
-    def finish(self, start: int, results: list[Any], seconds: float) -> bool:
+    def _finish(self, start: int, results: list[Any], seconds: float) -> bool:
         """Keep the results of a chunk; return whether the turn ends, because another one has taken its place."""
         with self._changed:
             self._done[start] = results
@@ -293,7 +303,7 @@ class Run:
             return False
         return True
 
-    def fail(self, error: BaseException, ends: bool = False) -> None:
+    def _fail(self, error: BaseException, ends: bool = False) -> None:
         """End the map with an error; `ends` says that a turn ends with it."""
         with self._changed:
             self._active -= ends
@@ -302,28 +312,6 @@ class Run:
                 self._error = error
                 self._cancelled = False
             self._changed.notify_all()
-
-
-class Turn:
-    """A task that sends chunks of a map."""
-
-    def __init__(self, run: Run) -> None:
-        self.fn = run.fn
-        self._run = run
-
-    def take(self) -> None:
-        """Send a chunk, and the following ones if no other turn can."""
-        while True:
-            start, items = self._run.claim()
-            if not items:
-                return
-            try:
-                results, seconds = self._run.send(items)
-            except BaseException as error:
-                self._run.fail(error, True)
-                return
-            if self._run.finish(start, results, seconds):
-                return
 
 
 def _raise(error: BaseException) -> NoReturn:

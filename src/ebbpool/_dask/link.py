@@ -9,12 +9,12 @@ import os
 import threading
 import uuid
 import weakref
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
 from time import monotonic
@@ -41,47 +41,40 @@ CONNECTED: Final = 0.1
 _logger = logging.getLogger("concurrent.futures")
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call that is ready to be sent."""
 
-    __slots__ = ("_link", "_name", "fn", "packed")
-
-    def __init__(self, link: Link, fn: Callable[..., Any], name: str, packed: Packed) -> None:
-        self._link = link
-        self._name = name
-        self.packed = packed
-        self.fn = fn
+    link: Link
+    fn: Callable[..., Any]
+    name: str
+    packed: Packed
 
     def make(self) -> Any:
         """Have the call made; return its result or raise its error."""
-        return self._link.result_of(self._name, self._link.send(self._name, self.packed))
+        return self.link.result_of(self.name, self.link.send(self.name, self.packed))
 
 
+@dataclass(slots=True, eq=False)
 class Parcel:
     """A call that is on its way to the cluster, and the thread here that waits for its outcome."""
 
-    __slots__ = ("alone", "done", "error", "name", "outcome", "packed", "since")
-
-    def __init__(self, name: str, packed: Packed, alone: bool) -> None:
-        self.name = name
-        self.alone = alone or bool(packed.parts)
-        self.packed = packed
-        self.since = monotonic()
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        self.done = allocate_lock()
-        self.done.acquire()
+    name: str
+    packed: Packed
+    alone: bool
+    since: float = field(default_factory=monotonic)
+    outcome: Outcome | None = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass(slots=True, eq=False)
 class Shipment:
     """One task of the cluster's, and the calls that it makes."""
 
-    __slots__ = ("key", "parcels", "parts")
-
-    def __init__(self, key: str, parcels: list[Parcel]) -> None:
-        self.key = key
-        self.parcels = parcels
-        self.parts: list[There] = []
+    key: str
+    parcels: list[Parcel]
+    parts: list[There] = field(default_factory=list)
 
 
 class Link:
@@ -222,7 +215,7 @@ class Link:
         """
         if self.client.status == "closed":
             raise BrokenExecutor(f"{name} was not run: the client is closed")
-        parcel = Parcel(name, packed, alone)
+        parcel = Parcel(name, packed, alone or bool(packed.parts))
         # In this order: the loop's thread lowers the flag before it looks into the outbox.
         self._outbox.append(parcel)
         if not self._rung:
@@ -231,9 +224,9 @@ class Link:
                 self.client.loop.add_callback(self._send_all)
             except RuntimeError as error:
                 raise BrokenExecutor(f"{name} was not run: the client is closed") from error
-        while not parcel.done.acquire(timeout=LOOK):
+        while not parcel.done.wait(LOOK):
             # The loop of a client that is closed stops, and leaves what it was to do undone.
-            if self.client.status == "closed" and not parcel.done.acquire(timeout=CONNECTED):
+            if self.client.status == "closed" and not parcel.done.wait(CONNECTED):
                 raise BrokenExecutor(f"{name} was given up: the client is closed")
         if parcel.error is not None:
             try:
@@ -471,7 +464,7 @@ class Link:
             if outcome is None:
                 parcel.error = BrokenExecutor(f"{parcel.name} {told}")
                 parcel.error.__cause__ = cause
-            parcel.done.release()
+            parcel.done.set()
 
     def part(self) -> None:
         """Part from the cluster; not in the thread of the loop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ebbpool._dask.remote import Ready, Slot, brief, dumps
@@ -23,14 +24,12 @@ class Part:
         self.digest = hashlib.blake2b(packed, digest_size=20, usedforsecurity=False).hexdigest()
 
 
+@dataclass(frozen=True)
 class Packed:
     """A call, pickled, and the large parts for which slots stand in it."""
 
-    __slots__ = ("data", "parts")
-
-    def __init__(self, data: bytes, parts: tuple[Part, ...] = ()) -> None:
-        self.data = data
-        self.parts = parts
+    data: bytes
+    parts: tuple[Part, ...] = ()
 
 
 def packed_call(

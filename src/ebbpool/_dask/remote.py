@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
@@ -43,16 +44,11 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
+@dataclass(frozen=True)
 class Slot:
     """What stands in a call for a large part of it, which is sent by itself."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Slot, (self.index,)
+    index: int
 
 
 class _ByValue(cloudpickle.Pickler):
@@ -199,7 +195,7 @@ def _with(values: dict[str, Any], fn: Callable[..., Any], args: Iterable[Any], k
 
 
 def _packed(result: Any) -> bytes:
-    if isinstance(result, _Results):
+    if type(result) is Ready:
         return result.packed
     try:
         return dumps(result)
@@ -244,36 +240,24 @@ def brief(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+@dataclass(frozen=True)
 class Failed:
     """The error of one item of a map, in the place of its result."""
 
-    __slots__ = ("packed",)
-
-    def __init__(self, packed: bytes) -> None:
-        self.packed = packed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Failed, (self.packed,)
+    packed: bytes
 
 
-class _Results:
-    """The results of a map's items, pickled already."""
-
-    def __init__(self, packed: bytes) -> None:
-        self.packed = packed
-
-
+@dataclass(frozen=True)
 class Ready:
-    """A pickle among what is pickled: it comes out as what it is the pickle of."""
+    """A pickle among what is pickled, or as the result of a call: it comes out as what it is the pickle of."""
 
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
+    packed: bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return loads, (self._packed,)
+        return loads, (self.packed,)
 
 
-def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> _Results:
+def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> Ready:
     """Call `fn` with each item; return the results, with a `Failed` in the place of an error."""
     results: list[Any] = []
     for item in items:
@@ -282,9 +266,9 @@ def apply(fn: Callable[..., Any], items: list[tuple[Any, ...]]) -> _Results:
         except BaseException as error:
             results.append(Failed(_packed_error(error)))
     try:
-        return _Results(dumps(results))
+        return Ready(dumps(results))
     except BaseException:
-        return _Results(dumps([_if_packable(result) for result in results]))
+        return Ready(dumps([_if_packable(result) for result in results]))
 
 
 def _if_packable(result: Any) -> Any:

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
 from ebbpool._frames import stacks
-from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._prefork.own_signals import OwnSignals, noted
 from ebbpool._stdio import flush_or_discard, last_words, unhindered
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
@@ -39,6 +39,8 @@ FROM_THE_PARENT: Final = tuple(
 """Signals that mean something to the parent. They may come to the whole process group."""
 IGNORED: Final = tuple(number for number in FROM_THE_PARENT if number.name not in ("SIGQUIT", "SIGTERM"))
 
+LONGEST_WAIT: Final = 3600.0
+"""Seconds; the system's calls that wait refuse some days."""
 LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
@@ -53,10 +55,9 @@ class Terms:
     heartbeat_timeout: float
 
     @property
-    def interval(self) -> float | None:
-        """Seconds between two signs of life; None if none are needed."""
-        interval = self.heartbeat_timeout / 4
-        return interval if interval <= threading.TIMEOUT_MAX else None
+    def interval(self) -> float:
+        """Seconds between two signs of life."""
+        return min(self.heartbeat_timeout / 4, LONGEST_WAIT)
 
 
 class Reporter(Protocol):
@@ -111,8 +112,8 @@ class Child:
         self._turns = 0
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
-        self._bell: tuple[int, int] | None = None
-        self._signals: OwnSignals | None = None
+        # Not SIG_IGN, which programs that this process starts would inherit.
+        self._signals = OwnSignals({**dict.fromkeys(IGNORED, noted), signal.SIGTERM: self._ring}, self._forsake)
 
     def ready(self) -> None:
         """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -155,11 +156,10 @@ class Child:
 
         server.service_actions = turn  # type: ignore[method-assign]  # on this server alone
         self.on_stop(server.shutdown)
-        interval = self._terms.interval
         try:
             self.ready()
             self.beat()
-            server.serve_forever(0.5 if interval is None else min(0.5, interval))
+            server.serve_forever(min(0.5, self._terms.interval))
         finally:
             self._leave()
             patient: Any = server
@@ -172,27 +172,13 @@ class Child:
 
     def _begin(self) -> None:
         """Begin to listen to the parent and to signals. Main thread only."""
-        # Not SIG_IGN, which programs that this process starts would inherit.
-        if os.name == "posix":
-            self._bell = os.pipe()
-            for end in self._bell:
-                os.set_blocking(end, False)
-            # The descriptor wakes the thread even while the main thread is busy in a call that runs no bytecode.
-            handlers = {**dict.fromkeys(IGNORED, _ignore), signal.SIGTERM: self._ring}
-            self._signals = OwnSignals(handlers, self._bell[1], self._forsake)
-            self._signals.install()
+        self._signals.install()
+        if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
-        else:
-            for number in IGNORED:
-                signal.signal(number, _ignore)
         self._thread.start()
 
     def _forsake(self) -> None:
-        """In a process that was forked from this one: drop the pipes to the parent, which is not its parent."""
-        bell, self._bell = self._bell, None
-        for end in bell or ():
-            os.close(end)
-        self._signals = None
+        """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
         self._line.close()
         # A thread that does not exist in the forked process may have held one of these locks.
         self._lock = threading.Lock()
@@ -201,36 +187,28 @@ class Child:
 
     def _ring(self, number: int, frame: object) -> None:
         # A signal handler may interrupt the main thread in `stopping.wait`, so it must not set an Event.
-        if self._bell is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._bell[1], bytes([number]))
+        self._signals.ring(number)
 
     def _attend(self) -> None:
         """Listen to the parent, and send the signs of life; in a thread of its own."""
         told = -1
         warned = False
-        interval = self._terms.interval
         silent_since = time.monotonic()
-        while True:
-            sources: list[Any] = [self._line] if self._bell is None else [self._line, self._bell[0]]
-            for source in wait(sources, interval):
-                if self._must_stop(source):
-                    self._stop()
-                    return
+        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._terms.interval))):
             turns = self._turns
             now = time.monotonic()
             if turns == 0 or turns != told:
                 told, silent_since, warned = turns, now, False
-                if interval is not None:
-                    self._tell(BEAT)
+                self._tell(BEAT)
             elif not warned and now - silent_since > self._terms.heartbeat_timeout / 2:
                 warned = True
-                self._warn(now - silent_since)
+                (stack,) = stacks([threading.main_thread().ident])
+                self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(now - silent_since, 3))
+        self._stop()
 
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
-            assert self._bell is not None
-            return signal.SIGTERM in os.read(self._bell[0], 4096)
+            return signal.SIGTERM in self._signals.received()
         try:
             return self._line.recv_bytes() == STOP
         except (EOFError, OSError):
@@ -247,9 +225,8 @@ class Child:
         # In a thread of its own: a callback may block, and the deadline must be kept.
         threading.Thread(target=self._call_back, name="ebbpool-prefork-stop", daemon=True).start()
         # This process ends itself at the deadline: if the parent is gone, no other process would.
-        pause = threading.Event()
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
-            pause.wait(min(left, threading.TIMEOUT_MAX))
+            time.sleep(min(left, LONGEST_WAIT))
         self._log(logging.ERROR, "child_overdue", seconds=self._terms.graceful_timeout)
         last_words()
         os._exit(1)
@@ -277,10 +254,6 @@ class Child:
         with self._lock, contextlib.suppress(OSError):
             self._line.send_bytes(message)
 
-    def _warn(self, seconds: float) -> None:
-        (stack,) = stacks([threading.main_thread().ident])
-        self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(seconds, 3))
-
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
         log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)
 
@@ -293,10 +266,6 @@ def log(level: int, fields: dict[str, object], detail: str = "") -> None:
 def _value(value: object) -> str:
     text = str(value)
     return repr(text) if not text or any(letter.isspace() or letter in "\"'=" for letter in text) else text
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Do nothing: the parent decides about this signal."""
 
 
 def _call(callback: Callable[[], object]) -> None:
@@ -327,10 +296,8 @@ def main(
             child._leave()
             if reporter is not None:
                 reporter.report()
-        if os.name == "posix":
-            # The thread that listens ends this process if a callback takes too long.
-            child._called_back.wait()
-        if child._signals is not None:
-            # A spawned process drops its handlers well before its end, and a late signal would kill it.
-            child._signals.ignore()
+        # The thread that listens ends this process if a callback takes too long.
+        child._called_back.wait()
+        # A spawned process drops its handlers well before its end, and a late signal would kill it.
+        child._signals.ignore()
     flush_or_discard(sys.stdout, sys.stderr)

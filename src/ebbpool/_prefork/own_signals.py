@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
@@ -15,32 +16,41 @@ from typing import Any, Final, TypeAlias
 Handler: TypeAlias = Callable[[int, Any], object]
 
 
+def noted(number: int, frame: object) -> None:
+    """Do nothing: the signal's number is on its way to the loop already."""
+
+
 class OwnSignals:
-    """Handlers of signals, and a wakeup descriptor, of this process alone.
+    """Handlers of signals of this process alone, and a socket, the bell, on which the numbers of signals arrive.
 
     In a process that is forked from this one (`os.fork`, `pty.fork`, multiprocessing's "fork") the handlers from before
     are put back, except where other code has replaced these; the signals are blocked there until that is done.
 
     Args:
         handlers: The handler of each number.
-        wakeup: A descriptor that does not block; the numbers of signals are written to it.
         forsake: Called in a forked process, with every signal of `handlers` blocked, by its only thread; it has to
             close the descriptors that belong to the parent.
+
+    Attributes:
+        bell: Can be waited for: it can be read once a signal has come.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler], wakeup: int, forsake: Callable[[], object]) -> None:
+    def __init__(self, handlers: Mapping[int, Handler], forsake: Callable[[], object]) -> None:
         self.numbers = frozenset(handlers)
         self._handlers = handlers
-        self._wakeup = wakeup
         self._forsake = forsake
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
+        self.bell, self._rope = socket.socketpair()
+        self.bell.setblocking(False)
+        self._rope.setblocking(False)
 
     def install(self) -> None:
         """Begin to handle signals. Main thread only."""
         _watch_forks()
         _owners.append(self)
-        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        # The descriptor wakes a loop in another thread even while the main thread is in a call that runs no bytecode.
+        self._wakeup_before = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
         for number, handler in self._handlers.items():
             self._before[number] = signal.signal(number, handler)
 
@@ -50,6 +60,7 @@ class OwnSignals:
             self._restore(number)
         signal.set_wakeup_fd(self._wakeup_before)
         _owners.remove(self)
+        self._close()
 
     def ignore(self) -> None:
         """Ignore the signals until this process ends, when the interpreter can no longer handle them. Main thread."""
@@ -61,11 +72,29 @@ class OwnSignals:
         for number in self._mine():
             self._restore(number)
         wakeup = signal.set_wakeup_fd(-1)
-        if wakeup not in (-1, self._wakeup):
+        if wakeup not in (-1, self._rope.fileno()):
             # The descriptor of other code, perhaps of an event loop that took the signals over.
             with contextlib.suppress(OSError, ValueError):
                 signal.set_wakeup_fd(wakeup)
+        self._close()
         self._forsake()
+
+    def ring(self, number: int) -> None:
+        """Do as if the signal had come; harmless in a signal handler, and in a forked process."""
+        with contextlib.suppress(OSError):
+            self._rope.send(bytes([number]))
+
+    def received(self) -> bytes:
+        """Return the numbers of the signals that have come, those of other code among them, without waiting."""
+        numbers = b""
+        with contextlib.suppress(BlockingIOError):
+            while more := self.bell.recv(4096):
+                numbers += more
+        return numbers
+
+    def _close(self) -> None:
+        self.bell.close()
+        self._rope.close()
 
     def _mine(self) -> list[int]:
         return [number for number in self._before if signal.getsignal(number) == self._handlers[number]]

@@ -9,14 +9,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Final, Protocol, TypeAlias
 
 from ebbpool._prefork.bind import Listeners
 from ebbpool._prefork.child import BEAT, FROM_THE_PARENT, LEAVING, READY, STOP, Child, Reporter, Terms, log
-from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._prefork.own_signals import OwnSignals, noted
 from ebbpool._prefork.spawner import Spawner
 from ebbpool._prefork.template import Template
 from ebbpool._prefork.watchdog import Action, Kill, Report, Start, Watchdog
@@ -25,9 +25,7 @@ OURS: Final = FROM_THE_PARENT + ((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD")
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 LONGEST_WAIT: Final = 3600.0
 PROMPT: Final = 1.0
-"""Seconds within which a template should tell of a child. After that it is continued, for it may have been stopped."""
-PATIENCE: Final = 3.0
-"""Seconds after which a template is killed that does not tell of the end of a child."""
+"""Seconds within which a child has to end that has closed its end of the pipe."""
 LOST: Final = 255
 """The exit code of a child of which its template cannot tell any more."""
 
@@ -44,8 +42,6 @@ class _Process:
     number: int
     maker: Maker
     line: Connection
-    due: float
-    """When to find out why nothing is told of its start, or of its end: the template may have been stopped."""
     pid: int | None = None
     """Known once it has been started."""
     exitcode: int | None = None
@@ -53,10 +49,10 @@ class _Process:
     """Why it could not be started."""
     talks: bool = True
     """Whether its end of the pipe is open."""
+    due: float = math.inf
+    """When to kill it because nothing can tell it to stop: its end of the pipe is closed."""
     doomed: bool = False
     """Whether it is to be killed."""
-    asked: bool = False
-    """Whether it was cut off, which is the first remedy if its end of the pipe is closed."""
 
 
 class Reports(Protocol):
@@ -116,7 +112,7 @@ class Parent:
         """The last one makes new children; the others are kept until their last child has ended."""
         self._renew = True
         """Whether the next child needs a new one."""
-        self._bell: socket.socket
+        self._signals = OwnSignals(dict.fromkeys(OURS, noted), self._forsake)
 
     def run(self) -> int:
         """Run until every child is gone; return the exit status.
@@ -124,47 +120,35 @@ class Parent:
         Raises:
             BaseException: An error in the parent itself; no child is left then either.
         """
-        with self._signals():
-            try:
-                self._do(self._watchdog.tick(self._clock()))
-                while self._watchdog.status is None:
-                    self._turn()
-                return self._watchdog.status
-            finally:
-                self._kill_all()
+        try:
+            self._signals.install()
+            self._do(self._watchdog.tick(self._clock()))
+            while self._watchdog.status is None:
+                self._turn()
+            return self._watchdog.status
+        finally:
+            for child in self._processes.values():
+                self._end(child, True)
+                child.line.close()
+            for maker in self._makers:
+                maker.close()
+            self._signals.release()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Have the numbers of signals arrive in the bell; put back the handlers from before at the end."""
-        self._bell, rope = socket.socketpair()
-        with self._bell, rope:
-            self._bell.setblocking(False)
-            rope.setblocking(False)
-
-            def forsake() -> None:
-                # While another process has an end of these pipes, the children would not notice this process's death.
-                self._bell.close()
-                rope.close()
-                for child in self._processes.values():
-                    child.line.close()
-                for maker in self._makers:
-                    maker.forsake()
-                if self._reports is not None:
-                    self._reports.forsake()
-
-            signals = OwnSignals(dict.fromkeys(OURS, _noted), rope.fileno(), forsake)
-            try:
-                signals.install()
-                yield
-            finally:
-                signals.release()
+    def _forsake(self) -> None:
+        # While another process has an end of these pipes, the children would not notice this process's death.
+        for child in self._processes.values():
+            child.line.close()
+        for maker in self._makers:
+            maker.forsake()
+        if self._reports is not None:
+            self._reports.forsake()
 
     def _turn(self) -> None:
         moments = [child.due for child in self._processes.values()]
         if (due := self._watchdog.due()) is not None:
             moments.append(due)
         timeout = min(LONGEST_WAIT, max(0.0, min(moments, default=math.inf) - self._clock()))
-        sources: list[Any] = [self._bell]
+        sources: list[Any] = [self._signals.bell]
         for maker in self._makers:
             sources += maker.sources()
         # What a child says is heard once it is known who it is, which the maker tells.
@@ -175,15 +159,18 @@ class Parent:
         if self._reports is not None:
             self._reports.hear()
         self._learn()
-        # Messages that have come are read before `tick` decides which children have been silent for too long.
-        for serial in list(self._processes):
-            self._hear(serial)
-        for number in _received(self._bell):
+        for number in self._signals.received():
             self._obey(number)
-        for serial in list(self._processes):
-            self._check_child(serial)
+        # Messages that have come are read before `tick` decides which children have been silent for too long.
+        for serial, child in list(self._processes.items()):
+            self._hear(serial, child)
+            self._check(serial, child)
         self._do(self._watchdog.tick(self._clock()))
-        self._let_makers_go()
+        used = [child.maker for child in self._processes.values()]
+        for maker in self._makers[:-1]:
+            if maker not in used:
+                self._makers.remove(maker)
+                maker.close()
 
     def _learn(self) -> None:
         """Take in what the makers tell; the watchdog hears of it later."""
@@ -192,16 +179,12 @@ class Parent:
                 child = self._processes[serial]
                 child.exitcode, child.error = exitcode, error
                 if pid is not None:
-                    child.pid, child.due = pid, math.inf
+                    child.pid = pid
                     self._log(Report("child_started", serial, fields={"number": child.number}))
                     if child.doomed:
                         self._end(child, True)
-            if maker.threads:
-                log(logging.WARNING, {"event": "template_threads", "threads": ", ".join(maker.threads)})
-                maker.threads = []
 
-    def _hear(self, serial: int) -> None:
-        child = self._processes[serial]
+    def _hear(self, serial: int, child: _Process) -> None:
         tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
         while child.talks and child.pid is not None:
             try:
@@ -211,50 +194,30 @@ class Parent:
             except (EOFError, OSError):
                 child.talks = False
                 child.due = self._clock() + PROMPT
+                child.maker.resume()
             else:
                 self._do(tell[message](serial, self._clock()))
 
-    def _check_child(self, serial: int) -> None:
-        child = self._processes[serial]
+    def _check(self, serial: int, child: _Process) -> None:
+        """Tell the watchdog that a child is gone, or was never there."""
+        now = self._clock()
         # If the template is dead, the end of the pipe shows when the child ends.
         lost = not child.maker.alive and (child.pid is None or not child.talks)
         if child.exitcode is None and child.error is None and not lost:
-            if self._clock() >= child.due:
-                self._ask_after(child)
+            if now >= child.due:
+                log(logging.WARNING, {"event": "child_cut_off", "pid": child.pid, "number": child.number})
+                child.due = math.inf
+                self._end(child, True)
             return
-        self._hear(serial)
         if self._reports is not None:
             self._reports.gone(serial)
         if child.pid is None:
             error = child.error or ChildProcessError("the template has ended")
-            self._do(self._watchdog.not_started(serial, error, self._clock()))
+            self._do(self._watchdog.not_started(serial, error, now))
         else:
-            self._do(self._watchdog.gone(serial, LOST if child.exitcode is None else child.exitcode, self._clock()))
+            self._do(self._watchdog.gone(serial, LOST if child.exitcode is None else child.exitcode, now))
         del self._processes[serial]
         child.line.close()
-
-    def _ask_after(self, child: _Process) -> None:
-        """Deal with a child that is not reported to have started, or to have ended although it seems so."""
-        child.due = math.inf
-        if child.asked:
-            child.maker.kill()
-            return
-        # A start may take its time, and so may the end of a large process that was killed: neither is a fault yet.
-        if not child.talks:
-            log(logging.WARNING, {"event": "child_cut_off", "pid": child.pid, "number": child.number})
-            # If it lives after all, its pipe is closed, so that it cannot be told to stop.
-            self._end(child, True)
-            child.due = self._clock() + PATIENCE
-            child.asked = True
-        child.maker.resume()
-
-    def _let_makers_go(self) -> None:
-        """Close the makers of earlier children, once they have none any more."""
-        used = [child.maker for child in self._processes.values()]
-        for maker in self._makers[:-1]:
-            if maker not in used:
-                self._makers.remove(maker)
-                maker.close()
 
     def _obey(self, number: int) -> None:
         if number not in OURS:
@@ -304,7 +267,7 @@ class Parent:
                 self._reports.gone(action.serial)
             self._do(self._watchdog.not_started(action.serial, error, self._clock()))
         else:
-            self._processes[action.serial] = _Process(action.number, maker, ours, self._clock() + PROMPT)
+            self._processes[action.serial] = _Process(action.number, maker, ours)
             self._learn()
         finally:
             if theirs is not None:
@@ -324,10 +287,8 @@ class Parent:
         return self._makers[-1]
 
     def _end(self, child: _Process, kill: bool) -> None:
-        if kill:
-            child.doomed = True
-            child.due = min(child.due, self._clock() + PROMPT)
-        else:
+        child.doomed |= kill
+        if not kill:
             with contextlib.suppress(OSError):
                 child.line.send_bytes(STOP)
         if child.pid is None:
@@ -338,37 +299,9 @@ class Parent:
             with contextlib.suppress(OSError):
                 os.kill(child.pid, KILL if kill else signal.SIGTERM)
 
-    def _kill_all(self) -> None:
-        for child in self._processes.values():
-            self._end(child, True)
-        deadline = time.monotonic() + PATIENCE
-        for maker in self._makers:
-            maker.resume()
-        while any(child.exitcode is None and child.maker.alive for child in self._processes.values()):
-            if (left := deadline - time.monotonic()) <= 0:
-                break
-            wait([source for maker in self._makers for source in maker.sources()], left)
-            self._learn()
-        for child in self._processes.values():
-            child.line.close()
-        self._processes.clear()
-        for maker in self._makers:
-            maker.close()
-        self._makers.clear()
-
     def _log(self, report: Report) -> None:
         fields: dict[str, object] = {"event": report.event, "pid": os.getpid()}
         if report.serial is not None:
             child = self._processes.get(report.serial)
             fields["pid"] = None if child is None else child.pid
         log(logging.getLevelNamesMapping()[report.level.upper()], fields | report.fields)
-
-
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: the signal's number is on its way to the loop already."""
-
-
-def _received(bell: socket.socket) -> Iterator[int]:
-    with contextlib.suppress(BlockingIOError):
-        while numbers := bell.recv(4096):
-            yield from numbers

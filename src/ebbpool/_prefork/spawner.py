@@ -24,7 +24,6 @@ class Spawner:
 
     def __init__(self, serve: Callable[[Child], object]) -> None:
         self.alive = True
-        self.threads: list[str] = []
         self._serve = serve
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, SpawnProcess] = {}
@@ -67,4 +66,6 @@ class Spawner:
         """Do nothing."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Wait for the end of the children, which have been killed if there are any."""
+        for process in self._children.values():
+            process.join()

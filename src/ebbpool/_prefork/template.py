@@ -25,7 +25,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ebbpool._prefork import child
-from ebbpool._prefork.own_signals import OwnSignals
+from ebbpool._prefork.own_signals import OwnSignals, noted
 from ebbpool._stdio import flush_or_discard
 
 if TYPE_CHECKING:
@@ -131,7 +131,6 @@ class Template:
 
     Attributes:
         alive: Whether it has not ended yet, as far as `news` has told.
-        threads: The names of the threads that the modules have started; told by `news`, too.
 
     Raises:
         OSError: The system refuses another process, or descriptors.
@@ -139,26 +138,19 @@ class Template:
 
     def __init__(self, serve: Callable[[child.Child], object], preload: Sequence[str] | None) -> None:
         self.alive = True
-        self.threads: list[str] = []
         data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
         data["authkey"] = bytes(data["authkey"])
         own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
+        code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({{}})"
         pickled, descriptors = packed(serve)
         self._link, theirs = Pipe()
         try:
             with theirs, blocked():
-                code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({{}})"
+                *command, _, _ = spawn.get_command_line()
                 self._process = subprocess.Popen(
-                    [
-                        os.fsdecode(spawn.get_executable()),
-                        *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # as multiprocessing
-                        "-c",
-                        code.replace("{}", str(theirs.fileno())),
-                    ],
-                    pass_fds=[theirs.fileno()],
+                    [*command, code.replace("{}", str(theirs.fileno()))], pass_fds=[theirs.fileno()]
                 )
-            with contextlib.suppress(ConnectionError):
-                _send(self._link, pickle.dumps((data, own, preload, pickled)), descriptors)
+            self._ask((data, own, preload, pickled), descriptors)
         except BaseException:
             self._link.close()
             raise
@@ -172,9 +164,13 @@ class Template:
             args: What `child.main` gets after `serve`.
         """
         pickled, descriptors = packed(args)
+        self._ask((serial, name, pickled), descriptors)
+        self.resume()
+
+    def _ask(self, message: object, descriptors: Sequence[int]) -> None:
         # That it has ended is told by `news`.
         with contextlib.suppress(ConnectionError):
-            _send(self._link, pickle.dumps((serial, name, pickled)), descriptors)
+            _send(self._link, pickle.dumps(message), descriptors)
 
     def sources(self) -> list[Any]:
         """Return what can be waited for: it can be read when there are news."""
@@ -190,13 +186,13 @@ class Template:
             except (EOFError, OSError):
                 self.alive = False
             else:
-                if isinstance(what, list):
-                    self.threads = what
+                if isinstance(what, str):
+                    child.log(logging.WARNING, {"event": "template_threads", "threads": what})
                 else:
                     yield what
 
     def resume(self) -> None:
-        """Continue the process, if it was stopped; no harm is done if it runs."""
+        """Continue the process, which somebody may have stopped."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -233,7 +229,7 @@ def main(descriptor: int) -> None:
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     try:
         if others:
-            link.send(others)
+            link.send(", ".join(others))
         _Forks(link, own, (serve, descriptors)).run()
     except (EOFError, OSError):
         # The parent is gone. The children notice that by themselves, and are not to be waited for.
@@ -259,9 +255,7 @@ class _Forks:
         self._serve = serve
         self._context = multiprocessing.get_context("fork")
         self._children: dict[int, ForkProcess] = {}
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._rope.setblocking(False)
+        self._signals = OwnSignals({signal.SIGCHLD: noted}, link.close)
 
     def run(self) -> None:
         """Fork children until the parent is gone.
@@ -270,16 +264,14 @@ class _Forks:
             EOFError: The parent is gone.
             OSError: The parent is gone.
         """
-        OwnSignals({signal.SIGCHLD: _noted}, self._rope.fileno(), self._forsake).install()
+        self._signals.install()
         while True:
-            asked = self._link in wait([self._link, self._bell])
-            with contextlib.suppress(BlockingIOError):
-                while self._bell.recv(4096):
-                    pass
+            asked = self._link in wait([self._link, self._signals.bell])
+            self._signals.received()
             for serial, process in list(self._children.items()):
                 if process.exitcode is not None:
                     del self._children[serial]
-                    self._tell((serial, None, process.exitcode, None))
+                    self._link.send((serial, None, process.exitcode, None))
                     process.close()
             if asked:
                 self._start(*_receive(self._link))
@@ -291,25 +283,14 @@ class _Forks:
         try:
             process.start()
         except OSError as error:
-            self._tell((serial, None, None, error))
+            self._link.send((serial, None, None, error))
         else:
             self._children[serial] = process
-            self._tell((serial, process.pid, None, None))
+            self._link.send((serial, process.pid, None, None))
         for descriptor in descriptors:
             os.close(descriptor)
-
-    def _tell(self, news: News) -> None:
-        self._link.send(news)
-
-    def _forsake(self) -> None:
-        for thing in (self._link, self._bell, self._rope):
-            thing.close()
 
     def _main(self, pickled: bytes, descriptors: list[int]) -> None:
         """Run a child, in the process that was forked for it."""
         _prepare(self._own)
         child.main(unpacked(*self._serve), *unpacked(pickled, descriptors))
-
-
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: the signal wakes the loop."""

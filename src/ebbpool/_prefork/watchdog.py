@@ -143,6 +143,8 @@ class Watchdog:
         self._serial = 0
         self._posts: dict[int, _Post] = {}
         self._actions: list[Action] = []
+        self._moments: list[float] = []
+        """When something other than a deadline is to be decided."""
 
     def tick(self, now: float) -> list[Action]:
         """Note that time has passed; the first call starts the children."""
@@ -156,12 +158,11 @@ class Watchdog:
                 self._report("child_overdue", life, "warning", seconds=self.graceful_timeout)
                 self._blame()
                 self._kill(life)
-            elif life.phase is Phase.SERVING:
-                self._report("child_unresponsive", life, "error", seconds=self.heartbeat_timeout)
-                self._kill(life)
-                self._lost(life, now)
-            elif life.phase is Phase.STARTING:
-                self._report("child_not_ready", life, "error", seconds=self.start_timeout)
+            elif life.live:
+                if life.phase is Phase.SERVING:
+                    self._report("child_unresponsive", life, "error", seconds=self.heartbeat_timeout)
+                else:
+                    self._report("child_not_ready", life, "error", seconds=self.start_timeout)
                 self._kill(life)
                 self._lost(life, now)
         return self._decide(now)
@@ -252,76 +253,59 @@ class Watchdog:
 
     def due(self) -> float | None:
         """Return when `tick` is to be called next, or None for never."""
-        moments = [life.deadline for life in self.lives.values() if life.phase is not Phase.KILLED]
-        if not self._stopping:
-            for number in range(self.processes):
-                newest, older = self._live(number)
-                if newest is None:
-                    moments.append(self._post(number).not_before)
-                elif older and newest.ready_at is not None:
-                    moments.append(newest.ready_at + SETTLE)
-            stale = self._next_stale()
-            if stale is not None:
-                moments.append(self._post(stale).not_before)
-        moment = min(moments, default=math.inf)
+        deadlines = [life.deadline for life in self.lives.values() if life.phase is not Phase.KILLED]
+        moment = min(deadlines + self._moments, default=math.inf)
         return None if moment == math.inf else moment
 
     def _decide(self, now: float) -> list[Action]:
         """Compare the children that there are with those that there should be; return what to do."""
-        if self._stopping:
-            for life in self.lives.values():
+        self._moments = []
+        for life in self.lives.values():
+            if self._stopping or life.number >= self.processes:
                 self._stop(life, now)
+        if self._stopping:
             if not self.lives and self.status is None:
                 self.status = self._outcome
                 self._report("stopped", status=self.status)
         else:
-            for life in self.lives.values():
-                if life.number >= self.processes:
-                    self._stop(life, now)
-            for number in range(self.processes):
-                newest, older = self._live(number)
-                if newest is None:
-                    self._start(number, now)
-                elif newest.has_proved_itself(now):
-                    for life in older:
-                        self._stop(life, now)
-            self._roll(now)
+            self._fill(now)
         actions, self._actions = self._actions, []
         return actions
 
-    def _roll(self, now: float) -> None:
-        stale = self._next_stale()
-        if stale is not None:
-            self._start(stale, now)
-        elif self._reloading and all(
-            [life.phase for life in self._of(number)] == [Phase.SERVING] for number in range(self.processes)
-        ):
+    def _fill(self, now: float) -> None:
+        """Start whom a number lacks, stop whom another one has replaced, and replace the next that is out of date."""
+        for number in range(self.processes):
+            lives = self._of(number)
+            if not lives:
+                self._start(number, now)
+            elif len(lives) > 1 and (ready_at := lives[-1].ready_at) is not None:
+                if not lives[-1].has_proved_itself(now):
+                    self._moments.append(ready_at + SETTLE)
+                    continue
+                for life in lives[:-1]:
+                    self._stop(life, now)
+        pairs = [self._of(number) for number in range(self.processes)]
+        if any(len(lives) > 1 for lives in pairs):
+            # One by one.
+            return
+        serving = [life for lives in pairs for life in lives if life.phase is Phase.SERVING]
+        stale = [life.number for life in serving if life.generation < self._generation]
+        if stale:
+            self._start(stale[0], now)
+        elif self._reloading and len(serving) == self.processes:
             self._reloading = False
             self._report("reload_done")
 
-    def _next_stale(self) -> int | None:
-        """Return the number whose child to replace next, or None; also None while another replacement is not done."""
-        pairs = [self._live(number) for number in range(self.processes)]
-        if any(older for _, older in pairs):
-            return None
-        for newest, _ in pairs:
-            if newest is not None and newest.phase is Phase.SERVING and newest.generation < self._generation:
-                return newest.number
-        return None
-
-    def _live(self, number: int) -> tuple[Life | None, list[Life]]:
-        """Return the newest child of `number` that serves or will, and the older ones."""
-        lives = self._of(number)
-        return (lives[-1], lives[:-1]) if lives else (None, [])
-
     def _of(self, number: int) -> list[Life]:
+        """Return the children of `number` that serve or will, the newest last."""
         return [life for life in self.lives.values() if life.number == number and life.live]
 
     def _post(self, number: int) -> _Post:
         return self._posts.setdefault(number, _Post())
 
     def _start(self, number: int, now: float) -> None:
-        if now < self._post(number).not_before:
+        if now < (moment := self._post(number).not_before):
+            self._moments.append(moment)
             return
         self._serial += 1
         self.lives[self._serial] = Life(self._serial, number, self._generation, now, now + self.start_timeout)
