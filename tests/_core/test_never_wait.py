@@ -156,6 +156,8 @@ def test_other_pools_go_on_while_a_finaliser_submits_to_a_full_one() -> None:
         met = [other.submit(barrier.wait, TIMEOUT) for _ in range(2)]
         assert sorted(future.result(TIMEOUT) for future in met) == [0, 1]
         gone(thing)
+        # A weak reference is dead before the finaliser is called.
+        eventually(lambda: late, "the finaliser has submitted")
         gate.open()
         assert late[0].result(TIMEOUT) == 0
 

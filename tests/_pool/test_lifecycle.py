@@ -208,8 +208,7 @@ def test_a_forgotten_executor_ends_by_itself() -> None:
     reference = weakref.ref(pool)
     assert pool.wait_idle(TIMEOUT)
     del pool
-    gc.collect()
-    assert reference() is None
+    collected(reference)
     assert all_end(gate.threads)
 
 
@@ -220,8 +219,7 @@ def test_a_forgotten_executor_finishes_what_it_has_taken() -> None:
         gate.await_begun(2)
         reference = weakref.ref(pool)
         del pool
-        gc.collect()
-        assert reference() is None
+        collected(reference)
         gate.open()
         assert [future.result(TIMEOUT) for future in futures] == list(range(6))
     assert all_end(gate.threads)
