@@ -166,6 +166,9 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
         new = running.child(0, 2)
         running.signal(signal.SIGHUP)
         running.await_event("reload_done")
+        # Until they are gone, the old ones may take a connection that has come.
+        for old in (second, new):
+            running.await_event("child_exited", pid=old)
         with running.begin() as connection:
             running.signal(signal.SIGTERM)
             assert answer_on(connection) not in (first, second, new)

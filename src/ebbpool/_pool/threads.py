@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
-from contextlib import suppress
+from collections.abc import Iterator
 from functools import partial
-from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from ebbpool._core.accel import orphans
+MISHIT = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
+"""Whether an error thrown into a thread may hit one that it has just started.
 
-STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
-"""Whether an error thrown into a thread may hit one that it has just started, and that has not begun to run.
-
-The state of the new thread carries the number of its maker until then. The new thread dies of the error, and nobody is
-told.
+The state of the new thread carries the number of its maker until the thread runs. It would die of the error before its
+first line, and nobody would be told.
 """
-BIRTH = 5.0
-"""Seconds for which `WorkerThread.start` waits at most, where that may happen, for the thread to begin or die."""
 
 
 class _LaterEvent(threading.Event):
-    """An event that `Thread.start` does not wait for; `news` tells that it is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.news: SimpleQueue[object] = SimpleQueue()
-
-    def set(self) -> None:
-        super().set()
-        self.news.put(None)
+    """An event that `Thread.start` does not wait for."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return True
@@ -49,31 +35,29 @@ class WorkerThread(threading.Thread):
         self._started = _LaterEvent()
 
     def start(self) -> None:
-        """Start the thread; see `threading.Thread.start`. One that dies before it begins is started once more.
-
-        Raises:
-            RuntimeError: The system refuses another thread, or it has died again.
-        """
-        # The timekeeper, for which no pool may be waited for, starts most threads, and nobody throws errors into it.
-        if not STILLBORN or orphans.forbids() is not None:
+        """Start the thread; see `threading.Thread.start`."""
+        if MISHIT:
+            life = self._live()
+            next(life)
+            vars(self)["_bootstrap"] = partial(next, life, None)
+        try:
             super().start()
+        finally:
+            vars(self).pop("_bootstrap", None)
+
+    def _live(self) -> Iterator[None]:
+        """Run the thread, from the second step on; the first is made before the start.
+
+        So the new thread begins inside of the `try`, where an error that was thrown into its maker does no harm.
+        """
+        try:
+            yield
+        except GeneratorExit:
+            # It was not started.
             return
-        for _ in range(2):
-            bootstrap = partial(type(self)._bootstrap, self)  # type: ignore[attr-defined]  # not in typeshed
-            life = weakref.ref(bootstrap, self._started.news.put)
-            vars(self)["_bootstrap"] = bootstrap
-            try:
-                super().start()
-            finally:
-                # From here on only the new thread holds it, which drops it as it ends.
-                del vars(self)["_bootstrap"], bootstrap
-            with suppress(Empty):
-                self._started.news.get(timeout=BIRTH)
-            if self._started.is_set() or life() is not None:
-                return
-        # Where `threading` lists threads that have not begun.
-        threading._limbo.pop(self, None)  # type: ignore[attr-defined]  # not in typeshed
-        raise RuntimeError("can't start new thread: it died before it began")
+        except BaseException:
+            pass
+        super()._bootstrap()  # type: ignore[misc]  # not in typeshed
 
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
