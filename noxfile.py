@@ -331,6 +331,7 @@ FACES = {
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py",),
     "_leaks": ("test_pytest_plugin.py",),
+    "_maps": ("_maps", "_loops"),
     "_output": ("test_output.py",),
     "_quota": ("_pool/test_quota.py",),
     "aio": ("_loops",),

@@ -24,8 +24,8 @@ from benchmarks.guard.figures import FLOORS, LOADS, MARK, WARM_UP
 from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
+from ebbpool._maps import map_turns
 from ebbpool._pool import crew
-from ebbpool._work import map_turns
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 _FAR_SECONDS = 3_600.0

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from ebbpool._work import map_ledger
+from ebbpool._maps import map_ledger
 from support.common import Thing
 
 FAR = 2_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._checks import time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._work.schedule import ScheduledTask
+from ebbpool._maps.schedule import ScheduledTask
 
 if TYPE_CHECKING:
     from ebbpool._fastthreadpool.outlet import Outlet, Sink

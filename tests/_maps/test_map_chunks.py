@@ -19,7 +19,7 @@ from support.common import FREE_THREADED, TIMEOUT, Background, Boom, Gate, event
 from support.maps import FAR, Source, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._work import map_ledger, map_turns, maps
+from ebbpool._maps import map_ledger, map_turns, maps
 
 pytestmark = pytest.mark.usefixtures("iterators")
 

@@ -20,8 +20,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from ebbpool._core.accel import wait_counted
-from ebbpool._work import map_ledger
-from ebbpool._work.map_ledger import NOTHING, Batch, Ledger, Piece
+from ebbpool._maps import map_ledger
+from ebbpool._maps.map_ledger import NOTHING, Batch, Ledger, Piece
 
 SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""

@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
-from ebbpool._work.map_ledger import ANY
-from ebbpool._work.map_turns import MapRun
+from ebbpool._maps.map_ledger import ANY
+from ebbpool._maps.map_turns import MapRun
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from support.common import TIMEOUT, Background, Boom, eventually, tight_switching
 from support.maps import iterators  # noqa: F401  (a fixture)
 
-from ebbpool._work import map_ledger
-from ebbpool._work.map_ledger import ANY, STALE, Batch
-from ebbpool._work.map_turns import MapRun
+from ebbpool._maps import map_ledger
+from ebbpool._maps.map_ledger import ANY, STALE, Batch
+from ebbpool._maps.map_turns import MapRun
 
 pytestmark = pytest.mark.usefixtures("iterators")
 

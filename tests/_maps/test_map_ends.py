@@ -29,7 +29,7 @@ from support.common import (
 from support.maps import FAR, Things, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, BrokenThreadPool
-from ebbpool._work.maps import PORTION
+from ebbpool._maps.maps import PORTION
 
 pytestmark = pytest.mark.usefixtures("iterators")
 
