@@ -330,6 +330,7 @@ FACES = {
     "_checks": ("test_bad_input.py",),
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py",),
+    "_maps": ("_maps", "_loops"),
     "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
     "_stdio": ("test_stdio.py",),
     "_quota": ("_pool/test_quota.py",),

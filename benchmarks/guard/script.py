@@ -24,8 +24,8 @@ from benchmarks.guard.figures import FLOORS, LOADS, MARK, WARM_UP
 from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
+from ebbpool._maps import ledger
 from ebbpool._pool import crew
-from ebbpool._work import map_turns
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 _FAR_SECONDS = 3_600.0
@@ -109,8 +109,8 @@ def later() -> Iterator[Work]:
 def mapped() -> Iterator[Work]:
     """Map items."""
     # Claims are sized by the clock, and valgrind is slow: by this clock no item takes any time.
-    clock = map_turns.perf_counter
-    map_turns.perf_counter = lambda: 0.0
+    clock = ledger.perf_counter
+    ledger.perf_counter = lambda: 0.0
     try:
         with ebbpool.AdaptiveExecutor(1) as pool:
 
@@ -123,7 +123,7 @@ def mapped() -> Iterator[Work]:
 
             yield all_mapped
     finally:
-        map_turns.perf_counter = clock
+        ledger.perf_counter = clock
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
+from ebbpool._maps.schedule import ScheduledTask
+from ebbpool._maps.streams import Stream
 from ebbpool._pool.decisions import Decision
 from ebbpool._pool.loop_lag import LoopLag
 from ebbpool._pool.marks import spillable
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
 from ebbpool._version import __version__
-from ebbpool._work.schedule import ScheduledTask
-from ebbpool._work.streams import Stream
 from ebbpool.executor import AdaptiveExecutor, QueueFull, pools
 from ebbpool.lane import Lane
 

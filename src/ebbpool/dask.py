@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, ge
 from ebbpool._checks import above_zero, finite_seconds, one_of, waiting_limit
 from ebbpool._core.accel import LaneCore, LoopCall
 from ebbpool._interpreter import daemon_threads
-from ebbpool._work import maps
+from ebbpool._maps import maps
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 

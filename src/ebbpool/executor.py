@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, say_if_plain
 from ebbpool._interpreter import daemon_threads
+from ebbpool._maps import delayed, maps, streams
+from ebbpool._maps.schedule import OnError, ScheduledTask
+from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
 from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool import spill as spilling
 from ebbpool._pool.crew import Crew, QueueView
@@ -27,9 +30,6 @@ from ebbpool._pool.loop_lag import lags
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
-from ebbpool._work import delayed, maps, streams
-from ebbpool._work.schedule import OnError, ScheduledTask
-from ebbpool._work.streams import DEFAULT_BUFFERSIZE, Stream
 from ebbpool.lane import Lane
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
         the results of all calls made before. When the iterator ends early, calls that have not started are cancelled.
         """
-        from ebbpool._loops.async_maps import amap
+        from ebbpool._maps.async_maps import amap
 
         return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
+from ebbpool._maps import maps
 from ebbpool._pool.settings import Unmade
 from ebbpool._pool.stats import LaneStats
-from ebbpool._work import maps
 
 if TYPE_CHECKING:
     import asyncio

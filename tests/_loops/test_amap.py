@@ -13,7 +13,7 @@ from support.common import TIMEOUT, Boom, Gate, wait_for_idle
 from support.loops import Loops, in_threads, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._loops.async_maps import amap
+from ebbpool._maps.async_maps import amap
 
 
 class Bare:

@@ -16,7 +16,7 @@ from support.common import TIMEOUT, Boom, Gate, Thing, gone, no_collector, wait_
 from support.loops import Loops, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._loops.async_maps import amap
+from ebbpool._maps.async_maps import amap
 
 
 class Held:

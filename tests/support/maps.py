@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from ebbpool._work import map_ledger
+from ebbpool._maps import ledger
 from support.common import Thing
 
 FAR = 2_000
@@ -16,9 +16,9 @@ FAR = 2_000
 @pytest.fixture(params=[True, False], ids=["iterators", "deques"])
 def iterators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways to hold the items of a claim, where the interpreter allows both."""
-    if request.param and not map_ledger.ITERATORS:
+    if request.param and not ledger.ITERATORS:
         pytest.skip("list iterators do not exclude each other here")
-    monkeypatch.setattr(map_ledger, "ITERATORS", request.param)
+    monkeypatch.setattr(ledger, "ITERATORS", request.param)
     return bool(request.param)
 
 

@@ -14,7 +14,7 @@ from support.common import TIMEOUT, Background, Boom, Gate, eventually, wait_for
 from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._work import streams
+from ebbpool._maps import streams
 
 
 @settings(max_examples=50)

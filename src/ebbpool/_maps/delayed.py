@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from ebbpool._checks import finite_seconds, one_of
 from ebbpool._core.accel import instrumented
+from ebbpool._maps.schedule import OnError, ScheduledTask
 from ebbpool._pool import instruments
 from ebbpool._pool.timers import HasTimers, TimerOwner
-from ebbpool._work.schedule import OnError, ScheduledTask
 
 LOGGER = logging.getLogger("concurrent.futures")
 

@@ -29,7 +29,6 @@ from support.common import (
 from support.maps import FAR, Things, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, BrokenThreadPool
-from ebbpool._work.maps import PORTION
 
 pytestmark = pytest.mark.usefixtures("iterators")
 
@@ -211,12 +210,12 @@ def test_results_are_let_go_as_they_are_handed_out() -> None:
         gone(*make.references, pool=pool)
 
 
-def test_a_brisk_consumer_leaves_only_the_last_portion_behind() -> None:
+def test_a_brisk_consumer_leaves_nothing_behind() -> None:
     with no_collector(), AdaptiveExecutor(1) as pool:
         make = Things()
         results = pool.map(make, range(3000))
         deque(itertools.islice(results, 2000), 0)
-        gone(*make.references[: 2000 - PORTION], pool=pool)
+        gone(*make.references[:2000], pool=pool)
         next(results)
         results.close()  # type: ignore[attr-defined]
         wait_for_idle(pool)

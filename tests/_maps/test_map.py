@@ -15,7 +15,7 @@ from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_coll
 from support.maps import Source
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._work import maps
+from ebbpool._maps import maps
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

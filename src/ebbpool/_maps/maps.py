@@ -6,38 +6,18 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from concurrent.futures import Executor
-from itertools import chain, repeat, starmap
+from itertools import chain, repeat
+from math import inf
 from time import perf_counter
 from typing import Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
-from ebbpool._work.map_ledger import ANY
-from ebbpool._work.map_turns import MapRun
+from ebbpool._maps.ledger import Ledger
 
 T = TypeVar("T")
 
-AT_HAND: Final = (
-    list,
-    tuple,
-    range,
-    dict,
-    set,
-    frozenset,
-    str,
-    bytes,
-    bytearray,
-    deque,
-    KeysView,
-    ValuesView,
-    ItemsView,
-)
+AT_HAND: Final = list, tuple, range, dict, set, frozenset, str, bytes, bytearray, deque, KeysView, ValuesView, ItemsView
 """Iterables whose items are in memory: they are read in one step."""
-PORTION: Final = 256
-"""How many results are handed out in one portion at most."""
-BRISK: Final = 200e-6
-"""Seconds in which a brisk consumer takes a portion."""
-
-
 ENDS: Final = sys.version_info < (3, 16)
 """Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
@@ -68,79 +48,42 @@ class Results(chain[Any]):
 
 
 def _hand_out(
-    run: MapRun,
-    source: Iterator[Any],
-    executor: Executor | None,
-    buffersize: int | None,
-    limit: float | None,
-    ends: bool,
+    ledger: Ledger, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
 ) -> Generator[Iterable[Any]]:
     """Yield results in pieces; `ends` says whether an error of a call ends them. An error of the map always does."""
     handed = 0
-    pace = Pace()
     piece: Any = None
-    pieces: deque[Any] = deque()
     try:
         while True:
-            if executor is not None and buffersize is not None:
-                run.read(executor, source, buffersize - (run.taken - handed))
-            if handed == run.taken:
-                run.insist()
+            if buffersize is not None:
+                ledger.read(source, buffersize - (ledger.taken - handed))
+            if handed == ledger.taken:
+                ledger.insist()
                 return
             # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
-            pieces.extend(run.wait_for_pieces(handed if run.ordered else ANY, limit))
-            while pieces:
-                piece = pieces.popleft()
-                if not isinstance(piece, BaseException):
-                    handed += len(piece)
-                    yield from pace.portions(piece)
-                elif ends:
-                    # An error ends a generator.
-                    raise piece
-                else:
-                    handed += 1
-                    turn = _raising(piece)
-                    piece = None
-                    yield turn
-    finally:
-        run.abandon()
-        del run, piece, pieces
-
-
-class Pace:
-    """How fast a consumer takes results, and so how many it is given at a time."""
-
-    def __init__(self) -> None:
-        self._brisk = False
-
-    def portions(self, piece: list[Any]) -> Generator[Iterable[Any]]:
-        """Yield iterables over the results in `piece`, which becomes empty.
-
-        A brisk consumer is given a whole portion at a time; any other takes the results out of `piece` one by one.
-        """
-        piece.reverse()
-        while piece:
-            count = min(len(piece), PORTION)
-            began = perf_counter()
-            if self._brisk:
-                portion = piece[-count:]
-                del piece[-count:]
-                portion.reverse()
+            piece = ledger.next_piece(handed, limit)
+            if isinstance(piece, list):
+                handed += len(piece)
+                piece.reverse()
+                turns = repeat(piece, len(piece))
                 try:
-                    yield portion
+                    yield map(list.pop, turns)
                 except GeneratorExit:
                     # The consumer has left, and gets no more results.
-                    portion.clear()
-                    raise
-            else:
-                turns = repeat((), count)
-                try:
-                    yield starmap(piece.pop, turns)
-                except GeneratorExit:
                     deque(turns, 0)
                     piece.clear()
                     raise
-            self._brisk = (self._brisk or count == PORTION) and perf_counter() - began < BRISK
+            elif ends:
+                # An error ends a generator.
+                raise piece
+            else:
+                handed += 1
+                turn = _raising(piece)
+                piece = None
+                yield turn
+    finally:
+        ledger.abandon()
+        del ledger, piece
 
 
 def _raising(error: BaseException) -> Generator[Any]:
@@ -225,27 +168,23 @@ class Maps(Executor):
         buffersize = whole_or_none("buffersize", buffersize)
         if chunksize is not None and buffersize is not None:
             chunksize = min(chunksize, buffersize)
-        limit = None if timeout is None else perf_counter() + time_limit("timeout", timeout)
+        limit = inf if timeout is None else perf_counter() + time_limit("timeout", timeout)
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        run = MapRun(self, fn, spread, chunksize, buffersize, in_order)
+        ledger = Ledger(self, fn, spread, chunksize, buffersize, in_order)
+        source: Iterator[Any] = iter(())
         try:
-            if (
-                buffersize is None
-                and chunksize is None
-                and all(isinstance(iterable, AT_HAND) for iterable in iterables)
-            ):
-                run.read_all(self, items)
-                source: Iterator[Any] = iter(())
+            if buffersize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
+                ledger.read_all(items)
             else:
                 # An iterator may take long for its next item: the items before it run meanwhile.
                 source = iter(items)
-                run.read(self, source, buffersize)
-                run.insist()
+                ledger.read(source, buffersize)
+            ledger.insist()
         except BaseException:
-            run.abandon()
+            ledger.abandon()
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
+        return Results.of(_hand_out(ledger, source, keeper, buffersize, limit, in_order and ENDS))

@@ -19,7 +19,7 @@ from support.common import FREE_THREADED, TIMEOUT, Background, Boom, Gate, event
 from support.maps import FAR, Source, iterators  # noqa: F401  (a fixture)
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._work import map_ledger, map_turns, maps
+from ebbpool._maps import ledger, maps
 
 pytestmark = pytest.mark.usefixtures("iterators")
 
@@ -440,7 +440,7 @@ def test_one_iterator_one_reader() -> None:
 
 def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look recalls everything: workers and the consumer take items from each other all the time."""
-    monkeypatch.setattr(map_ledger, "STALE", 0.0)
+    monkeypatch.setattr(ledger, "STALE", 0.0)
     with tight_switching(1e-5), AdaptiveExecutor(4, min_workers=4) as pool:
         for size in (1, 50, 3_000):
             ran: Counter[int] = Counter()
@@ -463,7 +463,7 @@ def test_time_is_read_once_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
         next(reads)
         return time.perf_counter()
 
-    monkeypatch.setattr(map_turns, "perf_counter", counted)
+    monkeypatch.setattr(ledger, "perf_counter", counted)
     with AdaptiveExecutor(2) as pool:
         assert len(list(pool.map(abs, range(20_000), chunksize=1000))) == 20_000
     assert next(reads) < 20 * 8

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,22 +16,21 @@ from hypothesis import strategies as st
 from support.common import TIMEOUT, Background, Boom, eventually, tight_switching
 from support.maps import iterators  # noqa: F401  (a fixture)
 
-from ebbpool._work import map_ledger
-from ebbpool._work.map_ledger import ANY, STALE, Batch
-from ebbpool._work.map_turns import MapRun
+from ebbpool._maps import ledger
+from ebbpool._maps.ledger import STALE, Batch, Ledger
 
 pytestmark = pytest.mark.usefixtures("iterators")
 
 
 class Script:
-    """A `MapRun` whose tasks the test runs by hand."""
+    """A `Ledger` whose tasks the test runs by hand."""
 
     def __init__(self, items: Any, *, ordered: bool = True, buffersize: int | None = None) -> None:
         self.tasks: deque[Callable[[], None]] = deque()
         self._max_workers = 1000
         self._shutdown = False
-        self.run = MapRun(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
-        self.run.read_all(self, items)  # type: ignore[arg-type]
+        self.run = Ledger(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
+        self.run.read_all(items)
 
     def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
         self.tasks.append(task)
@@ -59,12 +59,7 @@ def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_plac
     begun: Counter[int] = Counter()
 
     def begin(batch: Batch, most: int) -> None:
-        for _ in range(most):
-            item = next(batch.source, None) if not isinstance(batch.source, deque) else None
-            if isinstance(batch.source, deque) and batch.source:
-                item = batch.source.popleft()
-            if item is None:
-                return
+        for item in itertools.islice(batch.source, most):
             assert item == batch.start + len(batch.out)
             begun[item] += 1
             batch.out.append(item)
@@ -72,7 +67,7 @@ def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_plac
     for which, size, progress in steps:
         now += STALE * which / 6
         run.size = size
-        if which < 5 and sum(len(rest) for _, rest in run.segments):
+        if which < 5 and run.segments:
             under_way.append(script.lay(now))
         elif under_way:
             with run.lock:
@@ -87,10 +82,14 @@ def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_plac
     for batch in under_way:
         begin(batch, count)
         assert len(batch.out) == batch.size
+        with run.lock:
+            run._settle(batch, now)
     assert begun == Counter(range(count))
-    assert sorted(under_way, key=lambda batch: batch.start)
-    spans = sorted((batch.start, batch.size) for batch in under_way)
-    assert [start for start, _ in spans] == list(itertools.accumulate([size for _, size in spans[:-1]], initial=0))
+    assert not run.under_way
+    got: list[Any] = []
+    while len(got) < count:
+        got += run.next_piece(len(got), time.perf_counter())  # type: ignore[operator]  # no item fails
+    assert got == list(range(count))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -103,11 +102,11 @@ def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_
     first.drain()
     with run.lock:
         run._recall(STALE)
-        assert run._ready(0 if ordered else ANY) == [list(range(5))]
-        assert run.batches == {5: second}
-    assert not run._finish_claim(first, aside=False, until=0.0)
-    assert run.batches == {5: second}
-    assert not run.finished
+        assert run.ready == {0: list(range(5))}
+        assert run.under_way == {5: second}
+        run._settle(first, STALE)
+    assert run.under_way == {5: second}
+    assert run.ready == {0: list(range(5))}
 
 
 @pytest.mark.parametrize("shut_down", [True, False])
@@ -119,9 +118,9 @@ def test_recruiting_ends_where_all_items_have_been_claimed(shut_down: bool) -> N
     run.queued = 0
     script.tasks.clear()
     script._shutdown = shut_down
-    recruiting = Background(lambda: run.recruit(script))  # type: ignore[arg-type]  # see `Script.__init__`
+    recruiting = Background(run._recruit)
     try:
-        assert recruiting.join() is None
+        assert recruiting.join()
     finally:
         # It would go round and round else.
         run.divided.clear()
@@ -139,10 +138,11 @@ def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(
     run.size = 5
     second = script.lay(STALE)
     assert first.start == second.start
-    assert not run._finish_claim(first, aside=False, until=0.0)
-    assert run.batches == {0: second}
+    with run.lock:
+        run._settle(first, STALE)
+    assert run.under_way == {0: second}
     assert run.divided == {0: second}, "nothing would be recalled of it any more"
-    assert not run.finished
+    assert not run.ready
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -156,9 +156,10 @@ def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled:
         with run.lock:
             run._recall(STALE)
     run.fail(Boom("the rest"))
-    run._finish_claim(batch, aside=False, until=0.0)
+    with run.lock:
+        run._settle(batch, 0.0)
     with pytest.raises(Boom, match="the rest"):
-        run.wait_for_pieces(0 if ordered else ANY, time.perf_counter() + TIMEOUT)
+        run.next_piece(0, time.perf_counter() + TIMEOUT)
 
 
 def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
@@ -166,9 +167,9 @@ def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None
 
     class Closing(Script):
         def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
-            if not self._shutdown and self.run.running and self.run.submitter is None:
+            if not self._shutdown and self.run.under_way and self.run.submitter is None:
                 # A worker is about to submit: just now the consumer sees to what it has read.
-                self.run.recruit(self)  # type: ignore[arg-type]
+                self.run._recruit()
                 self._shutdown = True
             if self._shutdown:
                 raise RuntimeError("closed")
@@ -179,32 +180,26 @@ def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None
     run.inbox.extend(range(6))
     run.queued = 1
     run.work()
-    assert len(script.tasks) == 5
-    assert (run.queued, run.pledged, run.running) == (5, 0, 0)
+    assert len(script.tasks) == run.queued == 5
 
 
-def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other() -> None:
+def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     script = Script(range(2))
     run = script.run
 
-    class Interrupted:
-        def __init__(self, bell: Any) -> None:
-            self.bell = bell
-            self.release = bell.release
+    def interrupted(pool: Any, acquire: Any, *args: Any) -> None:
+        acquire(*args)
+        raise KeyboardInterrupt
 
-        def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool:
-            heard: bool = self.bell.acquire(blocking, timeout)
-            if heard and blocking:
-                raise KeyboardInterrupt
-            return heard
-
-    run.bell = Interrupted(run.bell)
-    waiting = Background(lambda: run.wait_for_pieces(0, None))
-    eventually(lambda: run.wanted == 0)
+    monkeypatch.setattr(ledger, "wait_counted", interrupted)
+    waiting = Background(lambda: run.next_piece(0, inf))
+    eventually(lambda: run.bell is not None)
     script.tasks.popleft()()
     with pytest.raises(KeyboardInterrupt):
         waiting.join()
-    assert run.wait_for_pieces(0, None) == [[0]]
+    assert run.next_piece(0, inf) == [0]
 
 
 def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
@@ -213,13 +208,13 @@ def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
     sizes = []
     for _ in range(8):
         sizes.append(run.size)
-        run._adapt(run.size, map_ledger.QUICK * 0.9)
+        run._adapt(run.size, ledger.QUICK * 0.9)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
     run._adapt(256, 1.0)
     assert run.size == 1
-    run._adapt(1, map_ledger.QUICK / 100)
+    run._adapt(1, ledger.QUICK / 100)
     assert run.size == 4
-    run._adapt(1, map_ledger.QUICK / 2)
+    run._adapt(1, ledger.QUICK / 2)
     assert run.size == 4, "a smaller batch says nothing about larger ones"
     run._adapt(4, 10.0)
     assert run.size == 1
@@ -232,7 +227,7 @@ def test_a_claim_leaves_room_in_the_buffer() -> None:
     assert script.run.size == 5
 
 
-@pytest.mark.skipif(not map_ledger.ITERATORS, reason="a deque serves instead")
+@pytest.mark.skipif(not ledger.ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that batches rest on: nothing is lost, nothing comes twice."""
     with tight_switching():

@@ -1,0 +1,541 @@
+"""The ledger of one map: which items are unclaimed, which are under way, and which results are there.
+
+A task of a map stands for a worker's turn and not for an item: it claims the next few items, a *batch*, runs them,
+claims again, and makes way for other tasks after a while. Batches grow while items are tiny, and shrink as soon as they
+are not. Items that were claimed together with one that takes long are *recalled*, so that other workers run them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures.thread import BrokenThreadPool
+from contextlib import suppress
+from contextvars import copy_context
+from itertools import islice, repeat, starmap
+from math import inf
+from operator import itemgetter
+from threading import TIMEOUT_MAX, Condition, get_ident
+from time import perf_counter
+from typing import Any, Final
+
+from ebbpool import _interpreter
+from ebbpool._core.accel import wait_counted
+
+QUICK: Final = 300e-6
+"""Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
+TARGET: Final = 500e-6
+"""Seconds that a batch should take."""
+STALE: Final = 2e-3
+"""Seconds after which the items of a batch that have not begun are recalled."""
+SLICE_SECONDS: Final = 10e-3
+"""Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
+UP_FRONT: Final = 500
+"""How many tasks may be submitted before the first of them has shown how long items take."""
+ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
+"""Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
+
+The GIL makes it so, because neither step runs bytecode. Elsewhere a deque does the same, and is slower.
+"""
+
+
+class Failure:
+    """What a call raised, in place of its result."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        trace = error.__traceback__
+        # Without the frame that caught it, which holds the batch: batch, error, traceback and frame would be a cycle.
+        self.error = error if trace is None else error.with_traceback(trace.tb_next)
+
+
+class Batch:
+    """Consecutive items that one worker has claimed, to run them.
+
+    Attributes:
+        start: The position in the map of its first result that is not in `Ledger.ready`.
+        size: How many results are to come from there on.
+        out: Those of them that are there, with a `Failure` in place of an error.
+        failed: Whether there may be such; set before the first is added.
+        source: The items that have not begun, for the worker.
+        since: When it was made (`perf_counter`).
+    """
+
+    __slots__ = ("_items", "failed", "out", "since", "size", "source", "start")
+
+    def __init__(self, start: int, items: Any, since: float) -> None:
+        self.start = start
+        self.size = len(items)
+        self.out: list[Any] = []
+        self.failed = False
+        self.since = since
+        # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
+        self._items: Any = iter(items) if ITERATORS else deque(items)
+        self.source: Any = self._items if ITERATORS else _emptying(self._items)
+
+    def fail(self, error: BaseException) -> None:
+        """Put an error where the next result would be."""
+        self.failed = True
+        self.out.append(Failure(error))
+
+    def drain(self) -> list[Any]:
+        """Take the items that have not begun, last one first; any thread may call this."""
+        rest: list[Any] = []
+        if ITERATORS:
+            rest.extend(self._items)
+            rest.reverse()
+        else:
+            with suppress(IndexError):
+                while True:
+                    rest.append(self._items.pop())
+        return rest
+
+
+def _emptying(items: deque[Any]) -> Iterator[Any]:
+    with suppress(IndexError):
+        while True:
+            yield items.popleft()
+
+
+class Ledger:
+    """One map. `read` and `next_piece` are the consumer's, `work` is the task; one lock guards what they share.
+
+    `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
+
+    Attributes:
+        executor: The executor, weakly: it may be collected once all tasks are submitted.
+        taken: How many items were read from the input; only the consumer's thread counts them.
+        size: How many items the next batch takes at most.
+        segments: (position, items) of items read at once or recalled, first position last. The items are a list
+            or a range, last one first.
+        inbox: Items behind those, as they are read; `begun` is the position of the first.
+        under_way: Batches under way whose results are not all in `ready`, by the position of the first of these.
+        divided: Those of them that may have items to recall.
+        ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
+            their positions as they come; `filed` is the next.
+        queued: How many tasks are on the way to a worker.
+        watching: How many tasks wait until batches may have to be recalled.
+        futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
+        submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
+            runs one batch and nothing more.
+        refusal: What `submit` raised, if no more items are read because of that.
+        bell: What the consumer waits at for the results at `wanted`, or None.
+        untimed: Whether it waits without regard to a batch that may have to be recalled.
+        closed: Whether the consumer has left.
+        fate: The error in place of every item that will not run, or None.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        fn: Callable[..., Any],
+        spread: bool,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> None:
+        self.executor: Callable[[], Any] = weakref.ref(executor)
+        # Of a lane, its executor's pool.
+        self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
+        self.context = copy_context() if getattr(self.pool, "contextual", False) else None
+        self.process = os.getpid()
+        self.fn = fn
+        self.each: Callable[..., Iterator[Any]] = starmap if spread else map
+        self.fixed = chunksize is not None
+        self.size = chunksize or 1
+        self.largest = sys.maxsize if buffersize is None else max(1, buffersize // 4)
+        self.ordered = ordered
+        self.lock = allocate_lock()
+        self.settled = Condition(self.lock)
+        self.taken = 0
+        self.segments: list[tuple[int, list[Any] | range]] = []
+        self.inbox: deque[Any] = deque()
+        self.begun = 0
+        self.under_way: dict[int, Batch] = {}
+        self.divided: dict[int, Batch] = {}
+        self.ready: dict[int, list[Any] | BaseException] = {}
+        self.filed = 0
+        self.queued = 0
+        self.watching = 0
+        self.futures: set[Future[Any]] = set()
+        self.submitter: int | None = None
+        self.refusal: RuntimeError | None = None
+        self.bell: LockType | None = None
+        self.wanted = 0
+        self.untimed = False
+        self.closed = False
+        self.fate: BaseException | None = None
+
+    # What the consumer does, in its own thread.
+
+    def read_all(self, items: Iterable[Any]) -> None:
+        """Take the whole input at once."""
+        rest = items[::-1] if isinstance(items, range) else list(items)
+        if isinstance(rest, list):
+            rest.reverse()
+        self.taken = self.begun = len(rest)
+        if rest:
+            self.segments.append((0, rest))
+            self._recruit()
+
+    def read(self, source: Iterator[Any], room: int | None) -> None:
+        """Read up to `room` items, and have them run as they come.
+
+        If the executor refuses tasks, no more items are read, now and later. `insist` raises what `submit` raised; it
+        is called once the results of the items that were read before have been handed out.
+        """
+        if self.refusal is not None:
+            return
+        if self.executor()._shutdown:
+            # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
+            for _ in islice(source, 1 if room is None else min(room, 1)):
+                try:
+                    self.executor().submit(int)
+                except RuntimeError as error:
+                    self.refusal = error.with_traceback(None)
+            return
+        # With a given chunk size, a task is needed for each chunk, and only whole chunks are read while there are any.
+        step = self.size if self.fixed else 1
+        width = sys.maxsize if self.fixed else self.executor()._max_workers
+        room = None if room is None else room - room % step
+        inbox = self.inbox
+        count = served = 0
+        try:
+            for _ in map(inbox.append, islice(source, room)):
+                count += 1
+                if (self.queued <= 0 or self.size == step) and count % step == 0 and self._tasks() < width:
+                    if not self._recruit():
+                        break
+                    served = count
+            else:
+                if inbox and self._recruit():
+                    served = count
+            if self.refusal is not None:
+                with self.lock:
+                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
+                count -= len(given_up)
+                del given_up
+        finally:
+            self.taken += count
+
+    def insist(self) -> None:
+        """Raise what `submit` raised, if no more items are read because of that.
+
+        Raises:
+            RuntimeError: What `submit` raised.
+        """
+        refusal, self.refusal = self.refusal, None
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            # Breaks a cycle: the error's traceback holds this frame.
+            del refusal
+
+    def next_piece(self, position: int, limit: float) -> list[Any] | BaseException:
+        """Wait until there are results at `position`, and return them, or the error in place of the first.
+
+        Args:
+            position: The position of an item that has been read.
+            limit: When to stop waiting (`perf_counter`).
+
+        Raises:
+            TimeoutError: `limit` has passed.
+            BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
+            BaseException: The error in place of items that will not run.
+        """
+        if os.getpid() != self.process:
+            raise BrokenThreadPool("the process was forked while the map was under way")
+        while True:
+            with self.lock:
+                now = perf_counter()
+                recalled = position not in self.ready and self._recall(now)
+                piece = self.ready.pop(position, None)
+                if piece is not None:
+                    return piece
+                if self.fate is not None and not (position in self.under_way if self.ordered else self.under_way):
+                    raise CancelledError if isinstance(self.fate, CancelledError) else self.fate
+                if now >= limit:
+                    raise TimeoutError
+                self.wanted, self.bell = position, allocate_lock()
+                self.bell.acquire()
+                self.untimed = not self.divided
+                bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
+            if recalled:
+                self._enlist()
+            wait_counted(self.pool, bell.acquire, True, patience)
+
+    def abandon(self) -> None:
+        """Drop all items that have not begun, because the consumer leaves. Takes no lock."""
+        if self.closed or os.getpid() != self.process:
+            return
+        self.closed = True
+        # Replaced and not emptied: a task may be taking items right now.
+        self.segments, self.inbox, self.ready = [], deque(), {}
+        for batch in list(self.divided.values()):
+            batch.drain()
+        futures, self.futures = self.futures, set()
+        for future in list(futures):
+            future.cancel()
+
+    def _recruit(self) -> bool:
+        """Submit the tasks that the unclaimed items need; return whether none was refused."""
+        executor = self.executor()
+        while self.refusal is None:
+            with self.lock:
+                count = self._missing(executor)
+                if count <= 0:
+                    return True
+                self.queued += count
+            self.submitter = get_ident()
+            try:
+                # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
+                while count and self._wants_tasks(executor):
+                    self._submit(executor)
+                    count -= 1
+            except RuntimeError as error:
+                # Without its traceback, which holds this ledger.
+                self.refusal = error.with_traceback(None)
+            finally:
+                self.submitter = None
+                with self.lock:
+                    self.queued -= count
+        return False
+
+    # What tasks do, in workers.
+
+    def work(self) -> None:
+        """Run batches for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
+        aside = self.submitter == get_ident()
+        until = perf_counter() + SLICE_SECONDS
+        with self.lock:
+            self.queued -= 1
+            batch = self._claim(aside)
+        while batch is not None:
+            if not (aside or self.fixed):
+                self._enlist()
+            if self.context is None:
+                self._run(batch)
+            else:
+                self.context.copy().run(self._run, batch)
+            executor = self.executor()
+            if getattr(executor, "_discarding", False):
+                self.fail(CancelledError())
+            with self.lock:
+                now = perf_counter()
+                self._settle(batch, now)
+                makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
+                batch = None if aside or self.fixed or makes_way else self._claim(False)
+            del executor
+
+    def _run(self, batch: Batch) -> None:
+        try:
+            complete = False
+            while not complete:
+                try:
+                    results = self.each(self.fn, batch.source)
+                    if ITERATORS:
+                        batch.out.extend(results)
+                    else:
+                        # `extend` may keep the list locked, which others have to read meanwhile.
+                        deque(map(batch.out.append, results), 0)
+                except BaseException as error:
+                    batch.fail(error)
+                    continue
+                with self.lock:
+                    complete = self.closed or len(batch.out) >= batch.size
+                if not complete:
+                    # A call has raised StopIteration, which ends the built-in `map` silently.
+                    batch.fail(StopIteration())
+        finally:
+            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
+            del batch, results
+
+    def _enlist(self) -> None:
+        """Submit other tasks if items need them. One is always queued, so that the pool sees the work."""
+        executor = self.executor()
+        if executor is None or self._must_stay(executor):
+            return
+        with self.lock:
+            missing = min(2, self._missing(executor))
+        for _ in range(missing):
+            try:
+                self._submit(executor)
+            except RuntimeError:
+                # The pool has been closed meanwhile: this task runs what is left.
+                return
+            # Counted only now: the pool may be closed before a task is submitted, and nobody may rely on that one.
+            with self.lock:
+                self.queued += 1
+
+    # What both do, without the lock.
+
+    def _submit(self, executor: Any) -> None:
+        future = executor.submit(self.work)
+        self.futures.add(future)
+        future.add_done_callback(self._ended)
+        if self.closed:
+            future.cancel()
+
+    def _ended(self, future: Future[Any]) -> None:
+        """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
+        if self.closed or os.getpid() != self.process:
+            return
+        self.futures.discard(future)
+        if future.cancelled():
+            self.fail(CancelledError())
+        elif (error := future.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Put an error in place of all items that have not begun."""
+        with self.lock:
+            if self.closed or self.fate is not None:
+                return
+            self.fate = error
+            # Dropped once the lock is free.
+            trash = [self.segments, self.inbox, *map(self._cut, list(self.divided.values()))]
+            self.segments, self.inbox = [], deque()
+            self.settled.notify_all()
+            self._ring()
+        del trash
+
+    def _must_stay(self, executor: Any) -> bool:
+        """Return whether a task has to go on itself, because the pool takes no more tasks, or may refuse them."""
+        return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
+
+    def _wants_tasks(self, executor: Any) -> bool:
+        """Return whether another task would find items to claim or, where it may wait for that, to recall."""
+        return bool(self.segments or self.inbox or (self.divided and not self._must_stay(executor)))
+
+    # What follows is called with the lock held.
+
+    def _tasks(self) -> int:
+        """Return how many tasks have been submitted and not ended."""
+        return self.queued + len(self.under_way) + self.watching
+
+    def _missing(self, executor: Any) -> int:
+        """Return how many tasks are missing in the queue."""
+        items = len(self.inbox) + sum(len(rest) for _, rest in self.segments)
+        wanted = -(-items // self.size)
+        if not self.fixed:
+            wanted = min(wanted, executor._max_workers - self._tasks() + self.queued, UP_FRONT)
+            wanted = max(wanted, int(self._wants_tasks(executor)))
+        return int(wanted - self.queued)
+
+    def _claim(self, aside: bool) -> Batch | None:
+        """Return the next batch, or None if there is no more to do.
+
+        While other tasks have batches that may have to be recalled, it waits for that, unless it runs `aside`.
+        """
+        while not self.closed and self.fate is None:
+            now = perf_counter()
+            self._recall(now)
+            batch = self._lay(now)
+            if batch is not None or aside or not self.divided:
+                return batch
+            self.watching += 1
+            self.settled.wait(max(0.0, self._until_recall(now)))
+            self.watching -= 1
+        return None
+
+    def _lay(self, now: float) -> Batch | None:
+        size = self.size
+        if self.segments:
+            start, rest = self.segments.pop()
+            items = rest[: -size - 1 : -1]
+            if isinstance(rest, range):
+                rest = rest[:-size]
+            else:
+                del rest[-size:]
+            if rest:
+                self.segments.append((start + size, rest))
+        else:
+            start, inbox = self.begun, self.inbox
+            items = list(map(deque.popleft, repeat(inbox, min(size, len(inbox)))))
+            if not items:
+                return None
+            self.begun += len(items)
+        batch = self.under_way[start] = Batch(start, items, now)
+        if batch.size > 1 and not self.fixed:
+            self.divided[start] = batch
+            if self.untimed:
+                self._ring()
+        return batch
+
+    def _settle(self, batch: Batch, now: float) -> None:
+        """Hand over the results of a batch that has been run."""
+        # One that was recalled before any of its items began is under way no more, but another may be at its position.
+        if self.under_way.get(batch.start) is batch:
+            del self.under_way[batch.start]
+            if self.divided.pop(batch.start, None) is not None and not self.divided:
+                self.settled.notify_all()
+            self._adapt(batch.size, now - batch.since)
+            self._file(batch, batch.out)
+            if self.fate is not None:
+                self._ring()
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        if self.fixed:
+            return
+        if seconds >= QUICK:
+            self.size = max(1, min(self.size, int(count * TARGET / seconds)))
+        elif count >= self.size:
+            self.size = min((2 if seconds > QUICK / 8 else 4) * self.size, self.largest)
+
+    def _recall(self, now: float) -> bool:
+        """Recall items of batches that have been under way too long; return whether there was such a batch."""
+        stale = [batch for batch in self.divided.values() if now - batch.since >= STALE]
+        for batch in stale:
+            rest = self._cut(batch)
+            if rest and not self.closed:
+                self.segments.append((batch.start + batch.size, rest))
+        if stale:
+            self.size = 1
+            self.segments.sort(key=itemgetter(0), reverse=True)
+            if not self.divided:
+                self.settled.notify_all()
+        return bool(stale)
+
+    def _until_recall(self, now: float) -> float:
+        """Return after how many seconds a batch may have to be recalled."""
+        return min((batch.since for batch in self.divided.values()), default=inf) + STALE - now
+
+    def _cut(self, batch: Batch) -> list[Any]:
+        """Take from a divided batch what has not begun, which is returned, and the results that are there."""
+        rest = batch.drain()
+        del self.divided[batch.start], self.under_way[batch.start]
+        batch.size -= len(rest)
+        values = batch.out[:]
+        # Taken off the list itself, to which the worker may be adding.
+        del batch.out[: len(values)]
+        self._file(batch, values)
+        if batch.size:
+            self.under_way[batch.start] = batch
+        return rest
+
+    def _file(self, batch: Batch, values: list[Any]) -> None:
+        """Make the next results of a batch ready."""
+        start = batch.start if self.ordered else self.filed
+        self.filed += len(values)
+        batch.start += len(values)
+        batch.size -= len(values)
+        if not batch.failed:
+            if values:
+                self.ready[start] = values
+        else:
+            for position, value in enumerate(values, start):
+                self.ready[position] = value.error if isinstance(value, Failure) else [value]
+        if self.wanted in self.ready:
+            self._ring()
+
+    def _ring(self) -> None:
+        if self.bell is not None:
+            self.bell.release()
+            self.bell = None
