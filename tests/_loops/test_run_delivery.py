@@ -208,8 +208,7 @@ def test_a_loop_naps_where_it_delivers_without_a_pause(
     monkeypatch: pytest.MonkeyPatch, share: float, naps_wanted: bool
 ) -> None:
     """One that had to wait itself for most of the time has let others run."""
-    core = LoopCall.__module__
-    if core.endswith("_c"):
+    if ENGINE.COMPILED:
         pytest.skip("compiled code reads the clock in C")
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
@@ -220,11 +219,11 @@ def test_a_loop_naps_where_it_delivers_without_a_pause(
         ticks[0] = 1000.0 + next(clock) * 1e-3
         return ticks[0]
 
-    monkeypatch.setattr(f"{core}.monotonic", tick)
-    monkeypatch.setattr(f"{core}.thread_time", lambda: share * ticks[0])
-    monkeypatch.setattr(f"{core}.sleep", naps.append)
-    monkeypatch.setattr(f"{core}.KEPT_WAITING", 1e9)
-    mailbox = Mailbox(callbacks.append, callbacks.append)
+    monkeypatch.setattr(ENGINE, "monotonic", tick)
+    monkeypatch.setattr(ENGINE, "thread_time", lambda: share * ticks[0])
+    monkeypatch.setattr(ENGINE, "sleep", naps.append)
+    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e9)
+    mailbox = ENGINE.Mailbox(callbacks.append, callbacks.append)
     with AdaptiveExecutor(1) as pool:
         for _ in range(40 * DELIVERED_AT_ONCE):
             pool.offload(mailbox, Ticket(), None, int, (), None)
