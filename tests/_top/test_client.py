@@ -299,6 +299,41 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_attaching
+def test_what_hangs_is_seen_from_outside(
+    temporary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread sits in a call of the system, so that the process cannot be made to listen."""
+    script = """
+        import ebbpool, threading
+        pool = ebbpool.AdaptiveExecutor(4, "hangs")
+        begun = threading.Barrier(3)
+        def first():
+            begun.wait()
+            threading.Event().wait()
+        def second():
+            begun.wait()
+            threading.Event().wait()
+        pool.submit(int).result()
+        pool.submit(first), pool.submit(second)
+        begun.wait()
+        def idle():
+            print("runs", flush=True)
+            input()
+        idle()
+        """
+    monkeypatch.setattr("ebbpool._top.run.PATIENCE", 1.0)
+    monkeypatch.setattr("ebbpool._top.run.LATE", 0.5)
+    with program(script) as process:
+        await_asleep(process)
+        assert run(str(process.pid), once=True, as_json=True, stacks=False) == 1
+    told = capsys.readouterr().err
+    assert re.search(r"^hangs_0:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
+    assert re.search(r"^hangs_1:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
+    assert re.search(r"^  <string>:\d+ in idle$", told, re.MULTILINE), told
+    assert "_pool" not in told
+
+
+@needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     script = UNPREPARED.format(imports="import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')")
     with program(script) as process:

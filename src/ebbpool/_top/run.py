@@ -15,6 +15,7 @@ from ebbpool._top.attaching import PREPARE, Attached
 from ebbpool._top.client import Client
 from ebbpool._top.finding import Failed, everyone, find
 from ebbpool._top.model import LATE, Model
+from ebbpool._top.outside import stacks as stacks_from_outside
 from ebbpool._top.plain import printable
 from ebbpool._version import __version__
 
@@ -104,8 +105,10 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
     said = LATE
     while (snapshot := client.take(0.25)) is None:
         if client.silent >= said:
+            seen = stacks_from_outside(client.pid) if said == LATE else []
             said += LATE
-            sys.stderr.write(f"process {client.pid}: no answer for {int(client.silent)} s\n")
+            lines = [f"process {client.pid}: no answer for {int(client.silent)} s", *map(printable, seen)]
+            sys.stderr.write("\n".join(lines) + "\n")
         if client.silent >= PATIENCE:
             raise Failed(_silence(client))
     return snapshot
@@ -164,6 +167,8 @@ def _live(client: Client, console: Console, view: View) -> int:
             if snapshot is not None:
                 model.update(snapshot)
             model.silent = client.silent
+            if model.snapshot is None and client.silent >= LATE:
+                model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
             terminal.show(view.screen(model, console.width, console.height))
             # With an answer outstanding the seconds without one are counted.
             left = following - time.monotonic() if not client.silent else 0.25

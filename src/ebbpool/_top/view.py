@@ -61,7 +61,7 @@ class View:
         snapshot = model.snapshot
         parts: list[RenderableType] = [self._head(model, width)]
         if snapshot is None:
-            lines = model.waiting.split("\n")
+            lines = model.waiting.split("\n")[: max(1, height - 2)]
             parts.extend(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines)
             return Group(*parts, *self._foot(model, height - 2 - len(lines)))
         # The heads of three sections, two empty lines, the first line and the last.
