@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from itertools import islice, repeat
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from ebbpool._checks import whole_or_none
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-Submit = Callable[[Any], "asyncio.Future[Any]"]
 
 
 def amap(
@@ -27,127 +26,115 @@ def amap(
     ordered: bool = True,
     buffersize: int | None = None,
 ) -> AsyncGenerator[R, None]:
-    """Call `fn` with each item, in workers; return an async iterator over the results.
+    """Do what `AdaptiveExecutor.amap` does.
 
-    Nothing is read or submitted before the first result is asked for. From then on as many calls are under way as
-    `buffersize` allows. A plain iterable is read in the loop's thread whenever a result is asked for; an async one by
-    a task of its own, which also closes it at the end if it is an async generator.
+    Nothing is read or submitted before the first result is asked for. A plain iterable is read in the loop's thread
+    whenever a result is asked for; an async one by a task of its own, which also closes it at the end if it is an async
+    generator. What is both is taken as async. A call runs in the context that reads its item: the consumer's for a
+    plain iterable; for an async one a copy made at the first result, with what the iterable itself sets there.
 
-    Args:
-        executor: Its `run` takes the calls, each in the context that reads the items: the consumer's for a plain
-            iterable; for an async one a copy made at the first result, with what the iterable itself sets there.
-        fn: Called with one item.
-        items: A plain or an async iterable; taken as async if it is both.
-        ordered: Whether results come in the order of the items, or as soon as they are there.
-        buffersize: How many calls may be submitted and not yet handed out; None for as many as the executor has
-            workers at most.
-
-    Raises:
-        TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
-        ValueError: `buffersize` is below 1.
-
-    What `fn` raises is raised by the iterator, which ends it: at that item's place, or with ``ordered=False`` as soon
-    as it is known. What `items` raises, or `run` when it refuses a call, is raised once the results of all calls
-    submitted before have been handed out.
-
-    When the iterator ends early (closed, cancelled, collected, or by an error), calls that have not started are
-    cancelled, those that run are left to finish, and a task that reads an async iterable is cancelled and waited for.
-    Errors that are no longer handed out are dropped, except that of a call which a cancelled task was awaiting: it is
-    reported to the loop's exception handler, as with `run`.
+    When the iterator ends early (closed, cancelled, collected, or by an error), calls that run are left to finish, and
+    a task that reads is cancelled and waited for. Errors that are no longer handed out are dropped, except that of a
+    call which a cancelled task was awaiting: it is reported to the loop's exception handler, as with `run`.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     size = whole_or_none("buffersize", buffersize) or executor._max_workers
-    calls: _Calls = _InOrder() if ordered else _AsTheyCome()
+    calls = _Calls(partial(executor.run, fn), size, ordered)
     if hasattr(type(items), "__aiter__"):
-        run = executor.run
-        return _from_async(calls, lambda item: run(fn, item), aiter(items), size)  # type: ignore[arg-type]  # checked
+        return _results(calls, None, aiter(items))  # type: ignore[arg-type]  # checked
     try:
-        submitted = map(executor.run, repeat(fn), items)  # type: ignore[arg-type]  # if not, TypeError
+        return _results(calls, map(calls.add, items), None)  # type: ignore[arg-type]  # if not, TypeError
     except TypeError as error:
         raise TypeError(f"items must be an iterable or an async iterable, not {items!r}") from error
-    return _from_plain(calls, submitted, size)
 
 
-class _Calls(Protocol):
-    """The calls that are submitted and not yet handed out."""
+class _Calls:
+    """The calls that are submitted and not yet handed out: the link between who reads the items and the consumer.
 
-    def __len__(self) -> int: ...
+    The task that reads an async iterable has no reference to the iterator of results, so that this can be collected.
 
-    def add(self, call: asyncio.Future[Any], /) -> None:
-        """Add a call that has just been submitted."""
+    Attributes:
+        held: All of them, in the order of the items.
+        turn: Those to be handed out next, one after the other: all, or those that are done if any order will do.
+        closed: Whether the consumer has left.
+    """
 
-    def ready(self) -> asyncio.Future[Any]:
-        """Return what to await before `next_result`; there must be a call."""
-        ...
+    def __init__(self, submit: Callable[[Any], asyncio.Future[Any]], size: int, ordered: bool) -> None:
+        self._submit = submit
+        self._size = size
+        self._ordered = ordered
+        self._news: asyncio.Future[None] | None = None
+        self._space: asyncio.Future[None] | None = None
+        self.held: dict[asyncio.Future[Any], None] = {}
+        self.turn: deque[asyncio.Future[Any]] = deque()
+        self.closed = False
+
+    def room(self) -> int:
+        """Return how many calls may be added."""
+        return self._size - len(self.held)
+
+    def add(self, item: Any) -> None:
+        """Submit a call."""
+        call = self._submit(item)
+        self.held[call] = None
+        if self._ordered:
+            self._next(call)
+        else:
+            call.add_done_callback(self._next)
+
+    def _next(self, call: asyncio.Future[Any]) -> None:
+        # Calls that `drop` has forgotten come here, too; their results are not taken.
+        if call in self.held:
+            self.turn.append(call)
+            self.tell()
+
+    async def read(self, source: AsyncIterator[Any]) -> None:
+        """Add a call for each item, as there is room; raise what the iterable or the executor raises.
+
+        It is one task from the first item to the end, because an async generator may hold timeouts or task groups open
+        across its items.
+        """
+        try:
+            while True:
+                try:
+                    item = await anext(source)
+                except StopAsyncIteration:
+                    return
+                # Some iterables go on after they have been cancelled.
+                if self.closed:
+                    return
+                self.add(item)
+                item = None
+                while self.room() <= 0:
+                    self._space = asyncio.get_running_loop().create_future()
+                    await self._space
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+    def news(self) -> asyncio.Future[None]:
+        """Return what to await while it is no call's turn: done when it is, or when the reading task is over."""
+        self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    def tell(self, *_: Any) -> None:
+        """Wake the consumer if it awaits `news`."""
+        _wake(self._news)
 
     def next_result(self) -> Any:
         """Return or raise the outcome of the next call, and forget the call."""
+        del self.held[self.turn[0]]
+        # A task that reads uses the room in a later turn of the loop.
+        _wake(self._space)
+        return self.turn.popleft().result()
 
     def drop(self) -> None:
         """Cancel and forget all calls, the last one first, so that none moves up in the queue while others go."""
-
-
-class _InOrder:
-    """Calls handed out in the order in which they were submitted: it is enough to await the oldest."""
-
-    __slots__ = ("_calls", "add")
-
-    def __init__(self) -> None:
-        self._calls: deque[asyncio.Future[Any]] = deque()
-        self.add = self._calls.append
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def ready(self) -> asyncio.Future[Any]:
-        return self._calls[0]
-
-    def next_result(self) -> Any:
-        return self._calls.popleft().result()
-
-    def drop(self) -> None:
-        while self._calls:
-            _abandon(self._calls.pop())
-
-
-class _AsTheyCome:
-    """Calls handed out in the order in which they finish, which a callback of each call records."""
-
-    __slots__ = ("_done", "_running", "_waiter")
-
-    def __init__(self) -> None:
-        self._running: dict[asyncio.Future[Any], None] = {}
-        self._done: deque[asyncio.Future[Any]] = deque()
-        self._waiter: asyncio.Future[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._running) + len(self._done)
-
-    def add(self, call: asyncio.Future[Any]) -> None:
-        self._running[call] = None
-        call.add_done_callback(self._finished)
-
-    def _finished(self, call: asyncio.Future[Any]) -> None:
-        # Calls that `drop` has forgotten come here, too; their results are not taken.
-        self._running.pop(call, None)
-        self._done.append(call)
-        _wake(self._waiter)
-
-    def ready(self) -> asyncio.Future[Any]:
-        if self._done:
-            return self._done[0]
-        self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-    def next_result(self) -> Any:
-        return self._done.popleft().result()
-
-    def drop(self) -> None:
-        while self._running:
-            _abandon(self._running.popitem()[0])
-        while self._done:
-            _abandon(self._done.pop())
+        self.closed = True
+        self.turn.clear()
+        while self.held:
+            _abandon(self.held.popitem()[0])
 
 
 def _abandon(call: Any) -> None:
@@ -168,126 +155,58 @@ def _ignore(call: asyncio.Future[Any]) -> None:
         call.exception()
 
 
-def _wake(waiter: asyncio.Future[Any] | None) -> None:
+def _wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
 
 
-async def _from_plain(
-    calls: _Calls, submitted: Iterator[asyncio.Future[Any]] | None, size: int
+async def _results(
+    calls: _Calls, added: Iterator[None] | None, source: AsyncIterator[Any] | None
 ) -> AsyncGenerator[Any, None]:
-    """Yield results over a plain iterable; each step of `submitted` reads an item and submits its call."""
+    """Yield the results over a plain iterable, or over an async one, which another task reads meanwhile.
+
+    Each step of `added` reads an item of a plain iterable, and adds its call.
+    """
+    reader: asyncio.Future[None] | None = None
     failure: Exception | None = None
+    if source is not None:
+        reader = asyncio.get_running_loop().create_task(calls.read(source))
+        reader.add_done_callback(calls.tell)
     try:
         while True:
-            if submitted is not None:
+            if added is not None:
                 try:
-                    for call in islice(submitted, size - len(calls)):
-                        calls.add(call)
-                    if len(calls) < size:
-                        submitted = None
+                    deque(islice(added, calls.room()), 0)
+                    if calls.room():
+                        added = None
                 except Exception as error:
-                    failure = error
-                    submitted = None
-                call = None  # type: ignore[assignment]  # drops the reference
-            if not calls:
-                break
-            await calls.ready()
+                    failure, added = error, None
+            while not calls.turn:
+                if calls.held or not (reader is None or reader.done()):
+                    await calls.news()
+                elif failure is not None:
+                    raise failure
+                else:
+                    if reader is not None:
+                        reader.result()
+                    return
+            await calls.turn[0]
             # Removed only now: a call that is awaited can still be dropped, and one handed out is not kept alive.
             yield calls.next_result()
-        if failure is not None:
-            raise failure
     finally:
-        # Breaks a cycle: the traceback of an error that was raised holds this frame.
-        failure = None
-        calls.drop()
-
-
-class _Feed:
-    """The link between the task that reads an async iterable and submits calls, and the task that consumes results.
-
-    The reading task has no reference to the iterator of results, so that this can be collected. It is one task from
-    the first item to the end, because an async generator may hold timeouts or task groups open across its items.
-    """
-
-    __slots__ = ("_calls", "_news", "_room", "_size", "_source", "_submit", "closed")
-
-    def __init__(self, calls: _Calls, submit: Submit, source: AsyncIterator[Any], size: int) -> None:
-        self._calls = calls
-        self._submit = submit
-        self._source = source
-        self._size = size
-        self._news: asyncio.Future[Any] | None = None
-        self._room: asyncio.Future[Any] | None = None
-        self.closed = False
-
-    async def read(self) -> None:
-        """Read until the end; raise what the iterable or the executor raises."""
-        try:
-            while True:
-                try:
-                    item = await anext(self._source)
-                except StopAsyncIteration:
-                    return
-                # Some iterables go on after they have been cancelled.
-                if self.closed:
-                    return
-                self._calls.add(self._submit(item))
-                item = None
-                _wake(self._news)
-                while len(self._calls) >= self._size:
-                    self._room = asyncio.get_running_loop().create_future()
-                    await self._room
-        finally:
-            if isinstance(self._source, AsyncGenerator):
-                await self._source.aclose()
-
-    def news(self) -> asyncio.Future[Any]:
-        """Return what to await while there is no call: done when one is submitted, or when `ended` is called."""
-        self._news = asyncio.get_running_loop().create_future()
-        return self._news
-
-    def ended(self, reader: asyncio.Future[Any]) -> None:
-        """Wake the consumer, because the reading task is over; a callback of that task."""
-        _wake(self._news)
-
-    def next_result(self) -> Any:
-        """Return or raise the next call's outcome; the reader uses the room in a later turn of the loop."""
-        _wake(self._room)
-        return self._calls.next_result()
-
-
-async def _from_async(
-    calls: _Calls, submit: Submit, source: AsyncIterator[Any], size: int
-) -> AsyncGenerator[Any, None]:
-    """Yield results over an async iterable, which another task reads meanwhile."""
-    feed = _Feed(calls, submit, source, size)
-    reader = asyncio.get_running_loop().create_task(feed.read())
-    reader.add_done_callback(feed.ended)
-    try:
-        while True:
-            while not calls:
-                if reader.done():
-                    reader.result()
-                    return
-                await feed.news()
-            await calls.ready()
-            yield feed.next_result()
-    finally:
-        feed.closed = True
         calls.drop()
         try:
-            await _stop(reader)
+            if reader is not None:
+                await _stop(reader)
         finally:
-            # Breaks a cycle: the traceback of an error that was raised holds this frame.
-            del reader
+            # Breaks cycles: the traceback of an error that was raised holds this frame.
+            del failure, reader
 
 
 async def _stop(reader: asyncio.Future[None]) -> None:
     """End the reading task; raise what its clean-up raises."""
     if reader.done():
-        if not reader.cancelled():
-            reader.exception()
+        _ignore(reader)
         return
     reader.cancel()
     try:
