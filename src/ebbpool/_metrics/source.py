@@ -131,8 +131,7 @@ class Source:
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools, those of one label added up; in any thread."""
         with _turn.lock:
-            shown, ended = self.pools()
-            self._sums.update(0, shown | ended)
+            shown, _ = self.pools()
             self._sums.update(0, shown)
             return self._sums.read()
 
