@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind() -> None:
             pass
 
 
-def test_a_full_queue_refuses_the_connection_with_an_end_of_file() -> None:
+def test_a_full_queue_refuses_the_connection_with_an_end_of_file(caplog: pytest.LogCaptureFixture) -> None:
     ended = threading.Semaphore(0)
 
     def close_request(server: Server, request: socket.socket) -> None:
@@ -111,6 +111,7 @@ def test_a_full_queue_refuses_the_connection_with_an_end_of_file() -> None:
             gate.open()
         server.join()
         assert ask(server) == b"" and not server.errors
+    assert not caplog.records
 
 
 def test_how_a_connection_is_refused_may_be_overridden() -> None:
@@ -130,12 +131,17 @@ def test_how_a_connection_is_refused_may_be_overridden() -> None:
         assert refused == [client.getsockname()]
 
 
-def test_an_executor_that_was_shut_down_refuses_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    pool = ThreadPoolExecutor()
+@pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
+def test_an_executor_that_was_shut_down_refuses_and_says_so_once(
+    executor_type: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = executor_type()
     pool.shutdown()
     with serving(made(executor=pool)) as server:
         assert [ask(server) for _ in range(3)] == [b""] * 3
-    assert [record.name for record in caplog.records] == [LOGGER]
+        assert len(server.pool_handlers) == 0
+    [record] = caplog.records
+    assert (record.name, record.levelname) == (LOGGER, "ERROR") and "after shutdown" in record.getMessage()
 
 
 @pytest.mark.parametrize("error", [Boom(), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration()])
