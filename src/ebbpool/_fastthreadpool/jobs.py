@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -216,7 +215,7 @@ class Jobs:
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
             part = items[start : start + size]
-            own = itertools.repeat(None) if ids is None else ids[start : start + size]
+            own = None if ids is None else ids[start : start + size]
             submit = self._executor.submit
             self._enter(submit, outlet.work_slice, done_callback, own, fn, part, unpack_args, outlet.generation)
         return ids
