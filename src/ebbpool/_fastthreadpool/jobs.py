@@ -78,7 +78,13 @@ class Jobs:
             TypeError: `fn` is not callable.
             PoolStopped: The pool has been shut down, or `init_callback` failed.
         """
-        return self._queue(self._executor.submit, self._default, fn, args, kwargs)
+        keep = self._outlet.keep
+        if keep is None or not self._default or not callable(fn):
+            return self._queue(self._executor.submit, self._default, fn, args, kwargs)
+        try:
+            return self._executor.submit(keep, fn, args, kwargs)
+        except RuntimeError as error:
+            raise self._refusal(error) from error
 
     def submit_done(
         self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
@@ -273,9 +279,10 @@ class Jobs:
         try:
             return enter(run, sink, ids, fn, *job)
         except RuntimeError as error:
-            if self.is_shutdown:
-                raise PoolStopped(f"the pool takes no jobs: {error}") from error
-            raise
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: RuntimeError) -> RuntimeError:
+        return PoolStopped(f"the pool takes no jobs: {error}") if self.is_shutdown else error
 
 
 def waits(future: Future[Any]) -> bool:
