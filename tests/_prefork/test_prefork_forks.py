@@ -87,8 +87,7 @@ def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Pa
         running.await_event("child_exited", number=0, exitcode=0)
 
 
-@PRELOAD
-@pytest.mark.parametrize("way", ["os", "pty", "multiprocessing"])
+@pytest.mark.parametrize(("preload", "way"), [(False, "os"), (False, "pty"), (True, "multiprocessing")])
 def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Path, preload: bool, way: str) -> None:
     script = """
     def forked(way):

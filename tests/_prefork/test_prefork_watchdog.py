@@ -20,7 +20,6 @@ from ebbpool._prefork.watchdog import (
     UNFINISHED,
     Phase,
     Watchdog,
-    back_off,
 )
 
 
@@ -35,11 +34,6 @@ def test_a_child_that_served_is_replaced_at_once_every_time() -> None:
         assert world.running == {killed + 1: 0}, "replaced in the same moment"
         world.later(0.1).ready(killed + 1).later(SETTLE)
     assert "restart_delayed" not in world.events()
-
-
-def test_a_replacement_has_the_number_of_the_one_it_replaces() -> None:
-    world = World(3).serving().gone(2)
-    assert world.running == {1: 0, 3: 2, 4: 1}
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -61,11 +55,6 @@ def test_a_crash_at_start_is_followed_by_growing_delays(ready: bool) -> None:
     assert world.of(1) == [2], "its neighbour is left alone"
     world.ready(*world.of(0)).later(SETTLE).gone(*world.of(0))
     assert world.of(0), "having served for a while makes up for it"
-
-
-def test_delays_stay_within_their_bound() -> None:
-    assert [back_off(failures) for failures in (1, 2, 3)] == [0.1, 0.2, 0.4]
-    assert back_off(10**6) == LONGEST_DELAY
 
 
 def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
