@@ -227,8 +227,9 @@ def test_a_callback_that_cannot_be_called(value: Any) -> None:
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_what_cannot_be_copied(duplicate: Callable[[object], object]) -> None:
     with AdaptiveExecutor(2) as pool, pool.stream(range, 3) as stream:
-        later = pool.submit_later(LONG, int)
-        for original in (pool, pool.lane("aside", limit=1), pool.submit(int), later, stream, sync.Semaphore()):
+        executors, futures = (pool, pool.lane("aside", limit=1)), (pool.submit(int), pool.submit_later(LONG, int))
+        others = (stream, pool.map(int, "1"), pool.map_unordered(int, "1"), pool.schedule(LONG, int), sync.Semaphore())
+        for original in (*executors, *futures, *others):
             with pytest.raises(TypeError, match=f"^cannot pickle '{type(original).__name__}' object$"):
                 duplicate(original)
         assert list(stream) == [0, 1, 2]

@@ -87,6 +87,24 @@ async def as_a_dependency_of_fastapi(gate: Gate) -> None:
         pass
 
 
+async def at_an_endpoint_of_fastapi(gate: Gate) -> None:
+    app = import_module("fastapi").FastAPI()
+    got: list[dict[str, Any]] = []
+
+    @app.get("/")
+    def endpoint() -> None:
+        gate()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: dict[str, Any]) -> None:
+        got.append(message)
+
+    await app({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    assert got[0]["status"] == 200
+
+
 def using(library: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed")
 
@@ -104,6 +122,7 @@ def using(library: str) -> pytest.MarkDecorator:
         pytest.param(with_starlette, "wait_at", marks=using("starlette")),
         pytest.param(in_a_response_of_starlette, "lines", marks=using("starlette")),
         pytest.param(as_a_dependency_of_fastapi, "resource", marks=using("fastapi")),
+        pytest.param(at_an_endpoint_of_fastapi, "at_an_endpoint_of_fastapi.<locals>.endpoint", marks=using("fastapi")),
     ],
 )
 async def test_what_runs_has_the_name_of_the_users_function(way: Callable[[Gate], Any], name: str) -> None:

@@ -30,6 +30,10 @@ class Results(chain[Any]):
 
     _pieces: Generator[Iterable[Any]]
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
+
     @classmethod
     def of(cls, pieces: Generator[Iterable[Any]]) -> Results:
         """Return the results in `pieces`, one after the other."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from math import floor
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
+from ebbpool._checks import no_copy
 from ebbpool._core.accel import Timers
 from ebbpool._pool.timers import HasTimers
 
@@ -66,6 +67,10 @@ class ScheduledTask:
         self._on_error = on_error
         self._context = context
         self._armed: tuple[int, Any] = (0, None)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     @property
     def active(self) -> bool:

@@ -18,9 +18,9 @@ from ebbpool._pool.marks import Spillable
 
 OVER: Final = "a call that is over"
 """The name of a task whose function has been let go of; its callbacks may run."""
-CALLERS: Final = ("ebbpool._", "starlette.concurrency")
+CALLERS: Final = ("ebbpool._", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
-GIVEN: Final = ("fn", "func", "iterator")
+GIVEN: Final = ("fn", "func", "function", "iterator")
 """How their parameter for that is called."""
 
 
@@ -103,10 +103,11 @@ def called_name(fn: Any, args: tuple[Any, ...] | None = None) -> str:
 
 
 def _name(fn: Any, args: tuple[Any, ...]) -> str:
+    keywords: dict[str, Any] = {}
     while True:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):
-            fn, args = fn.func, (*fn.args, *args)
+            fn, args, keywords = fn.func, (*fn.args, *args), fn.keywords | keywords
         elif isinstance(fn, (Probe, Spillable)):
             fn = fn.fn
         elif isinstance(owner, Context) and args:
@@ -118,8 +119,9 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
             fn = getattr(owner, "fn", None)
         elif type(owner).__module__ == "asgiref.sync":
             fn = getattr(owner, "func", None)
-        elif (given := _given(fn, args)) is not None:
+        elif (given := _given(fn, args, keywords)) is not None:
             fn, args = given
+            keywords = {}
         else:
             break
     if fn is None:
@@ -133,7 +135,7 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def _given(fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+def _given(fn: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
     """Return what one of the `CALLERS` was given to call, and with which arguments; None where `fn` is none of them."""
     code = getattr(fn, "__code__", None)
     if code is None or not str(fn.__module__).startswith(CALLERS):
@@ -143,7 +145,7 @@ def _given(fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None
     for place, (name, value) in enumerate(zip(names, values, strict=False), 1):
         if name in GIVEN:
             return value, values[place] if names[place : place + 1] == ("args",) else values[place:]
-    return None
+    return next(((keywords[name], ()) for name in GIVEN if name in keywords), None)
 
 
 def _module_of(generator: Any) -> str | None:
