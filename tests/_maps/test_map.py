@@ -33,35 +33,11 @@ def test_results_come_in_the_order_of_the_items() -> None:
         assert list(pool.map(work, range(4), timeout=TIMEOUT)) == [0, 1, 4, 9]
 
 
-@pytest.mark.parametrize("chunksize", [None, 1, 3, 100])
-@pytest.mark.parametrize("buffersize", [None, 1, 4, 1000])
-def test_many_items(chunksize: int | None, buffersize: int | None) -> None:
-    with AdaptiveExecutor(4) as pool:
-        results = pool.map(pow, range(300), itertools.repeat(2), chunksize=chunksize, buffersize=buffersize)
-        assert list(results) == [number * number for number in range(300)]
-
-
 @pytest.mark.parametrize("buffersize", [None, 2])
 def test_the_shortest_iterable_decides(buffersize: int | None) -> None:
     with AdaptiveExecutor(2) as pool:
         results = pool.map(lambda *items: items, range(3), "abcd", itertools.count(10), buffersize=buffersize)
         assert list(results) == [(0, "a", 10), (1, "b", 11), (2, "c", 12)]
-
-
-@pytest.mark.parametrize("buffersize", [None, 2])
-def test_no_items(buffersize: int | None) -> None:
-    with AdaptiveExecutor(2) as pool:
-        assert list(pool.map(int, [], buffersize=buffersize)) == []
-
-
-def test_map_returns_an_iterator() -> None:
-    with AdaptiveExecutor(2) as pool:
-        results = pool.map(int, "12")
-        assert iter(results) is results
-        assert next(results) == 1
-        assert next(results) == 2
-        with pytest.raises(StopIteration):
-            next(results)
 
 
 def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
@@ -72,6 +48,9 @@ def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
         gate.await_begun(3)
         gate.open()
         assert list(results) == [0, 1, 2]
+
+
+either = pytest.mark.parametrize("method", ["map", "map_unordered"])
 
 
 @pytest.fixture(params=[True, False], ids=["until 3.15", "since 3.16"])
@@ -93,33 +72,6 @@ def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> N
     assert left[0] == left[1]
 
 
-@pytest.mark.parametrize("error", [Boom, TimeoutError, KeyboardInterrupt])
-@pytest.mark.parametrize("chunksize", [None, 1, 3])
-@pytest.mark.parametrize("buffersize", [None, 4])
-def test_an_error_comes_in_its_place(
-    buffersize: int | None, chunksize: int | None, error: type[BaseException], ends: bool
-) -> None:
-    def work(number: int) -> int:
-        if number in (2, 3, 7):
-            raise error(number)
-        return number
-
-    with AdaptiveExecutor(2) as pool:
-        results = pool.map(work, range(9), buffersize=buffersize, chunksize=chunksize, timeout=TIMEOUT)
-        assert (next(results), next(results)) == (0, 1)
-        with pytest.raises(error, match="2"):
-            next(results)
-        if not ends:
-            with pytest.raises(error, match="3"):
-                next(results)
-            assert [next(results) for _ in range(3)] == [4, 5, 6]
-            with pytest.raises(error, match="7"):
-                next(results)
-            assert next(results) == 8
-        with pytest.raises(StopIteration):
-            next(results)
-
-
 @pytest.mark.parametrize("buffersize", [None, 3])
 def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None, ends: bool) -> None:
     gate, begun = Gate(), []
@@ -135,56 +87,11 @@ def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize:
         gate.await_begun()
         with pytest.raises(Boom):
             next(results)
-        assert (pool._work_queue.qsize() == 0) is ends
+        assert (pool.stats().queued == 0) is ends
         gate.open()
         wait_for_idle(pool)
         assert begun == ([0, 1] if ends else [0, 1, 2])
         assert pool.stats().cancelled == int(ends)
-
-
-@pytest.mark.parametrize("buffersize", [None, 3])
-def test_closing_the_iterator_cancels_what_has_not_begun(buffersize: int | None) -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        results = pool.map(lambda number: number if number == 0 else gate(number), range(3), buffersize=buffersize)
-        assert next(results) == 0
-        gate.await_begun()
-        results.close()  # type: ignore[attr-defined]
-        assert pool._work_queue.qsize() == 0
-        gate.open()
-        wait_for_idle(pool)
-        assert pool.submit(int).result(TIMEOUT) == 0
-
-
-@pytest.mark.parametrize("timeout", [0, 0.001])
-@pytest.mark.parametrize("buffersize", [None, 2])
-def test_a_map_that_times_out_cancels_the_rest(buffersize: int | None, timeout: float, ends: bool) -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        results = pool.map(gate, range(2), timeout=timeout, buffersize=buffersize)
-        gate.await_begun()
-        with pytest.raises(TimeoutError):
-            next(results)
-        assert list(results) == []
-        assert pool._work_queue.qsize() == 0
-        gate.open()
-        wait_for_idle(pool)
-        assert gate.nobody_begins()
-
-
-def test_results_that_are_there_do_not_time_out() -> None:
-    with AdaptiveExecutor(2) as pool:
-        assert list(pool.map(int, "123", timeout=TIMEOUT)) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("buffersize", [1, 2, 5])
-def test_a_buffer_takes_the_input_as_the_results_are_taken(buffersize: int) -> None:
-    with AdaptiveExecutor(8) as pool:
-        source = Source()
-        results = pool.map(lambda number: number, source, buffersize=buffersize)
-        assert source.taken <= buffersize
-        for handed_out in range(50):
-            assert next(results) == handed_out
-            assert source.taken <= handed_out + 1 + buffersize
-        results.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("buffersize", [1, 2, 5])
@@ -211,18 +118,6 @@ def test_a_buffer_is_filled_and_never_overshot(buffersize: int) -> None:
     assert source.taken == 12
 
 
-def test_a_buffer_bounds_what_runs_at_once() -> None:
-    with AdaptiveExecutor(8) as pool, Gate() as gate:
-        results = pool.map(gate, itertools.count(), buffersize=3)
-        waiting = Background(lambda: next(results))
-        gate.await_begun(3)
-        assert gate.nobody_begins()
-        gate.open()
-        assert waiting.join() == 0
-        results.close()  # type: ignore[attr-defined]
-    assert gate.peak == 3
-
-
 @pytest.mark.parametrize("buffersize", [None, 2])
 def test_an_input_that_fails_passes_its_error_on(buffersize: int | None) -> None:
     def source() -> Iterator[int]:
@@ -233,15 +128,6 @@ def test_an_input_that_fails_passes_its_error_on(buffersize: int | None) -> None
         with pytest.raises(Boom, match="input"):
             list(pool.map(lambda number: number, source(), buffersize=buffersize))
         assert pool.submit(int).result(TIMEOUT) == 0
-
-
-def test_shutdown_in_the_middle_of_a_buffered_map() -> None:
-    with AdaptiveExecutor(2) as pool:
-        results = pool.map(lambda number: number, itertools.count(), buffersize=2)
-        assert next(results) == 0
-        pool.shutdown()
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            list(results)
 
 
 @contextmanager
@@ -262,7 +148,7 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["pool", "lane"])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@either
 @pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("more", [False, True])
@@ -283,7 +169,7 @@ def test_what_was_read_before_a_shutdown_is_handed_out(
 
 
 @pytest.mark.parametrize("kind", ["pool", "lane"])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@either
 @pytest.mark.parametrize("chunksize", [None, 1])
 def test_what_runs_or_waits_at_a_shutdown_is_handed_out(kind: str, method: str, chunksize: int | None) -> None:
     with place(kind) as executor, Gate() as gate:
@@ -310,7 +196,7 @@ class Moody(AdaptiveExecutor):
         return super().submit(*args, **kwargs)
 
 
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@either
 @pytest.mark.parametrize("chunksize", [None, 1, 2])
 def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chunksize: int | None) -> None:
     ran: list[int] = []
@@ -332,16 +218,36 @@ def test_a_runtime_error_of_the_input_is_none_of_submit() -> None:
         list(pool.map(str, source(), buffersize=4))
 
 
-def test_map_after_shutdown() -> None:
+@either
+@pytest.mark.parametrize("timeout", [0, 0.001])
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_a_map_that_times_out_cancels_the_rest(method: str, buffersize: int | None, timeout: float, ends: bool) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        results = getattr(pool, method)(gate, range(2), timeout=timeout, buffersize=buffersize)
+        gate.await_begun()
+        with pytest.raises(TimeoutError):
+            next(results)
+        assert list(results) == []
+        assert pool.stats().queued == 0
+        gate.open()
+        wait_for_idle(pool)
+        assert gate.nobody_begins()
+
+
+@either
+@pytest.mark.parametrize("buffersize", [None, 2])
+@pytest.mark.parametrize("chunksize", [None, 1])
+def test_map_after_shutdown(method: str, buffersize: int | None, chunksize: int | None) -> None:
     pool = AdaptiveExecutor(2)
     pool.shutdown()
-    for buffersize in (None, 2):
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            list(pool.map(int, "12", buffersize=buffersize))
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        getattr(pool, method)(int, iter("12"), buffersize=buffersize, chunksize=chunksize)
 
 
+@either
+@pytest.mark.parametrize("name", ["buffersize", "chunksize"])
 @pytest.mark.parametrize(
-    ("buffersize", "error", "text"),
+    ("size", "error", "text"),
     [
         (0, ValueError, "None or > 0, not 0"),
         (-1, ValueError, "None or > 0, not -1"),
@@ -350,23 +256,20 @@ def test_map_after_shutdown() -> None:
         (True, TypeError, "an integer or None, not True"),
     ],
 )
-def test_a_bad_buffersize_takes_nothing_from_the_input(buffersize: Any, error: type[Exception], text: str) -> None:
+def test_a_bad_call_takes_nothing_from_the_input(
+    method: str, name: str, size: Any, error: type[Exception], text: str
+) -> None:
     with AdaptiveExecutor(2) as pool:
-        source = Source(3)
-        with pytest.raises(error, match=f"buffersize must be {text}"):
-            pool.map(int, source, buffersize=buffersize)
-        assert source.taken == 0
-        assert list(pool.map(int, source)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("buffersize", [None, 2])
-def test_a_function_that_is_none_takes_nothing_from_the_input(buffersize: int | None) -> None:
-    with AdaptiveExecutor(2) as pool:
-        source = Source(3)
+        call, source = getattr(pool, method), Source(3)
+        with pytest.raises(error, match=f"{name} must be {text}"):
+            call(int, source, **{name: size})
         with pytest.raises(TypeError, match=r"fn.*17"):
-            pool.map(17, source, buffersize=buffersize)  # type: ignore[arg-type]
-        assert source.taken == 0
-        assert pool.stats().submitted == 0
+            call(17, source)
+        with pytest.raises(TypeError, match="not iterable"):
+            call(int, 17)
+        assert (source.taken, pool.stats().submitted) == (0, 0)
+        assert sorted(call(int, source)) == [0, 1, 2]
+        assert list(call(int)) == []
 
 
 @pytest.mark.parametrize("buffersize", [None, 3])
@@ -390,9 +293,3 @@ def test_a_map_lets_go_of_the_items_it_is_done_with(buffersize: int | None) -> N
             next(results)
             gone(reference)
         results.close()  # type: ignore[attr-defined]
-
-
-def test_map_inside_a_worker() -> None:
-    with AdaptiveExecutor(1) as pool:
-        outer = pool.submit(lambda: list(pool.map(pow, range(4), [2] * 4)))
-        assert outer.result(TIMEOUT) == [0, 1, 4, 9]

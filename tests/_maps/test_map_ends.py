@@ -33,8 +33,9 @@ from ebbpool import AdaptiveExecutor, BrokenThreadPool
 pytestmark = pytest.mark.usefixtures("iterators")
 
 
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
 @pytest.mark.parametrize("chunksize", [None, 3])
-def test_closing_keeps_what_has_not_begun_from_running(chunksize: int | None) -> None:
+def test_closing_keeps_what_has_not_begun_from_running(method: str, chunksize: int | None) -> None:
     ran: list[int] = []
     with AdaptiveExecutor(1) as pool, Gate() as gate:
 
@@ -44,12 +45,12 @@ def test_closing_keeps_what_has_not_begun_from_running(chunksize: int | None) ->
                 gate()
             return number
 
-        results = pool.map(work, range(2 * FAR), chunksize=chunksize)
+        results = getattr(pool, method)(work, range(2 * FAR), chunksize=chunksize)
         assert next(results) == 0
         gate.await_begun()
-        results.close()  # type: ignore[attr-defined]
+        results.close()
         assert list(results) == []
-        assert pool._work_queue.qsize() == 0
+        assert pool.stats().queued == 0
         gate.open()
         wait_for_idle(pool)
     assert ran == list(range(FAR + 1))
@@ -90,7 +91,8 @@ def test_closing_drops_what_was_there_to_take() -> None:
 
 @pytest.mark.parametrize("max_queue", [None, 100])
 @pytest.mark.parametrize("chunksize", [None, 1, 3])
-def test_shutdown_that_cancels_cancels_the_rest(max_queue: int | None, chunksize: int | None) -> None:
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+def test_shutdown_that_cancels_cancels_the_rest(method: str, max_queue: int | None, chunksize: int | None) -> None:
     ran: list[int] = []
     with Gate() as gate:
         pool = AdaptiveExecutor(1, max_queue=max_queue)
@@ -99,7 +101,7 @@ def test_shutdown_that_cancels_cancels_the_rest(max_queue: int | None, chunksize
             ran.append(number)
             return int(gate(number))
 
-        results = pool.map(work, range(20), chunksize=chunksize)
+        results = getattr(pool, method)(work, range(20), chunksize=chunksize)
         gate.await_begun()
         pool.shutdown(wait=False, cancel_futures=True)
         gate.open()
