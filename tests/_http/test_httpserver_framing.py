@@ -155,7 +155,7 @@ def test_a_nul_in_a_head_is_refused(handler: Any, head: bytes) -> None:
     with serving(handler) as server, Client(server) as client:
         client.send(b"GET /first HTTP/1.1\r\n\r\n")
         assert client.body() == b"/first"
-        client.send(head + SMUGGLED)
+        client.send(head if head.endswith(b"\0") else head + SMUGGLED)
         response = client.response()
         assert (response.status, response.headers["connection"]) == (400, "close")
         assert client.ended()
