@@ -6,16 +6,15 @@ import importlib.metadata
 import os
 import platform
 import re
-import runpy
 import subprocess
 import sys
 import sysconfig
-from unittest import mock
 
 import pytest
 from support.common import output_of
 
 import ebbpool
+from ebbpool._cli import command
 from ebbpool._testing import seams
 
 
@@ -31,10 +30,11 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def main(*arguments: str) -> int:
     """Run the command in this process, and return its exit status."""
-    with mock.patch.object(sys, "argv", ["ebbpool", *arguments]), pytest.raises(SystemExit) as caught:
-        runpy.run_module("ebbpool", run_name="__main__")
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+    try:
+        return command.main(arguments)
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
 
 
 def test_prints_what_runs() -> None:
@@ -122,11 +122,11 @@ def test_help_shows_both_uses() -> None:
 
 def test_telling_what_runs_imports_no_server() -> None:
     script = """
-        import runpy, sys
-        try:
-            runpy.run_module("ebbpool", run_name="__main__")
-        except SystemExit:
-            print(sorted({"http", "multiprocessing", "socket", "socketserver"} & set(sys.modules)))
+        import sys
+        from ebbpool._cli import command
+
+        command.main([])
+        print(sorted({"http", "multiprocessing", "socket", "socketserver"} & set(sys.modules)))
     """
     assert output_of(script)[-1] == "[]"
 

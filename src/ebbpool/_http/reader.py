@@ -5,18 +5,31 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ebbpool._http.framing import REQUEST_LINE
-from ebbpool._http.request import ENDLESS
+from ebbpool._http.request import ENDLESS, Request
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-    from ebbpool._http.connection import Connection
 
 CHUNK: Final = 65536
 """How many bytes are taken from a socket at once."""
+
+
+class Connection(Protocol):
+    """What the file of a request asks of its connection."""
+
+    request: Request
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        ...
+
+    def await_into(self, view: memoryview) -> int:
+        """Wait for bytes and read them into `view`; return how many there were."""
+        ...
 
 
 class RequestFile(io.BufferedReader):
