@@ -158,7 +158,7 @@ class Connection(socket.socket):
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
         """Receive as `recv` does."""
         if self.request.limits is not None and self.request.leave_frame():
-            with memoryview(buffer).cast("B") as view:
+            with memoryview(buffer) as whole, whole.cast("B") as view:
                 found = self.recv(nbytes or view.nbytes, flags)
                 view[: len(found)] = found
             return len(found)

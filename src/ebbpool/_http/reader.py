@@ -98,7 +98,8 @@ class RequestBytes(io.RawIOBase):
             TimeoutError: Nothing came in time.
         """
         request = self._connection.request
-        with memoryview(buffer).cast("B") as view:
+        # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
+        with memoryview(buffer) as whole, whole.cast("B") as view:
             if request.rest is not None and (count := request.rest.readinto(view)):
                 return count
             if not request.to_come and request.position == request.end and request.open_ended and not request.ended:
@@ -109,7 +110,8 @@ class RequestBytes(io.RawIOBase):
                 view[: len(found)] = found
                 return len(found)
             most = view.nbytes if request.to_come == ENDLESS else min(request.to_come, view.nbytes)
-            count = self._connection.await_into(view[:most])
+            with view[:most] as wanted:
+                count = self._connection.await_into(wanted)
         if not count:
             request.ended = True
         elif request.to_come != ENDLESS:
