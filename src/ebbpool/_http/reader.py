@@ -46,10 +46,9 @@ class RequestFile(io.BufferedReader):
         shared: Whether a forked child process may ask for `fileno`, as http.server's CGI does, which wants no buffer.
     """
 
-    raw: RequestBytes
-
     def __init__(self, connection: Connection, *, shared: bool = False) -> None:
-        super().__init__(RequestBytes(connection, shared), 1 if shared else io.DEFAULT_BUFFER_SIZE)
+        self._bytes = RequestBytes(connection, shared)
+        super().__init__(self._bytes, 1 if shared else io.DEFAULT_BUFFER_SIZE)
         self._request = connection.request
 
     def readline(self, size: int | None = -1, /) -> bytes:
@@ -65,7 +64,7 @@ class RequestFile(io.BufferedReader):
             self.read()
             if not self._request.advance():
                 return b""
-            self.raw.begin()
+            self._bytes.begin()
         return super().readline(size)
 
 

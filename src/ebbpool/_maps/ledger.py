@@ -335,6 +335,7 @@ class Ledger:
             del executor
 
     def _run(self, batch: Batch) -> None:
+        results = None
         try:
             complete = False
             while not complete:
