@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import operator
 import sys
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
-from support.common import (
-    COUNTS_REFERENCES,
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    eventually,
-    gone,
-    no_collector,
-    wait_for_idle,
-)
+from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import crew, stack_size
+from ebbpool._pool import crew, stack_size, threads
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import timekeeper
+from ebbpool._pool.timekeeper import Timekeeper, timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
 
@@ -193,51 +175,52 @@ def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.Mo
         assert waits[0].join() == 8
 
 
-@pytest.fixture
-def mishit(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Have an error hit each new thread before its first line of Python, as CPython 3.11 may do it."""
-    throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    start: Any = vars(threading)["_start_new_thread"]
-    hit: list[object] = []
+def stillborn(patch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
+    """Have the first threads of that name die before they begin; return the names of the dead."""
+    bootstrap: Any = vars(threading.Thread)["_bootstrap"]
+    dead: list[str] = []
 
-    def start_and_hit(function: Callable[..., object], args: tuple[object, ...]) -> object:
-        # All of it in C, so that the thread sees the error where its own code begins.
-        idents = map(ctypes.c_ulong, map(operator.call, [threading.get_ident]))
-        steps = itertools.chain(map(throw, idents, [ctypes.py_object(Boom)]), map(operator.call, [function]))
-        hit.append(function)
-        return start(partial(deque, steps, 0), args)
+    def die_first(thread: threading.Thread) -> None:
+        if thread.name == name and len(dead) < times:
+            dead.append(name)
+        else:
+            bootstrap(thread)
 
-    monkeypatch.setattr(threading, "_start_new_thread", start_and_hit)
-    return hit
+    patch.setattr(threading.Thread, "_bootstrap", die_first)
+    return dead
 
 
-needs_mishit = pytest.mark.skipif(
-    sys.implementation.name != "cpython" or sys.version_info >= (3, 12),
-    reason="no error hits a thread before it begins",
-)
+needs_stillborn = pytest.mark.skipif(not threads.STILLBORN, reason="no error hits a thread before it begins")
 
 
-@needs_mishit
-def test_an_error_thrown_into_who_starts_a_worker_does_not_end_the_worker(mishit: list[object]) -> None:
-    timekeeper.stop()
-    with AdaptiveExecutor(2, warn_after=LONG) as pool:
-        barrier = threading.Barrier(2)
-        # The timekeeper starts the second worker.
-        futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(2)]
-        assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1]
-    assert len(mishit) == 3
+@needs_stillborn
+def test_a_worker_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = AdaptiveExecutor(1, "stillborn")
+    dead = stillborn(monkeypatch, "stillborn_0", 1)
+    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+    pool.shutdown(timeout=TIMEOUT)
+    assert dead == ["stillborn_0"]
 
 
-@needs_mishit
-def test_a_refused_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
+@needs_stillborn
+def test_a_worker_that_dies_again_and_again_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = AdaptiveExecutor(1, "stillborn")
+    stillborn(monkeypatch, "stillborn_0", 2)
+    with pytest.raises(RuntimeError, match="can't start new thread: it died before it began"):
+        pool.submit(int)
+    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+    pool.shutdown(timeout=TIMEOUT)
 
-    thread = WorkerThread(target=print)
-    reference = weakref.ref(thread)
-    monkeypatch.setattr(threading, "_start_new_thread", refuse)
-    with no_collector(), suppress(RuntimeError):
-        thread.start()
-    with no_collector():
-        del thread
-        gone(reference)
+
+@needs_stillborn
+def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Timekeeper()
+    keeper.kind = WorkerThread
+    keeper.needed = lambda: True
+    dead = stillborn(monkeypatch, "ebbpool-timekeeper", 1)
+    called = threading.Event()
+    keeper.start()
+    keeper.call_soon(called.set)
+    assert called.wait(TIMEOUT)
+    Background(keeper.stop).join()
+    assert dead == ["ebbpool-timekeeper"]

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-MISHIT = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
-"""Whether an error thrown into a thread may hit one that it has just started.
+from ebbpool._core.accel import orphans
 
-The state of the new thread carries the number of its maker until the thread runs. It would die of the error before its
-first line, and nobody would be told.
+STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
+"""Whether an error thrown into a thread may hit one that it has just started, and that has not begun to run.
+
+The state of the new thread carries the number of its maker until then. The new thread dies of the error, and nobody is
+told.
 """
+BIRTH = 5.0
+"""Seconds for which `WorkerThread.start` waits at most, where that may happen, for the thread to begin or die."""
 
 
 class _LaterEvent(threading.Event):
-    """An event that `Thread.start` does not wait for."""
+    """An event that `Thread.start` does not wait for; `news` tells that it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news: SimpleQueue[object] = SimpleQueue()
+
+    def set(self) -> None:
+        super().set()
+        self.news.put(None)
 
     def wait(self, timeout: float | None = None) -> bool:
         return True
@@ -35,29 +49,31 @@ class WorkerThread(threading.Thread):
         self._started = _LaterEvent()
 
     def start(self) -> None:
-        """Start the thread; see `threading.Thread.start`."""
-        if MISHIT:
-            life = self._live()
-            next(life)
-            vars(self)["_bootstrap"] = partial(next, life, None)
-        try:
-            super().start()
-        finally:
-            vars(self).pop("_bootstrap", None)
+        """Start the thread; see `threading.Thread.start`. One that dies before it begins is started once more.
 
-    def _live(self) -> Iterator[None]:
-        """Run the thread, from the second step on; the first is made before the start.
-
-        So the new thread begins inside of the `try`, where an error that was thrown into its maker does no harm.
+        Raises:
+            RuntimeError: The system refuses another thread, or it has died again.
         """
-        try:
-            yield
-        except GeneratorExit:
-            # It was not started.
+        # The timekeeper, for which no pool may be waited for, starts most threads, and nobody throws errors into it.
+        if not STILLBORN or orphans.forbids() is not None:
+            super().start()
             return
-        except BaseException:
-            pass
-        super()._bootstrap()  # type: ignore[misc]  # not in typeshed
+        for _ in range(2):
+            bootstrap = partial(type(self)._bootstrap, self)  # type: ignore[attr-defined]  # not in typeshed
+            life = weakref.ref(bootstrap, self._started.news.put)
+            vars(self)["_bootstrap"] = bootstrap
+            try:
+                super().start()
+            finally:
+                # From here on only the new thread holds it, which drops it as it ends.
+                del vars(self)["_bootstrap"], bootstrap
+            with suppress(Empty):
+                self._started.news.get(timeout=BIRTH)
+            if self._started.is_set() or life() is not None:
+                return
+        # Where `threading` lists threads that have not begun.
+        threading._limbo.pop(self, None)  # type: ignore[attr-defined]  # not in typeshed
+        raise RuntimeError("can't start new thread: it died before it began")
 
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
