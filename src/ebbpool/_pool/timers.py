@@ -1,4 +1,4 @@
-"""What the timers of a pool ask of its executor, its crew and its schedules."""
+"""What the timers of a pool ask of its executor and its crew."""
 
 from __future__ import annotations
 
@@ -26,11 +26,3 @@ class TimerOwner(Protocol):
 
     prefix: str
     timers: Timers
-
-
-class Repeats(Protocol):
-    """The part of a schedule that is needed here."""
-
-    def stop(self, error: BaseException | None) -> bool:
-        """End the schedule; return whether it had not ended before."""
-        ...
