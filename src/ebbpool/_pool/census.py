@@ -105,7 +105,7 @@ class Census:
     def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
         """Count workers by what their tasks do, anew if it is time to.
 
-        One that has not run for `STILL` and waits for something is asleep, whoever holds what it waits for: it takes no
+        One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
         processor from anybody. Shorter waits are not told apart: a thread that waits a moment runs again before
         anything can follow from it.
 
