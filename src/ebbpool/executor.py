@@ -98,6 +98,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         warn_after: Seconds after which a task that still runs is logged, once, with its stack, and after which a queue
             whose oldest task still waits is logged, once until that is over; to the ``concurrent.futures`` logger at
             level WARNING. Tasks that a lane holds back do not count as waiting. None for never.
+        warn_lag: Seconds after which an event loop that has not come for a result of its calls is logged, once, at the
+            same place: with the stack of its thread, and that of the thread which has computed most meanwhile. None
+            for never.
         spill: An executor that takes tasks which wait here for too long, such as `ebbpool.dask.ClusterExecutor`, if
             their function is marked with `ebbpool.spillable`. The oldest goes first; at most as many are there at a
             time as it takes at once. What it loses or refuses comes back, and runs here. See ``docs/cluster.md``.
@@ -128,6 +131,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         daemon: bool = False,
         thread_stack_size: int | None = None,
         warn_after: float | None = None,
+        warn_lag: float | None = None,
         spill: Executor | None = None,
         spill_after: float | None = None,
     ) -> None:
@@ -150,12 +154,14 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
         stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
-        if warn_after is not None:
-            warn_after = above_zero("warn_after", finite_seconds("warn_after", warn_after))
+        warnings = {
+            name: None if limit is None else above_zero(name, finite_seconds(name, limit))
+            for name, limit in {"warn_after": warn_after, "warn_lag": warn_lag}.items()
+        }
         elsewhere = spilling.checked(self, spill, spill_after)
         say_if_plain()
         self._discarding = False
-        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, warn_after)
+        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
         if elsewhere is not None:
             self._crew.spill_to(*elsewhere)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import Gate
+from support.common import STACKS, Gate, eventually
 
 from ebbpool import AdaptiveExecutor, LoopLag
 from ebbpool._testing import seams
@@ -109,3 +110,65 @@ def test_a_loop_that_is_held_up_shows_in_the_figures_of_its_pools() -> None:
         [lag] = asyncio.run(main(pool))
         assert lag.most > 0.1 * 0.9
         assert lag.p50 <= lag.p99 <= lag.most
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def stand_still_until(done: Callable[[], object]) -> None:
+    eventually(done)
+
+
+def compute_until(over: threading.Event) -> None:
+    while not over.is_set():
+        sum(range(1_000))
+
+
+def test_a_loop_that_does_not_come_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(pool: AdaptiveExecutor) -> None:
+        future = pool.run(int)
+        stand_still_until(lambda: warnings(caplog))
+        # Two more looks find it waiting still.
+        looks = pool.submit_later(0.02, int)
+        looks.result()
+        await future
+
+    with AdaptiveExecutor(warn_lag=0.01) as pool:
+        asyncio.run(main(pool))
+    [text] = [text for text in warnings(caplog) if "The event loop in MainThread has been late for 0." in text]
+    assert ("in stand_still_until" if STACKS else "(no stack") in text
+
+
+def test_the_thread_that_computed_most_while_a_loop_was_late_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    over = threading.Event()
+
+    async def main(pool: AdaptiveExecutor) -> None:
+        computing = pool.run(compute_until, over)
+        future = pool.run(int)
+        stand_still_until(lambda: any("compute_until in web_" in text for text in warnings(caplog)))
+        over.set()
+        await asyncio.gather(computing, future)
+
+    with AdaptiveExecutor(thread_name_prefix="web", warn_lag=0.05) as pool:
+        asyncio.run(main(pool))
+
+
+def test_a_loop_is_late_from_the_limit_on_and_only_once() -> None:
+    def ringing() -> list[Any]:
+        return [mailbox for _, mailbox in seams.loop_lag._alive() if mailbox.ringing]
+
+    async def main(pool: AdaptiveExecutor) -> None:
+        future = pool.run(int)
+        eventually(ringing)
+        [mailbox] = ringing()
+        rung, late = mailbox.rung, seams.loop_lag.late
+        assert late(rung + 0.03, 0.05) == ([], pytest.approx(0.03))
+        [found], _ = late(rung + 0.06, 0.05)
+        assert (found.name, found.seconds) == (threading.current_thread().name, pytest.approx(0.06))
+        assert late(rung + 0.07, 0.05) == ([], 0.0), "it has been told of"
+        await future
+        assert late(rung + 99.0, 0.05) == ([], 0.0), "it has come"
+
+    with AdaptiveExecutor() as pool:
+        asyncio.run(main(pool))

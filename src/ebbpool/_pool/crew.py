@@ -21,9 +21,9 @@ from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.admission import LONG, Admission, Look
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
+from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, away, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
-from ebbpool._pool.slow_tasks import SlowTasks
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
@@ -91,6 +91,7 @@ class Crew:
         daemon: bool,
         stack_size: int | None,
         warn_after: float | None,
+        warn_lag: float | None,
     ) -> None:
         self.name = ""
         self.prefix = prefix or f"ebbpool-{next(_numbers)}"
@@ -112,7 +113,11 @@ class Crew:
         self._sizing = Sizing()
         self._admission = Admission()
         self.decisions = Decisions()
-        self._slow_tasks = None if warn_after is None else SlowTasks(timekeeper, warn_after)
+        self._alarms: list[Alarm] = []
+        if warn_after is not None:
+            self._alarms.append(SlowTasks(timekeeper, warn_after))
+        if warn_lag is not None:
+            self._alarms.append(LateLoops(timekeeper, warn_lag))
         self.spill: Spill | None = None
         self._ceiling_tick = CEILING_TICK
         self.pool.crowd = processors.count(monotonic()) + CREW
@@ -164,8 +169,8 @@ class Crew:
             self.pool.enlist(worker)
             self.threads.add(thread)
             stack_size.start(thread, self.stack_size)
-            if self._slow_tasks is not None:
-                self._slow_tasks.begin(self)
+            for alarm in self._alarms:
+                alarm.begin(self)
         except BaseException as error:
             # A signal may interrupt the start after the thread has begun. Only one `pop` gets the worker: if the new
             # thread's does, the thread works; if this one does, the thread ends at once.
@@ -322,11 +327,11 @@ class Crew:
             # waits for that too.
             self._ending.append(threading.current_thread())
             if self.pool.headcount == 0:
-                if self._slow_tasks is not None:
-                    self._slow_tasks.end()
+                for alarm in self._alarms:
+                    alarm.end()
                     if self.pool.headcount > 0:
                         # A worker that came meanwhile has found the alarm set.
-                        self._slow_tasks.begin(self)
+                        alarm.begin(self)
                 timekeeper.consider()
 
     def _serve(self, worker: Worker) -> None:
@@ -423,8 +428,8 @@ class Crew:
         self._stuck = inf
         self._census = Census()
         self._admission = Admission()
-        if self._slow_tasks is not None:
-            self._slow_tasks.renew()
+        for alarm in self._alarms:
+            alarm.renew()
         if self.spill is not None:
             self.spill.renew()
         self.pool.renew(error)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 
@@ -36,18 +36,55 @@ class LoopLag:
     most: float
 
 
-_mailboxes: dict[int, tuple[str, weakref.ref[Mailbox]]] = {}
+_mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox]]] = {}
+_told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
+"""Which loops have been told of as late, by when they were woken."""
 
 
 def register(mailbox: Mailbox) -> None:
     """Have a mailbox of a loop that runs in the calling thread read by `lags`, for as long as it lives."""
     key = id(mailbox)
     reference = weakref.ref(mailbox, functools.partial(_forget, _mailboxes, key))
-    _mailboxes[key] = threading.current_thread().name, reference
+    _mailboxes[key] = threading.current_thread(), reference
 
 
 def _forget(mailboxes: dict[int, Any], key: int, _: object) -> None:
     mailboxes.pop(key, None)
+
+
+def _alive() -> list[tuple[threading.Thread, Mailbox]]:
+    found = ((thread, reference()) for thread, reference in list(_mailboxes.values()))
+    return [(thread, mailbox) for thread, mailbox in found if mailbox is not None]
+
+
+class LateLoop(NamedTuple):
+    """A loop that has not come for a result yet: the name and number of its thread, and for how many seconds."""
+
+    name: str
+    ident: int | None
+    seconds: float
+
+
+def late(now: float, limit: float) -> tuple[list[LateLoop], float]:
+    """Return the loops that a result has waited `limit` seconds for, each time once, and the longest other wait.
+
+    Args:
+        now: The time (monotonic seconds).
+        limit: In seconds.
+    """
+    found = []
+    oldest = 0.0
+    for thread, mailbox in _alive():
+        rung = mailbox.rung
+        seconds = now - rung
+        if not mailbox.ringing or rung == _told.get(mailbox):
+            continue
+        if seconds >= limit:
+            _told[mailbox] = rung
+            found.append(LateLoop(thread.name, thread.ident, seconds))
+        else:
+            oldest = max(oldest, seconds)
+    return found, oldest
 
 
 def lags(now: float | None = None) -> tuple[LoopLag, ...]:
@@ -59,10 +96,8 @@ def lags(now: float | None = None) -> tuple[LoopLag, ...]:
     now = monotonic() if now is None else now
     counts: dict[str, list[int]] = {}
     most: dict[str, float] = {}
-    for name, reference in list(_mailboxes.values()):
-        mailbox = reference()
-        if mailbox is None:
-            continue
+    for thread, mailbox in _alive():
+        name = thread.name
         passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
         for before in range(SPELLS - passed):
             spell = (mailbox.spell - before) % SPELLS

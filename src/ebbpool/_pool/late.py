@@ -1,17 +1,22 @@
-"""Warnings about tasks that run, or wait, for longer than they should."""
+"""Warnings about what is late: tasks that run or wait for too long, and event loops that do not come."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
 from ebbpool._core.accel import Pool
+from ebbpool._frames import stacks
+from ebbpool._pool import loop_lag
+from ebbpool._pool.census import LITTLE, seconds_of
 from ebbpool._pool.decisions import Decisions
+from ebbpool._pool.loop_lag import LateLoop
 from ebbpool._pool.running import RunningTask, called_name
 from ebbpool._pool.telling import tell
 from ebbpool._pool.timekeeper import Timekeeper
@@ -29,14 +34,12 @@ class Watched(Protocol):
     def running(self, stacks: bool) -> list[RunningTask]: ...
 
 
-class SlowTasks:
-    """What has been warned of in one pool, and when to look again: a book of the timekeeper.
-
-    There is an alarm as long as the pool has threads. It is set for the moment in which the next task would be late.
+class Alarm(ABC):
+    """A look at one pool that comes again and again, for as long as the pool has threads: a book of the timekeeper.
 
     Args:
         keeper: The timekeeper.
-        limit: Seconds after which a task is late.
+        limit: Seconds after which something is late; the first look comes after so many.
     """
 
     def __init__(self, keeper: Timekeeper, limit: float) -> None:
@@ -44,9 +47,6 @@ class SlowTasks:
         self._limit = limit
         self._alarm: object = None
         self._crew: Callable[[], Watched | None] = lambda: None
-        # The number of the thread, and since when its task has run.
-        self._warned: set[tuple[int | None, float]] = set()
-        self._crowded = False
         self._teller: threading.Thread | None = None
 
     def begin(self, crew: Watched) -> None:
@@ -69,8 +69,6 @@ class SlowTasks:
     def renew(self) -> None:
         """In a forked child: forget the alarm, which stayed with the parent."""
         self._alarm = None
-        self._warned.clear()
-        self._crowded = False
         self._teller = None
 
     def wants(self, thing: Any) -> bool:
@@ -94,8 +92,31 @@ class SlowTasks:
                 if crew.pool.headcount == 0:
                     self.end()
 
+    def _tell(self, call: Callable[[], None]) -> None:
+        # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
+        self._teller = tell("ebbpool-warnings", call)
+
+    @abstractmethod
     def _look(self, crew: Watched) -> float:
-        """Have what is late told of; return in how many seconds the next task may be late."""
+        """Have what is late told of; return in how many seconds something may be late next."""
+
+
+class SlowTasks(Alarm):
+    """Which tasks have been warned of in one pool; see `Alarm`."""
+
+    def __init__(self, keeper: Timekeeper, limit: float) -> None:
+        super().__init__(keeper, limit)
+        # The number of the thread, and since when its task has run.
+        self._warned: set[tuple[int | None, float]] = set()
+        self._crowded = False
+
+    def renew(self) -> None:
+        """In a forked child: forget the alarm, and the tasks, which stayed with the parent."""
+        super().renew()
+        self._warned.clear()
+        self._crowded = False
+
+    def _look(self, crew: Watched) -> float:
         now = monotonic()
         tasks = {(thread.ident, since): thread.name for thread, since in crew.pool.spans()}
         self._warned.intersection_update(tasks)
@@ -105,8 +126,7 @@ class SlowTasks:
         crowded = waited >= self._limit
         if fresh or (crowded and not self._crowded):
             names = {tasks[task] for task in fresh}
-            # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
-            self._teller = tell("ebbpool-warnings", partial(self._tell, crew, names, crowded and not self._crowded))
+            self._tell(partial(self._warn, crew, names, crowded and not self._crowded))
         self._warned |= fresh
         self._crowded = crowded
         ages = [now - since for _, since in tasks.keys() - self._warned]
@@ -114,7 +134,7 @@ class SlowTasks:
             ages.append(waited)
         return max(0.0, self._limit - max(ages, default=0.0))
 
-    def _tell(self, crew: Watched, names: set[str], crowded: bool) -> None:
+    def _warn(self, crew: Watched, names: set[str], crowded: bool) -> None:
         for task in crew.running(True) if names else ():
             if task.thread in names and task.seconds >= self._limit:
                 lane = f", lane {task.lane!r}," if task.lane is not None else ""
@@ -130,3 +150,34 @@ class SlowTasks:
                 count, crew.name, called_name(fn, args), monotonic() - since,
                 crew.decisions.last() or "has not grown",
             )  # fmt: skip
+
+
+class LateLoops(Alarm):
+    """What the threads of the process had computed when one pool last looked for event loops that are late."""
+
+    def __init__(self, keeper: Timekeeper, limit: float) -> None:
+        super().__init__(keeper, limit)
+        self._used: dict[int, float] = {}
+
+    def _look(self, crew: Watched) -> float:
+        late, oldest = loop_lag.late(monotonic(), self._limit)
+        threads = {each.native_id: each for each in threading.enumerate() if each.native_id is not None}
+        used = {number: seconds for number in threads if (seconds := seconds_of(number)) is not None}
+        if late:
+            self._tell(partial(LOGGER.warning, "%s", "\n".join(self._told(crew, each, threads, used) for each in late)))
+        self._used = used
+        return self._limit - oldest
+
+    def _told(self, crew: Watched, late: LateLoop, threads: dict[int, threading.Thread], used: dict[int, float]) -> str:
+        [stack] = stacks([late.ident])
+        text = f"The event loop in {late.name} has been late for {late.seconds:.2f} s. Its thread is in:\n{stack}"
+        # This thread's own looking is left out.
+        used.pop(threading.get_native_id(), None)
+        shares = {number: seconds - self._used.get(number, 0.0) for number, seconds in used.items()}
+        busiest = max(shares, key=shares.__getitem__, default=None)
+        if busiest is None or threads[busiest].ident == late.ident or shares[busiest] < LITTLE * late.seconds:
+            return text
+        [stack] = stacks([threads[busiest].ident])
+        task = next((each.name for each in crew.running(False) if each.native_id == busiest), "other code")
+        where = threads[busiest].name
+        return f"{text}Most was computed meanwhile, {shares[busiest]:.2f} s, by {task} in {where}:\n{stack}"
