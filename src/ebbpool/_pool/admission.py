@@ -44,7 +44,7 @@ ROOM: Final = 0.85
 """... and less than this share of the processors in use leaves room for one more worker."""
 
 LOOKS: Final = 3
-"""How many looks a window has at least, for an average of their waits."""
+"""How many looks a window has at least, for an average of their waits; fewer do if these waited for `WINDOW`."""
 
 RETRY: Final = 0.5
 """Seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle."""
@@ -124,7 +124,7 @@ class Admission:
         if look.taken != self._taken:
             self._taken, self._moved = look.taken, look.now
         elapsed = look.now - self._begun
-        if elapsed >= WINDOW and self._looks >= LOOKS:
+        if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
             self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / self._looks)
             self._begun, self._cpu, self._late, self._looks = look.now, look.cpu, 0.0, 0
         if self.quick == ALL:
