@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import math
 import os
+import shutil
+import subprocess
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable
@@ -78,6 +82,29 @@ def _half(work: Make) -> Make:
     return make
 
 
+def _writing(turns: int) -> Task:
+    folder, content = tempfile.mkdtemp(prefix="ebbpool-sizing-"), os.urandom(4096)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def write(number: int) -> None:
+        with open(os.path.join(folder, str(number)), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return write
+
+
+def _convoy(turns: int) -> Task:
+    lock = threading.Lock()
+
+    def task(number: int) -> None:
+        with lock:
+            sleep(0.001)
+
+    return task
+
+
 def _steady(seconds: float, in_flight: int) -> Callable[[int], Run]:
     """1,000 tasks of which so many are under way at any time: the next is submitted when one ends."""
 
@@ -137,4 +164,7 @@ LOADS: dict[str, Load] = {
     "late computing": Load(
         _burst(120, lambda turns: lambda number: sleep(0.2) if number < 20 else compute(turns)),
     ),
+    "300 files, fsync": Load(_burst(300, _writing)),
+    "100 child processes": Load(_burst(100, lambda turns: lambda number: subprocess.run(["true"], check=True))),
+    "one lock, 1 ms": Load(_burst(300, _convoy)),
 }

@@ -124,7 +124,7 @@ class Admission:
         if look.taken != self._taken:
             self._taken, self._moved = look.taken, look.now
         elapsed = look.now - self._begun
-        if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
+        if elapsed >= WINDOW and ((self._looks >= LOOKS or self._late >= WINDOW)):
             self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / self._looks)
             self._begun, self._cpu, self._late, self._looks = look.now, look.cpu, 0.0, 0
         if self.quick == ALL:
@@ -134,7 +134,9 @@ class Admission:
         stalled = look.now - self._moved - STALL
         if stalled >= 0.0:
             return max(self.quick, workers.running) + workers.long + workers.asleep + 1 + int(stalled / STALL_PAUSE)
-        return min(self.quick + workers.long, most) + workers.asleep
+        # Beside long ones the queue for the GIL is there anyway.
+        quick = max(self.quick, look.cpus) if workers.long > 0 else self.quick
+        return min(quick + workers.long, most) + workers.asleep
 
     def _steer(self, look: Look, used: float, wait: float) -> None:
         """Set `quick` by what a window has shown: processors `used`, and how long looks had to `wait` on average."""
