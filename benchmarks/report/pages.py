@@ -48,6 +48,8 @@ _OTHERS = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "Beside them, every process held to one processor",
     "free-threaded": "Without a GIL",
+    "loop": "How long event loops wait, beside an earlier commit",
+    "loop-free-threaded": "The same without a GIL",
 }
 
 
