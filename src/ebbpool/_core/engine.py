@@ -91,8 +91,6 @@ COMPACT = 64
 """A queue with at least so many dead futures is looked through for them."""
 SEARCHED = 10_000
 """In how many tasks at the head of the queue the oldest of a lane is looked for, with all others held up meanwhile."""
-LOOKED_BACK = 64
-"""How many of the tasks that go first are looked at for marked ones, those that wait longest mostly."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
@@ -200,6 +198,40 @@ class Snapshot(NamedTuple):
     blocked: int
 
 
+class Task(NamedTuple):
+    """A task that runs, or the oldest that waits.
+
+    Attributes:
+        since: When it was taken, sent away or queued (monotonic seconds).
+        thread: The thread of its worker; None if it is away, or waits.
+        lane: Its lane, if it runs and has one.
+        blocked: Whether it waits for a future of this very pool.
+        call: What is called, and its arguments; None for each where that was not asked for, or is over.
+    """
+
+    since: float
+    thread: threading.Thread | None
+    lane: LaneCore | None
+    blocked: bool
+    call: tuple[Any, Any]
+
+
+class Survey(NamedTuple):
+    """What a pool does at one moment.
+
+    Attributes:
+        running: The tasks that run, and then those that are away.
+        oldest: The one that has waited longest, or None.
+        threads: The thread of every worker.
+        counts: The figures of `PoolStats`.
+    """
+
+    running: list[Task]
+    oldest: Task | None
+    threads: list[threading.Thread]
+    counts: dict[str, float]
+
+
 class FutureCore:
     """State and protocol of a future, in the shape that the worker's loop needs.
 
@@ -268,18 +300,12 @@ class FutureCore:
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             return self.cancelled()
         self._forget()
-        self._sweep()
+        self._pool.sweep(self)
         return True
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
         self._fn = self._args = self._kwargs = None
-
-    def _sweep(self) -> None:
-        if self._pool.dead >= COMPACT:
-            self._pool.compact()
-        if self._lane is not None and self._lane.dead >= COMPACT:
-            self._lane.compact()
 
     def _unwanted(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
@@ -376,7 +402,9 @@ class FutureCore:
         with self._pool.mutex:
             started = self._code == PENDING
             if started:
-                self._move(RUNNING, None, None)
+                if self._pool is not _ORPHANS:
+                    self._pool.bury(self, RUNNING)
+                self._code = RUNNING
         if started:
             return True
         if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
@@ -405,43 +433,41 @@ class FutureCore:
     def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
         """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
         audience = None
+        waits = False
         with self._pool.mutex:
             condition = self._cond
-            moved = condition is None and first <= self._code <= last
-            waits = self._code == PENDING
-            if moved:
-                audience = self._move(code, value, error)
+            if condition is None:
+                waits = self._code == PENDING
+                audience = self._move(first, last, code, value, error)
         if condition is not None:
             with condition:
                 with self._pool.mutex:
-                    moved = first <= self._code <= last
                     waits = self._code == PENDING
-                    if moved:
-                        audience = self._move(code, value, error)
-                if moved and code != CANCELLED:
-                    for observer in self._observers or ():
-                        if code == NOTIFIED:
-                            observer.add_cancelled(self)
-                        elif error is not None:
-                            observer.add_exception(self)
-                        else:
-                            observer.add_result(self)
-                if moved:
+                    audience = self._move(first, last, code, value, error)
+                if audience is not None:
+                    if code != CANCELLED:
+                        for observer in self._observers or ():
+                            if code == NOTIFIED:
+                                observer.add_cancelled(self)
+                            elif error is not None:
+                                observer.add_exception(self)
+                            else:
+                                observer.add_result(self)
                     condition.notify_all()
-        if moved and (waits or error is not None) and self._not_run is not None:
-            audience = [*(audience or ()), self._not_run]
+        if audience is None:
+            return False
+        if (waits or error is not None) and self._not_run is not None:
+            audience = [*audience, self._not_run]
             self._not_run = None
-        if moved and audience is not None:
-            self._tell(audience)
-        return moved
+        self._tell(audience)
+        return True
 
-    def _move(self, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
-        """Under the mutex: set the state; return the audience to be told, or None."""
+    def _move(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
+        """Under the mutex: end a future whose state lies in first..last; return who is to be told, or None."""
+        if self._code < first or self._code > last:
+            return None
         if self._code == PENDING and self._pool is not _ORPHANS:
             self._pool.bury(self, code)
-        if code == RUNNING:
-            self._code = code
-            return None
         audience = self._audience
         self._audience = None
         if code == FINISHED:
@@ -450,7 +476,7 @@ class FutureCore:
             if cython.compiled:
                 fence()
         self._code = code
-        return audience
+        return _NOBODY if audience is None else audience
 
     def _packed(self) -> Any:
         """Return the positional arguments as a tuple, or None where there is no call.
@@ -842,11 +868,11 @@ class LoopCall(FutureCore):
             if waits and at_ceiling and not self._held:
                 waits = pool.headcount - pool.blocked >= pool.max_workers
             if waits:
-                self._move(NOTIFIED, None, None)
+                self._move(PENDING, PENDING, NOTIFIED, None, None)
         if waits:
             self._forget()
             self._ticket = None
-            self._sweep()
+            pool.sweep(self)
         return self._code == NOTIFIED
 
     def deliver(self) -> None:
@@ -897,53 +923,23 @@ class Mailbox:
         turn: When the next spell begins (monotonic seconds).
     """
 
-    __slots__ = (
-        "__weakref__",
-        "again",
-        "arrived",
-        "delivered",
-        "due",
-        "first",
-        "lags",
-        "longest",
-        "most",
-        "mutex",
-        "patience",
-        "portion",
-        "ringing",
-        "rung",
-        "spell",
-        "spent",
-        "stint_begun",
-        "stint_spent",
-        "turn",
-        "wake",
-    )
-
     mutex: Any
 
     def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
         if not cython.compiled:
             self.mutex = threading.RLock()
-        self.wake: Callable[[Callable[[], None]], object] = wake
-        self.again: Callable[..., object] = again
+        self.wake = wake
+        self.again = again
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
-        self.ringing: bool = False
-        self.rung: float = 0.0
-        self.stint_begun: float = 0.0
-        self.stint_spent: float = 0.0
-        self.patience: float = 0.0
-        self.portion: int = FEWEST
-        self.delivered: int = 0
-        self.spent: float = 0.0
+        self.ringing = False
+        self.portion = FEWEST
+        self.delivered = self.spell = self.first = 0
+        self.rung = self.patience = self.spent = self.longest = self.turn = 0.0
+        self.stint_begun = self.stint_spent = 0.0
         # Arrays that are never replaced: other threads read them at any time, also where there is no GIL.
         self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
         self.most: array[float] = array("d", bytes(8 * SPELLS))
-        self.spell: int = 0
-        self.first: int = 0
-        self.longest: float = 0.0
-        self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
@@ -1071,39 +1067,17 @@ class Worker:
         waits: How many waits for its own pool it is in, one within the other.
     """
 
-    __slots__ = (
-        "bell",
-        "current",
-        "expired",
-        "fresh",
-        "leaving",
-        "parked",
-        "patience",
-        "pool",
-        "roused",
-        "searching",
-        "since",
-        "starting",
-        "thread",
-        "waits",
-    )
-
     def __init__(self, pool: Pool, searching: bool) -> None:
-        self.pool: Pool = pool
-        self.bell: LockType = allocate_lock()
+        self.pool = pool
+        self.bell = allocate_lock()
         self.bell.acquire()
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None
-        self.since: float = 0.0
-        self.patience: float = 0.0
-        self.parked: bool = False
-        self.roused: bool = False
-        self.searching: bool = searching
-        self.starting: bool = True
-        self.fresh: bool = True
-        self.expired: bool = False
-        self.leaving: bool = False
-        self.waits: int = 0
+        self.since = self.patience = 0.0
+        self.waits = 0
+        self.searching = searching
+        self.starting = self.fresh = True
+        self.parked = self.roused = self.expired = self.leaving = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
@@ -1155,6 +1129,8 @@ class Worker:
                             future._code = RUNNING
                             self.current = future
                             pool.taken += 1
+                            if pool.marked:
+                                pool.marked.pop(future, None)
                             if self.fresh:
                                 errand = pool._arrived(self)
                             self.since = pool.clock
@@ -1238,8 +1214,6 @@ class Probe:
         made: When it was submitted (monotonic seconds).
     """
 
-    __slots__ = ("fn", "made", "record")
-
     def __init__(self, fn: Callable[..., Any], record: Callable[[float, float], object]) -> None:
         self.fn = fn
         self.record = record
@@ -1286,13 +1260,11 @@ def _leave_room(depth: int) -> None:
         _leave_room(depth - 1)
 
 
-@cython.locals(future=FutureCore)
-def _pending(futures: list[FutureCore]) -> list[FutureCore]:
-    pending: list[FutureCore] = []
-    for future in futures:
-        if future._code == PENDING:
-            pending.append(future)
-    return pending
+def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
+    """Return what a future calls and its arguments; (None, None) if that is not to be `known`."""
+    args = future._packed() if known else None
+    # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
+    return future._fn if known else None, args
 
 
 def _is_marked(future: FutureCore, mark: type) -> bool:
@@ -1352,37 +1324,17 @@ class LaneCore:
         taken: Tasks that have left the pool, run or refused.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "admitted",
-        "backlog",
-        "cancelled",
-        "closed",
-        "dead",
-        "failed",
-        "first",
-        "lifts_ceiling",
-        "limit",
-        "name",
-        "pool",
-        "taken",
-    )
-
     def __init__(
         self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None
     ) -> None:
-        self.pool: Pool = pool
-        self.limit: int = limit
-        self.first: bool = first
-        self.lifts_ceiling: bool = lifts_ceiling
-        self.name: str | None = name
-        self.closed: bool = False
+        self.pool = pool
+        self.limit = limit
+        self.first = first
+        self.lifts_ceiling = lifts_ceiling
+        self.name = name
+        self.closed = False
         self.backlog: deque[FutureCore] = deque()
-        self.admitted: int = 0
-        self.dead: int = 0
-        self.taken: int = 0
-        self.failed: int = 0
-        self.cancelled: int = 0
+        self.admitted = self.dead = self.taken = self.failed = self.cancelled = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
         """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
@@ -1424,42 +1376,6 @@ class LaneCore:
         with self.pool.mutex:
             self.closed = True
 
-    @cython.locals(future=FutureCore)
-    def compact(self) -> None:
-        """Drop cancelled futures from the backlog if they are at least half of it."""
-        fresh: deque[FutureCore] = deque()
-        trash: list[FutureCore] = []
-        with self.pool.mutex:
-            collects = hold_collector()
-            try:
-                if self.dead < COMPACT or self.dead * 2 < len(self.backlog):
-                    return
-                while self.backlog:
-                    future = self.backlog.popleft()
-                    if future._code == PENDING:
-                        fresh.append(future)
-                    else:
-                        trash.append(future)
-                self.backlog = fresh
-                self.dead = 0
-            finally:
-                let_collector(collects)
-
-    @cython.locals(future=FutureCore)
-    def waiting(self) -> list[FutureCore]:
-        """Return the lane's waiting futures, those in its backlog first."""
-        waiting: list[FutureCore] = []
-        with self.pool.mutex:
-            collects = hold_collector()
-            try:
-                waiting.extend(self.backlog)
-                for future in self.pool.queue:
-                    if future._lane is self:
-                        waiting.append(future)
-            finally:
-                let_collector(collects)
-        return _pending(waiting)
-
     @cython.locals(future=FutureCore, worker=Worker)
     def counts(self) -> dict[str, float]:
         """Return the figures of `LaneStats`."""
@@ -1476,23 +1392,16 @@ class LaneCore:
                     if future._lane is self:
                         running += 1
                 # Those in the queue are older than those in the backlog, and both keep their order.
-                if self.admitted > running:
-                    for future in islice(self.pool.queue, SEARCHED):
-                        oldest = now - future._queued_at
-                        if future._lane is self and future._code == PENDING:
-                            break
-                    else:
-                        if len(self.pool.queue) <= SEARCHED:
-                            oldest = 0.0
+                line = self.pool.queue if self.admitted > running else self.backlog
+                for future in islice(line, SEARCHED):
+                    oldest = now - future._queued_at
+                    if future._lane is self and future._code == PENDING:
+                        break
                 else:
-                    for future in self.backlog:
-                        if future._code == PENDING:
-                            oldest = now - future._queued_at
-                            break
+                    if len(line) <= SEARCHED:
+                        oldest = 0.0
                 queued = self.admitted - running + len(self.backlog) - self.dead
-                taken = self.taken
-                failed = self.failed
-                cancelled = self.cancelled
+                taken, failed, cancelled = self.taken, self.failed, self.cancelled
             finally:
                 let_collector(collects)
         return {
@@ -1543,72 +1452,9 @@ class Pool:
         away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
         spilled: Tasks that have been taken off the queue to run there so far.
         returned: Tasks of these that have come back so far.
-        buried: How often a future of the queue has become dead, or was withdrawn from its middle. So
-            `taken` + `buried` - `dead` grows by at least one with each future that leaves the queue.
-        scanned: How many of the ordinary futures at the head of the queue are known not to be marked, as of `departed`.
-        departed: `taken` + `buried` - `dead`, when `scanned` was right.
+        mark: The type of what is called by tasks that may run elsewhere; None where none may.
+        marked: Such tasks in the queue, oldest first.
     """
-
-    __slots__ = (
-        "ahead",
-        "allowed",
-        "at_ceiling",
-        "away",
-        "blocked",
-        "broken",
-        "buried",
-        "cancelled",
-        "ceiling",
-        "clock",
-        "closed",
-        "contextual",
-        "covered",
-        "crew",
-        "crowd",
-        "dead",
-        "departed",
-        "dequeue",
-        "enqueue",
-        "enqueue_first",
-        "every",
-        "failed",
-        "headcount",
-        "held",
-        "idlers",
-        "lent",
-        "max_queue",
-        "max_workers",
-        "min_spare_workers",
-        "min_workers",
-        "minded",
-        "mutex",
-        "parked",
-        "passed",
-        "patience",
-        "promised",
-        "queue",
-        "record",
-        "rejected",
-        "rejecting",
-        "retired",
-        "returned",
-        "roused",
-        "scanned",
-        "searching",
-        "seekers",
-        "skip",
-        "slow_start",
-        "special",
-        "spilled",
-        "started",
-        "starting",
-        "surplus",
-        "taken",
-        "tight",
-        "turned_away",
-        "workers",
-        "wrapping",
-    )
 
     mutex: Any
 
@@ -1618,59 +1464,30 @@ class Pool:
             self.mutex = threading.RLock()
         # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
         self.crew: Callable[[], ThreadStarter | None] = _nobody if crew is None else weakref.ref(crew)
-        self._replace_queue(deque())
+        self.queue: deque[FutureCore] = deque()
         self.parked: list[Worker] = []
         self.workers: list[Worker] = []
         self.seekers: deque[LockType | FutureCore] = deque()
-        self.idlers: list[LockType] = []
-        self.min_workers: int = 0
-        self.ceiling: int = 1
-        self.max_workers: int = 1
-        self.min_spare_workers: int = 0
-        self.patience: float = 10.0
-        self.max_queue: int = -1
-        self.rejecting: bool = False
-        self.contextual: bool = False
-        self.wrapping: bool = False
-        self.every: int = 0
-        self.record: Callable[[float, float], object] | None = None
-        self.skip: int = 0
-        self.slow_start: bool = False
-        self.special: bool = False
-        self.closed: bool = False
-        self.broken: bool = False
-        self.searching: bool = False
-        self.covered: bool = False
-        self.at_ceiling: bool = False
-        self.roused: int = 0
-        self.turned_away: bool = False
-        self.clock: float = 0.0
-        self.headcount: int = 0
-        self.lent: int = 0
-        self.starting: int = 0
-        self.blocked: int = 0
-        self.surplus: int = 0
-        self.allowed: int = ALL
-        self.held: bool = False
-        self.crowd: int = ALL
-        self.minded: bool = False
-        self.tight: bool = False
-        self.dead: int = 0
-        self.ahead: int = 0
-        self.passed: int = 0
         self.promised: list[LockType] = []
-        self.taken: int = 0
-        self.failed: int = 0
-        self.cancelled: int = 0
-        self.rejected: int = 0
-        self.started: int = 0
-        self.retired: int = 0
+        self.idlers: list[LockType] = []
         self.away: dict[FutureCore, float] = {}
-        self.spilled: int = 0
-        self.returned: int = 0
-        self.buried: int = 0
-        self.scanned: int = 0
-        self.departed: int = 0
+        self.marked: dict[FutureCore, None] = {}
+        self.mark: type | None = None
+        self.record: Callable[[float, float], object] | None = None
+        self.clock: float = 0.0
+        self.patience: float = 10.0
+        self.ceiling = self.max_workers = 1
+        self.allowed = self.crowd = ALL
+        self.max_queue = -1
+        self.min_workers = self.min_spare_workers = self.every = self.skip = 0
+        self.headcount = self.starting = self.roused = self.blocked = self.surplus = self.lent = 0
+        self.dead = self.ahead = self.passed = 0
+        self.taken = self.failed = self.cancelled = self.rejected = self.started = self.retired = 0
+        self.spilled = self.returned = 0
+        self.slow_start = self.rejecting = self.contextual = self.wrapping = False
+        self.special = self.closed = self.broken = self.held = self.tight = False
+        self.searching = self.covered = self.at_ceiling = self.minded = self.turned_away = False
+        self._use_queue()
 
     def configure(
         self,
@@ -1696,11 +1513,10 @@ class Pool:
             # Woken, so that they apply the new `patience` and `min_workers` when they park again.
             self._rouse_all()
             self._make_room()
-            errand = self._arrange() if self._waiting() > 0 else None
+            errand = self._staff()
             if errand is None and self.headcount > 0:
                 errand = self._spare()
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
 
     def carry_context(self) -> None:
         """Run tasks in copies of their submitter's context from now on."""
@@ -1740,10 +1556,13 @@ class Pool:
                     fn = Probe(fn, record)
         return fn, args, kwargs
 
-    def push(self, future: FutureCore, first: bool = False, waiter: LockType | None = None) -> str | None:
-        """Queue a task, at the head if it is to be `first`, and make sure that a worker will take it.
+    def push(
+        self, future: FutureCore, first: bool = False, waiter: LockType | None = None, in_line: bool = False
+    ) -> str | None:
+        """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
 
-        A submitter that waited for room with `waiter` takes the place that was kept for it.
+        A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
+        `in_line` is held among the seekers while the queue is full.
 
         Returns:
             None, or why the task was not taken: "closed", "broken" or "full".
@@ -1756,6 +1575,8 @@ class Pool:
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
+            if future._code != PENDING:
+                return None
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
             if grows:
@@ -1764,57 +1585,26 @@ class Pool:
                 refusal = lane.enlist(future, refusal)
                 if refusal is not None or future._held:
                     return refusal
+            full = refusal == "full"
             if refusal is None:
                 self._enter(future, first)
-                try:
-                    if grows:
-                        self._reserve(1)
-                        errand = HASTE
-                    elif not self.searching and (self.parked or not self.covered):
-                        errand = self._arrange()
-                except BaseException:
-                    self._withdraw(future)
-                    raise
-                future._queued_at = self.clock
-            elif refusal == "full":
-                self.turned_away = True
-                if not self.searching and not self.covered:
-                    errand = self._arrange()
-        if errand is not None:
-            self._run(errand, future)
-        return refusal
-
-    def line_up(self, future: FutureCore) -> str | None:
-        """Queue a held task now or, if the queue is full, in its turn among the seekers.
-
-        Returns:
-            None, or why the task was not taken: "closed" or "broken".
-
-        Raises:
-            RuntimeError: as `push` does.
-        """
-        errand = None
-        with self.mutex:
-            if future._code != PENDING:
-                return None
-            refusal = self._refusal()
-            grows = refusal == "grow"
-            if grows:
-                refusal = None
-            room = refusal is None
-            if room:
-                self._enter(future, False)
-            elif refusal == "full":
+            elif full and in_line:
                 refusal = None
                 future._held = True
                 self.seekers.append(future)
-            if grows:
-                self._reserve(1)
-                errand = HASTE
-            elif refusal is None and not self.searching and (self.parked or not self.covered):
-                errand = self._arrange()
-            if room:
-                future._queued_at = self.clock
+            elif full:
+                self.turned_away = True
+            try:
+                if grows:
+                    self._reserve(1)
+                    errand = HASTE
+                elif (refusal is None or full) and not self.searching and (self.parked or not self.covered):
+                    errand = self._arrange()
+            except BaseException:
+                if refusal is None:
+                    self._withdraw(future)
+                raise
+            future._queued_at = self.clock
         if errand is not None:
             self._run(errand, future)
         return refusal
@@ -1822,11 +1612,13 @@ class Pool:
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False
         future._queued_at = self.clock
+        if self.mark is not None and _is_marked(future, self.mark):
+            self.marked[future] = None
         if not first:
             self.enqueue(future)
             return
         if future._lane is None:
-            self.enqueue_first(future)
+            self.queue.appendleft(future)
         else:
             # Tasks of a lane keep their order.
             self.queue.insert(self.ahead, future)
@@ -1892,15 +1684,12 @@ class Pool:
                 future._queued_at = self.clock
                 self.enqueue(future)
                 self.dead += 1
-                self.buried += 1
         if lane.admitted == 0:
             self._tell_idlers()
 
-    def _replace_queue(self, queue: deque[FutureCore]) -> None:
-        self.queue: deque[FutureCore] = queue
-        self.enqueue: Callable[[FutureCore], None] = queue.append
-        self.enqueue_first: Callable[[FutureCore], None] = queue.appendleft
-        self.dequeue: Callable[[], FutureCore] = queue.popleft
+    def _use_queue(self) -> None:
+        self.enqueue: Callable[[FutureCore], None] = self.queue.append
+        self.dequeue: Callable[[], FutureCore] = self.queue.popleft
 
     def _refusal(self) -> str | None:
         """Under the mutex: return why a task cannot simply be queued, or None.
@@ -1945,6 +1734,10 @@ class Pool:
             return None
         self.covered = True
         return WATCH
+
+    def _staff(self) -> str | None:
+        """Under the mutex: do what `_arrange` does if tasks wait."""
+        return self._arrange() if self._waiting() > 0 and not self.broken else None
 
     def _rouse(self) -> str | None:
         """Under the mutex: wake the worker that parked last; return an errand or None."""
@@ -2003,8 +1796,7 @@ class Pool:
             self._measure()
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
                 errand = self._rouse()
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
 
     def leave_alone(self) -> None:
         """Have the timekeeper called again if workers are woken while the pool is crowded."""
@@ -2023,8 +1815,10 @@ class Pool:
         worker.fresh = True
         self.roused += 1
 
-    def _run(self, errand: str, future: FutureCore | None) -> None:
+    def _run(self, errand: str | None, future: FutureCore | None) -> None:
         """Do an errand, not under the mutex; withdraw `future` if no worker can be started for it."""
+        if errand is None:
+            return
         if errand is WATCH:
             self._watch()
             return
@@ -2088,7 +1882,13 @@ class Pool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
 
     def _special(self) -> None:
-        self.special = self.closed or self.broken or self.max_queue >= 0
+        self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None
+
+    def look_for(self, mark: type) -> None:
+        """Keep the tasks from now on that call an object of this type, for `take_marked`."""
+        with self.mutex:
+            self.mark = mark
+            self._special()
 
     def _measure(self) -> None:
         surplus = self.headcount - self.blocked - self.max_workers
@@ -2159,7 +1959,7 @@ class Pool:
         if self.ahead and self.queue.index(future) < self.ahead:
             self.ahead -= 1
         self.queue.remove(future)
-        self.buried += 1
+        self.marked.pop(future, None)
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -2220,7 +2020,7 @@ class Pool:
         if self.seekers:
             self._make_room()
         self._tell_idlers()
-        return self._arrange() if self._waiting() > 0 else None
+        return self._staff()
 
     def _remove(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -2261,7 +2061,7 @@ class Pool:
                 self.seekers.remove(future)
         else:
             self.dead += 1
-            self.buried += 1
+            self.marked.pop(future, None)
             if lane is not None:
                 lane.leave()
                 self._admit(lane)
@@ -2270,30 +2070,41 @@ class Pool:
         self._tell_idlers()
 
     @cython.locals(future=FutureCore)
-    def compact(self) -> None:
-        """Drop cancelled futures from the queue if they are at least half of it."""
-        fresh: deque[FutureCore] = deque()
+    def sweep(self, future: FutureCore) -> None:
+        """Drop dead futures from the queue, or from a future's lane, where they are many and at least half of them."""
+        if self.dead >= COMPACT:
+            self._compact(None)
+        if future._lane is not None and future._lane.dead >= COMPACT:
+            self._compact(future._lane)
+
+    @cython.locals(future=FutureCore)
+    def _compact(self, lane: LaneCore | None) -> None:
+        # Made before the mutex is taken: that may run the garbage collector. A task that came back may be in the queue
+        # twice; it keeps its first place.
+        kept: dict[FutureCore, None] = {}
         trash: list[FutureCore] = []
         ahead = 0
-        # Lists and deques are made before the mutex is taken: making one may run the garbage collector.
         with self.mutex:
             collects = hold_collector()
             try:
-                if self.dead < COMPACT or self.dead * 2 < len(self.queue):
+                line = self.queue if lane is None else lane.backlog
+                dead = self.dead if lane is None else lane.dead
+                if dead < COMPACT or dead * 2 < len(line):
                     return
-                old = self.queue
-                while old:
-                    future = old.popleft()
+                for place in range(len(line)):
+                    future = line.popleft()
                     if future._code == PENDING:
-                        fresh.append(future)
-                        if self.ahead > 0:
-                            ahead += 1
+                        kept[future] = None
                     else:
                         trash.append(future)
-                    self.ahead -= 1
-                self._replace_queue(fresh)
-                self.dead = 0
-                self.ahead = ahead
+                    if place < self.ahead:
+                        ahead = len(kept)
+                line.extend(kept)
+                if lane is not None:
+                    lane.dead = 0
+                else:
+                    self.dead = 0
+                    self.ahead = ahead
             finally:
                 let_collector(collects)
 
@@ -2307,9 +2118,8 @@ class Pool:
             self.blocked += 1
             self._measure()
             self._uncover()
-            errand = self._arrange() if self._waiting() > 0 else None
-        if errand is not None:
-            self._run(errand, None)
+            errand = self._staff()
+        self._run(errand, None)
 
     @cython.locals(worker=Worker, leaver=Worker)
     def unblock(self, worker: Worker) -> None:
@@ -2335,8 +2145,7 @@ class Pool:
             else:
                 self.seekers.append(waiter)
             errand = None if self.searching or self.covered else self._arrange()
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
         return True
 
     def unseek(self, waiter: LockType) -> None:
@@ -2369,9 +2178,8 @@ class Pool:
             self._special()
             self._rouse_all()
             self._make_room()
-            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
-        if errand is not None:
-            self._run(errand, None)
+            errand = self._staff()
+        self._run(errand, None)
 
     def break_up(self) -> list[FutureCore]:
         """Take no more tasks, because workers cannot be initialised; return the futures that waited."""
@@ -2397,16 +2205,18 @@ class Pool:
                 if current._lane is not None:
                     self._vacate(current._lane, error is not None)
             self._make_room()
-            errand = self._arrange() if self._waiting() > 0 and not self.broken else None
+            errand = self._staff()
         if current is not None:
             current._drop_call()
             current._conclude(RUNNING, RUNNING, FINISHED, None, error)
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
 
-    @cython.locals(future=FutureCore, worker=Worker, lane=LaneCore)
-    def waiting(self) -> list[FutureCore]:
-        """Return the pending futures: those held in lanes, those in the queue, oldest first, and held seekers."""
+    @cython.locals(future=FutureCore, worker=Worker, held=LaneCore)
+    def waiting(self, lane: LaneCore | None = None) -> list[FutureCore]:
+        """Return the pending futures, of one lane or of all: those held in lanes, and those in the queue, oldest first.
+
+        Held futures among the seekers are not there; a pool that is closed or has no worker has no seekers.
+        """
         waiting: list[FutureCore] = []
         lanes: list[LaneCore] = []
         with self.mutex:
@@ -2421,15 +2231,16 @@ class Pool:
                 for future in seen:
                     if future._lane is not None and future._lane not in lanes:
                         lanes.append(future._lane)
-                for lane in lanes:
-                    waiting.extend(lane.backlog)
-                for seeker in self.seekers:
-                    if type(seeker) is not LockType:
-                        seen.append(seeker)
+                for held in lanes:
+                    waiting.extend(held.backlog)
             finally:
                 let_collector(collects)
-        waiting.extend(seen)
-        return _pending(waiting)
+        seen = [*waiting, *seen]
+        waiting.clear()
+        for future in seen:
+            if future._code == PENDING and (lane is None or future._lane is lane):
+                waiting.append(future)
+        return waiting
 
     def _idle(self) -> bool:
         if self._waiting() > 0 or self.away:
@@ -2442,18 +2253,6 @@ class Pool:
     def _tell_idlers(self) -> None:
         while self.idlers:
             self.idlers.pop().release()
-
-    def await_idle(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs."""
-        return self._await(None, -1, timeout)
-
-    def await_departure(self, remaining: int, timeout: float) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until no task waits or is away, and so many workers remain."""
-        return self._await(None, remaining, timeout)
-
-    def await_lane(self, lane: LaneCore, timeout: float) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until no task of `lane` is queued or runs."""
-        return self._await(lane, 0, timeout)
 
     def forbids(self) -> str | None:
         """Return why the calling thread must not wait for this pool, or None."""
@@ -2483,7 +2282,12 @@ class Pool:
             error.__cause__ = refusal
             future.reject(error)
 
-    def _await(self, lane: LaneCore | None, remaining: int, timeout: float) -> bool:
+    def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
+        """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs.
+
+        With a `lane`, nothing of that. With a number of `remaining` workers, until no task waits or is away and there
+        are no more than so many.
+        """
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
         told = True
@@ -2558,230 +2362,110 @@ class Pool:
             starting = self.starting
             idle = self._at_hand()
             blocked = self.blocked
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
         if not looked_at:
             return None
         return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked)
 
-    @cython.locals(worker=Worker)
-    def counts(self) -> dict[str, float]:
-        """Return the figures of `PoolStats`."""
+    @cython.locals(worker=Worker, future=FutureCore)
+    def survey(self, calls: bool = False) -> Survey:
+        """Return what the pool does at one moment, and its figures; with what is called if `calls`.
+
+        Without `calls` it refers to nothing of a user's, which might end with the last reference to it.
+        """
+        # Tuples until the mutex is free: a named one is made by interpreted code.
+        seen: list[Any] = []
+        threads: list[threading.Thread] = []
+        first: Any = None
         trash: list[FutureCore] = []
-        oldest = longest = 0.0
-        running = 0
         with self.mutex:
             collects = hold_collector()
             try:
                 self._trim(trash)
                 now = monotonic()
-                waiting = self._waiting()
-                if waiting > 0:
-                    oldest = now - self._oldest()._queued_at
+                queued = self._waiting()
+                if queued > 0:
+                    future = self._oldest()
+                    call = _call_of(future, calls and future._code == PENDING)
+                    first = (future._queued_at, None, None, False, call)
                 for worker in self.workers:
+                    threads.append(worker.thread)
                     if worker.current is not None:
-                        running += 1
-                        longest = max(longest, now - worker.since)
-                if self.away:
-                    longest = max(longest, now - min(self.away.values()))
+                        future = worker.current
+                        call = _call_of(future, calls)
+                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, call))
+                running = len(seen)
+                for future, since in self.away.items():
+                    seen.append((since, None, future._lane, False, _call_of(future, calls)))
                 away = len(self.away)
-                spilled = self.spilled
-                returned = self.returned
-                # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
-                workers = len(self.workers)
-                taken = self.taken
-                failed = self.failed
-                cancelled = self.cancelled
-                blocked = self.blocked
-                rejected = self.rejected
-                started = self.started
-                retired = self.retired
+                counts: dict[str, float] = {
+                    # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
+                    "workers": len(self.workers),
+                    "idle": len(self.workers) - running,
+                    "running": running,
+                    "blocked": self.blocked,
+                    "queued": queued,
+                    "submitted": self.taken + queued + self.cancelled - self.returned,
+                    "completed": self.taken - self.failed - running - away - self.returned,
+                    "failed": self.failed,
+                    "cancelled": self.cancelled,
+                    "rejected": self.rejected,
+                    "started": self.started,
+                    "retired": self.retired,
+                    "spilled": self.spilled,
+                    "spill_returned": self.returned,
+                    "away": away,
+                }
             finally:
                 let_collector(collects)
-        return {
-            "workers": workers,
-            "idle": workers - running,
-            "running": running,
-            "blocked": blocked,
-            "queued": waiting,
-            "oldest_wait": oldest,
-            "submitted": taken + waiting + cancelled - returned,
-            "completed": taken - failed - running - away - returned,
-            "failed": failed,
-            "cancelled": cancelled,
-            "rejected": rejected,
-            "started": started,
-            "retired": retired,
-            "longest_running": longest,
-            "spilled": spilled,
-            "spill_returned": returned,
-            "away": away,
-        }
+        tasks = [Task(*each) for each in seen]
+        oldest = None if first is None else Task(*first)
+        counts["oldest_wait"] = 0.0 if oldest is None else now - oldest.since
+        counts["longest_running"] = now - min([task.since for task in tasks], default=now)
+        return Survey(tasks, oldest, threads, counts)
 
-    @cython.locals(worker=Worker)
-    def crew_list(self) -> list[threading.Thread]:
-        """Return the thread of every worker."""
-        listed = []
+    def counts(self) -> dict[str, float]:
+        """Return the figures of `PoolStats`."""
+        return self.survey().counts
+
+    def overdue(self, before: float) -> bool:
+        """Return whether a marked task waits that was queued before `before` (monotonic seconds)."""
         with self.mutex:
-            for worker in self.workers:
-                listed.append(worker.thread)
-        return listed
+            return self._first_marked(before) is not None
 
-    @cython.locals(worker=Worker)
-    def spans(self, waits: bool = True) -> list[tuple[threading.Thread, float]]:
-        """Return (thread, since when) of every running task; without those that wait for this pool unless `waits`."""
-        listed = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                for worker in self.workers:
-                    if worker.current is not None and (waits or worker.waits == 0):
-                        listed.append((worker.thread, worker.since))
-            finally:
-                let_collector(collects)
-        return listed
+    def _first_marked(self, before: float) -> FutureCore | None:
+        for future in self.marked:
+            return future if future._queued_at < before else None
+        return None
 
-    @cython.locals(worker=Worker, current=FutureCore)
-    def in_hand(self) -> list[tuple[Any, Any, threading.Thread, float, LaneCore | None, bool]]:
-        """Return what runs.
-
-        Returns:
-            (what is called, its arguments, thread, since when, lane, whether it waits for this pool) of every task.
-        """
-        listed = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                for worker in self.workers:
-                    current = worker.current
-                    if current is not None:
-                        args = current._packed()
-                        # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
-                        fn = current._fn
-                        listed.append((fn, args, worker.thread, worker.since, current._lane, worker.waits > 0))
-            finally:
-                let_collector(collects)
-        return listed
-
-    @cython.locals(head=FutureCore)
-    def longest_waiting(self) -> tuple[float, Any, Any, int] | None:
-        """Return (since when, what is to be called, its arguments, how many wait) of the oldest task that waits."""
-        trash: list[FutureCore] = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                self._trim(trash)
-                if self._waiting() == 0:
-                    return None
-                head = self._oldest()
-                if head._code != PENDING:
-                    return head._queued_at, None, None, self._waiting()
-                return head._queued_at, head._fn, head._packed(), self._waiting()
-            finally:
-                let_collector(collects)
-
-    def overdue(self, mark: type, before: float) -> bool:
-        """Return whether a task was queued before `before` that may be marked, and has not been looked at."""
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                place = self._unscanned()
-                if place < len(self.queue):
-                    future = self.queue[place]
-                    if future._queued_at < before:
-                        return True
-                return self._marked_ahead(mark, before) >= 0
-            finally:
-                let_collector(collects)
-
-    def _unscanned(self) -> int:
-        """Under the mutex: return the place in the queue of the first ordinary future that is to be looked at."""
-        departed = self.taken + self.buried - self.dead
-        self.scanned -= departed - self.departed
-        if self.scanned < 0:
-            self.scanned = 0
-        self.departed = departed
-        return self.ahead + self.scanned
-
-    def _marked_ahead(self, mark: type, before: float) -> int:
-        """Under the mutex: return the place of a marked task among those that go first, or -1; few are looked at."""
-        place = self.ahead - 1
-        last = max(-1, self.ahead - 1 - LOOKED_BACK)
-        while place > last:
-            future = self.queue[place]
-            if future._code == PENDING and future._queued_at < before and _is_marked(future, mark):
-                return place
-            place -= 1
-        return -1
-
-    def take_marked(self, mark: type, before: float, most: int) -> tuple[tuple[Any, ...] | None, bool]:
+    def take_marked(self, before: float) -> tuple[Any, ...] | None:
         """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
 
-        It looks at no more than `most` tasks, and goes on the next time where it has stopped. The task runs from now
-        on; `bring_home` or `take_back` has to follow.
+        The task runs from now on; `bring_home` or `take_back` has to follow.
 
         Returns:
-            ((the future, what is called, its arguments, its keyword arguments, its context) or None, whether there are
-            tasks left to be looked at)
+            (the future, what is called, its arguments, its keyword arguments, its context), or None.
         """
-        found: Any = None
-        # It takes the place of the task in the queue, for taking one out of the middle costs a search.
-        tomb = FutureCore()
-        tomb._code = NOTIFIED
         with self.mutex:
             collects = hold_collector()
             try:
-                queue = self.queue
-                start = self._unscanned()
-                left = min(len(queue) - start, most)
-                place = 0
-                more = len(queue) - start > most
-                # Reading the middle of a deque costs time for each item before it; turning it costs a fraction of that.
-                queue.rotate(-start)
-                try:
-                    for future in islice(queue, left):
-                        if future._queued_at >= before:
-                            more = False
-                            break
-                        if future._code == PENDING and _is_marked(future, mark):
-                            found = future
-                            break
-                        place += 1
-                    if found is not None:
-                        queue[place] = tomb
-                        place += 1
-                        more = True
-                finally:
-                    queue.rotate(start)
-                self.scanned += place
+                found: Any = self._first_marked(before)
                 if found is None:
-                    place = self._marked_ahead(mark, before)
-                    if place >= 0:
-                        found = queue[place]
-                        queue[place] = tomb
-                        more = True
-                if found is not None:
-                    future = found
-                    future._code = RUNNING
-                    tomb._queued_at = future._queued_at
-                    self.dead += 1
-                    self.buried += 1
-                    self.taken += 1
-                    # It has not left the queue, whose slot is dead.
-                    self.departed += 1
-                    self.spilled += 1
-                    self.away[future] = monotonic()
-                    if self.seekers:
-                        self._make_room()
+                    return None
+                found._code = RUNNING
+                del self.marked[found]
+                # Its place in the queue stays behind; to take it out of the middle would cost a search.
+                self.dead += 1
+                self.taken += 1
+                self.spilled += 1
+                self.away[found] = monotonic()
+                if self.seekers:
+                    self._make_room()
             finally:
                 let_collector(collects)
-        if found is None:
-            return None, more
-        future = found
-        if self.dead >= COMPACT:
-            self.compact()
-        kwargs = None if future._kwargs is True else future._kwargs
-        return (future, future._fn, future._packed(), kwargs, _context_of(future)), more
+        self.sweep(found)
+        kwargs = None if found._kwargs is True else found._kwargs
+        return found, found._fn, found._packed(), kwargs, _context_of(found)
 
     def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         """Finish a task that was away, or cancel it; count it once its callbacks are done."""
@@ -2803,12 +2487,10 @@ class Pool:
                             future._lane.cancelled += 1
                         self._vacate(future._lane, error is not None)
                     self._tell_idlers()
-                    if self._waiting() > 0 and not self.broken:
-                        errand = self._arrange()
+                    errand = self._staff()
                     if self.closed and not self.away:
                         self._rouse_all()
-            if errand is not None:
-                self._run(errand, None)
+            self._run(errand, None)
 
     def take_back(self, future: FutureCore, fn: Any, args: Any, kwargs: Any) -> bool:
         """Queue a task that was away, with a call that is not marked, before all others; it keeps its age.
@@ -2830,7 +2512,7 @@ class Pool:
             future._code = PENDING
             self.returned += 1
             if future._lane is not None and future._lane.first:
-                self.enqueue_first(future)
+                self.queue.appendleft(future)
                 self.ahead += 1
             else:
                 self.queue.insert(self.ahead, future)
@@ -2838,22 +2520,8 @@ class Pool:
             if self.closed and not self.away:
                 self._rouse_all()
         del before, given, named
-        if errand is not None:
-            self._run(errand, None)
+        self._run(errand, None)
         return True
-
-    @cython.locals(future=FutureCore)
-    def abroad(self) -> list[tuple[float, Any, Any, LaneCore | None]]:
-        """Return (since when, what is called, its arguments, lane) of every task that is away."""
-        listed = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                for future, since in self.away.items():
-                    listed.append((since, future._fn, future._packed(), future._lane))
-            finally:
-                let_collector(collects)
-        return listed
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
@@ -2895,14 +2563,15 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                self._replace_queue(deque())
+                self.queue = deque()
+                self._use_queue()
                 self.parked = []
                 self.workers = stayed
                 self.seekers = deque()
                 self.promised = []
                 self.idlers = []
                 self.away = {}
-                self.scanned = 0
+                self.marked = {}
                 self.headcount = len(self.workers)
                 self.retired = self.started - self.headcount
                 self.searching = self.covered = self.at_ceiling = self.turned_away = False
@@ -3101,7 +2770,7 @@ class ExecutorCore:
             False if the pool takes no more tasks; the future is unchanged then.
         """
         try:
-            refusal = self._pool.line_up(future)
+            refusal = self._pool.push(future, False, None, True)
         except RuntimeError as error:
             future.reject(error)
             return True

@@ -123,7 +123,7 @@ cdef bint GIL
 cdef int PENDING, RUNNING, CANCELLED, NOTIFIED, FINISHED
 cdef tuple STATES, DESCRIPTIONS
 cdef str START, EXTRA, HASTE, WATCH, _mailbox_name
-cdef Py_ssize_t COMPACT, SEARCHED, LOOKED_BACK, DELIVERED_AT_ONCE, FEWEST, LAST, TURNS, ROOM
+cdef Py_ssize_t COMPACT, SEARCHED, DELIVERED_AT_ONCE, FEWEST, LAST, TURNS, ROOM
 cdef double SLICE
 cdef list _NOBODY
 cdef tuple _EMPTY
@@ -136,6 +136,7 @@ cdef list _kept
 cdef bint _is_marked(FutureCore future, object mark) except -1
 @cython.locals(call=LoopCall)
 cdef object _context_of(FutureCore future)
+cdef tuple _call_of(FutureCore future, bint known)
 cpdef bint instrumented() except -1
 cdef bint _replaced() except -1
 
@@ -157,14 +158,13 @@ cdef class FutureCore:
     cdef LaneCore _lane
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
-    cdef list _move(self, int code, object value, object error)
+    cdef list _move(self, int first, int last, int code, object value, object error)
     cpdef disown(self, object error)
     cdef _tell(self, list audience)
     cdef _wait_for_outcome(self, object timeout)
     cdef _await(self, object timeout)
     cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
-    cdef _sweep(self)
     cdef _forget(self)
     cdef _drop_call(self)
     cdef object _packed(self)
@@ -231,7 +231,6 @@ cdef class LaneCore:
     cdef leave(self)
     cdef renew(self)
     cdef enlist(self, FutureCore future, object refusal)
-    cpdef compact(self)
 
 
 cdef class Pool:
@@ -239,7 +238,6 @@ cdef class Pool:
     cdef readonly object crew
     cdef object queue
     cdef object enqueue
-    cdef object enqueue_first
     cdef object dequeue
     cdef list parked
     cdef list workers
@@ -290,14 +288,12 @@ cdef class Pool:
     cdef readonly dict away
     cdef readonly long long spilled
     cdef readonly long long returned
-    cdef long long buried
-    cdef Py_ssize_t scanned
-    cdef long long departed
+    cdef object mark
+    cdef dict marked
 
     cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
     @cython.locals(lane=LaneCore)
-    cpdef push(self, FutureCore future, bint first=*, object waiter=*)
-    cpdef line_up(self, FutureCore future)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*)
     cdef _enter(self, FutureCore future, bint first)
     @cython.locals(oldest=FutureCore)
     cdef FutureCore _next(self)
@@ -308,9 +304,10 @@ cdef class Pool:
     cdef _withdraw(self, FutureCore future)
     @cython.locals(head=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
-    cdef _replace_queue(self, object queue)
+    cdef _use_queue(self)
     cdef _refusal(self)
     cdef _arrange(self)
+    cdef _staff(self)
     @cython.locals(worker=Worker)
     cdef _rouse(self)
     cdef _spare(self)
@@ -345,17 +342,17 @@ cdef class Pool:
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
-    cdef bint _await(self, LaneCore lane, Py_ssize_t remaining, double timeout) except -1
+    cpdef bint await_idle(self, double timeout, LaneCore lane=*, Py_ssize_t remaining=*) except -1
     cdef _trim(self, list trash)
-    @cython.locals(departed=cython.longlong)
-    cdef Py_ssize_t _unscanned(self) except -1
-    @cython.locals(future=FutureCore, place=Py_ssize_t, last=Py_ssize_t)
-    cdef Py_ssize_t _marked_ahead(self, object mark, double before) except -2
-    cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
-    @cython.locals(future=FutureCore, tomb=FutureCore, start=Py_ssize_t, left=Py_ssize_t, place=Py_ssize_t)
-    cpdef tuple take_marked(self, object mark, double before, Py_ssize_t most)
+    cdef sweep(self, FutureCore future)
+    @cython.locals(line=object, dead=Py_ssize_t, place=Py_ssize_t, ahead=Py_ssize_t)
+    cdef _compact(self, LaneCore lane)
     @cython.locals(future=FutureCore)
-    cpdef bint overdue(self, object mark, double before) except -1
+    cdef FutureCore _first_marked(self, double before)
+    cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
+    @cython.locals(found=FutureCore)
+    cpdef tuple take_marked(self, double before)
+    cpdef bint overdue(self, double before) except -1
     cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)
 
 
