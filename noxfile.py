@@ -35,7 +35,7 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
 )
-EXTENSIONS = ("engine", "semaphore", "timers")
+EXTENSIONS = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
 """The modules of `_core` that are compiled; setup.py has the same."""
 FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
 ORIGIN = ".git_archival.txt"
@@ -446,7 +446,7 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
     needed = {
         "sdist": (
             *(f"ebbpool/_core/{name}{end}" for name in EXTENSIONS for end in (".py", "_c.pxd")),
-            "ebbpool/_core/memory_c.pxd",
+            "ebbpool/_core/native_c.pxd",
             "ebbpool/py.typed",
             "src/_ebbpool_pytest.py",
             "tests/conftest.py",
@@ -461,7 +461,7 @@ def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
         names = contents(archive)
         if wrong := [name for name in names if name.endswith(unwanted[kind])]:
             session.error(f"{archive.name} must not hold {wrong}")
-        for name in needed.get(kind, ("ebbpool/_core/engine.py", "ebbpool/py.typed", "_ebbpool_pytest.py")):
+        for name in needed.get(kind, ("ebbpool/_core/pool.py", "ebbpool/py.typed", "_ebbpool_pytest.py")):
             if not any(entry.endswith(name) for entry in names):
                 session.error(f"{archive.name} lacks {name}")
     if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
@@ -507,7 +507,7 @@ def check_bills(session: nox.Session, wheels: Iterable[Path]) -> None:
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             bills = [name for name in archive.namelist() if ".dist-info/sboms/" in name and name[-1] != "/"]
-            compiled = any("ebbpool/_core/engine_c." in name for name in archive.namelist())
+            compiled = any("ebbpool/_core/pool_c." in name for name in archive.namelist())
             bill = json.loads(archive.read(bills[0])) if len(bills) == 1 else session.error(f"{wheel.name}: {bills}")
         ours = bill["metadata"]["component"]
         parts = [part["name"] for part in bill["components"]]

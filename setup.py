@@ -30,10 +30,8 @@ def extensions() -> list[Extension]:
         if require:
             raise
         return []
-    wanted = [
-        Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"])
-        for name in ("engine", "semaphore", "timers")
-    ]
+    parts = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
+    wanted = [Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"]) for name in parts]
     try:
         compiled = cythonize(wanted, build_dir="build/cython")
     except CompileError:

@@ -62,8 +62,8 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(params=["plain", "compiled"])
 def core(request: pytest.FixtureRequest) -> ModuleType:
-    """The core as plain Python and, where it was built, as the extension."""
-    module = seams.core(request.param)
+    """The core's module of futures as plain Python and, where it was built, as the extension."""
+    module = seams.core(request.param, "future")
     if module is None:
         pytest.skip("the extension is not built")
     return module

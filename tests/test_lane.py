@@ -138,7 +138,7 @@ def test_cancelled_tasks_do_not_pile_up_in_a_lane() -> None:
         gc.collect()
         assert lane.stats().queued == 0
         assert sum(thing() is not None for thing in things) == 0
-        assert len(lane.core.waiting()) == 0
+        assert len(lane.core.pool.waiting(lane.core)) == 0
         assert lane.core.dead < 200
         gate.open()
 

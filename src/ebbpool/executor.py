@@ -224,7 +224,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
-                refusal = self._pool.line_up(future)
+                refusal = self._pool.push(future, False, None, True)
                 continue
             if self._when_full == "caller_runs" or self._runs_here():
                 future.perform()
@@ -541,7 +541,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
-    _threads: Any = property(lambda self: set(self._pool.crew_list()))
+    _threads: Any = property(lambda self: set(self._pool.survey().threads))
     _work_queue: Any = property(lambda self: QueueView(self._crew))
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
     # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.

@@ -85,13 +85,13 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             self._cancelling = True
         self.core.close()
         if cancel_futures:
-            for future in self.core.waiting():
+            for future in self.core.pool.waiting(self.core):
                 future.cancel()
         if not wait:
             return
         if self.executor._runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
-        if not self.core.pool.await_lane(self.core, -1.0 if limit is None else limit):
+        if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core):
             left = self.stats()
             raise TimeoutError(
                 f"lane {self.name!r}: after {limit:g} s {left.running} tasks still run and {left.queued} wait"

@@ -139,7 +139,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
 
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(seams.ENGINE, "allocate_lock", lying)
+            patch.setattr(seams.running_part("worker"), "allocate_lock", lying)
             pool.submit(int)
             eventually(lambda: futures)
         worker = futures[0].result(TIMEOUT)

@@ -188,7 +188,7 @@ async def test_cancelled_calls_do_not_fill_the_queue() -> None:
             del future
             await turns()
             gone(*references)
-            assert sum(type(thing) is seams.ENGINE.LoopCall for thing in gc.get_objects()) < 500
+            assert sum(type(thing) is seams.running_part("loop_calls").LoopCall for thing in gc.get_objects()) < 500
             assert (pool.stats().queued, pool.stats().cancelled) == (3, 1000)
             gate.open()
             assert await asyncio.gather(*kept) == [0, 1, 2]

@@ -14,12 +14,13 @@ import pytest
 from support.common import Boom, Gate, Thing, gone, no_collector, wait_for_idle
 from support.loops import Loops, Reports, behind, on_every_loop, turns, until
 
-from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import ENGINE, core
+from ebbpool import COMPILED, AdaptiveExecutor
+from ebbpool._testing.seams import core, running_part
 from ebbpool.aio import mailbox_of
 
+LOOP_CALLS = running_part("loop_calls")
 DELIVERED_AT_ONCE, FEWEST, GIL, NAP, SLICE = (
-    getattr(core("plain"), name) for name in ("DELIVERED_AT_ONCE", "FEWEST", "GIL", "NAP", "SLICE")
+    getattr(core("plain", "loop_calls"), name) for name in ("DELIVERED_AT_ONCE", "FEWEST", "GIL", "NAP", "SLICE")
 )
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
 
@@ -146,7 +147,7 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
 ) -> None:
     """Each result takes so much of the loop's own processor time, half of it in what it leads to."""
     spent = [5.0]
-    monkeypatch.setattr(ENGINE, "thread_time", lambda: spent[0])
+    monkeypatch.setattr(LOOP_CALLS, "thread_time", lambda: spent[0])
     loop = asyncio.get_running_loop()
     mailbox = mailbox_of(loop)
 
@@ -177,18 +178,18 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
 def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
-    monkeypatch.setattr(ENGINE, "sleep", naps.append)
-    mailbox = ENGINE.Mailbox(callbacks.append, callbacks.append)
+    monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
+    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append)
 
     def deliver(count: int) -> None:
         with AdaptiveExecutor(1) as pool:
             for _ in range(count):
                 pool.offload(mailbox, Ticket(), None, int, (), None)
 
-    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e9)
+    monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
     deliver(4)
     assert naps == []
-    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e-9)
+    monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e-9)
     while callbacks:
         callbacks.pop(0)()
     naps.clear()
@@ -208,7 +209,7 @@ def test_a_loop_naps_where_it_delivers_without_a_pause(
     monkeypatch: pytest.MonkeyPatch, share: float, naps_wanted: bool
 ) -> None:
     """One that had to wait itself for most of the time has let others run."""
-    if ENGINE.COMPILED:
+    if COMPILED:
         pytest.skip("compiled code reads the clock in C")
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
@@ -219,11 +220,11 @@ def test_a_loop_naps_where_it_delivers_without_a_pause(
         ticks[0] = 1000.0 + next(clock) * 1e-3
         return ticks[0]
 
-    monkeypatch.setattr(ENGINE, "monotonic", tick)
-    monkeypatch.setattr(ENGINE, "thread_time", lambda: share * ticks[0])
-    monkeypatch.setattr(ENGINE, "sleep", naps.append)
-    monkeypatch.setattr(ENGINE, "KEPT_WAITING", 1e9)
-    mailbox = ENGINE.Mailbox(callbacks.append, callbacks.append)
+    monkeypatch.setattr(LOOP_CALLS, "monotonic", tick)
+    monkeypatch.setattr(LOOP_CALLS, "thread_time", lambda: share * ticks[0])
+    monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
+    monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
+    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append)
     with AdaptiveExecutor(1) as pool:
         for _ in range(40 * DELIVERED_AT_ONCE):
             pool.offload(mailbox, Ticket(), None, int, (), None)

@@ -14,7 +14,8 @@ from support.common import STACKS, Gate, eventually
 from ebbpool import AdaptiveExecutor, LoopLag
 from ebbpool._testing import seams
 
-SPELL, SPELLS = seams.ENGINE.SPELL, seams.ENGINE.SPELLS
+LOOP_CALLS = seams.running_part("loop_calls")
+SPELL, SPELLS = LOOP_CALLS.SPELL, LOOP_CALLS.SPELLS
 
 
 class Loop:
@@ -22,7 +23,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
-        self.mailbox = seams.ENGINE.Mailbox(self.callbacks.append, self.callbacks.append)
+        self.mailbox = LOOP_CALLS.Mailbox(self.callbacks.append, self.callbacks.append)
         seams.loop_lag.register(self.mailbox)
 
 

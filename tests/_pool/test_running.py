@@ -72,7 +72,7 @@ def test_a_stack_shows_the_task_and_nothing_of_the_pool() -> None:
         gate.await_begun()
         (task,) = pool.running(stacks=True)
         assert task.stack is not None and "in wait_at" in task.stack.splitlines()[0]
-        assert "crew.py" not in task.stack and "engine" not in task.stack
+        assert "crew.py" not in task.stack and "_core" not in task.stack
 
 
 def test_a_task_of_a_lane_names_it() -> None:

@@ -1,10 +1,11 @@
-"""Marked tasks are found wherever they stand in the queue, and no task is looked at again without need."""
+"""Marked tasks are found wherever they stand in the queue, which stays as it was."""
 
 from __future__ import annotations
 
 import math
 import random
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -48,21 +49,25 @@ class Steps:
         self._permits.release(len(self.futures))
 
 
-def take_all(pool: Any, most: int = 3) -> list[Any]:
-    """Take marked tasks until there are none; each look goes through a few tasks only."""
+def marking_pool() -> AdaptiveExecutor:
+    """Return a pool with one worker that knows its marked tasks, as one with a `spill` does."""
+    pool = AdaptiveExecutor(1, keep_alive=LONG)
+    pool._pool.look_for(Spillable)
+    return pool
+
+
+def take_all(pool: Any) -> list[Any]:
+    """Take marked tasks until there are none."""
     found = []
-    more = True
-    while more:
-        call, more = pool.take_marked(Spillable, math.inf, most)
-        if call is not None:
-            found.append(call[0])
+    while (call := pool.take_marked(math.inf)) is not None:
+        found.append(call[0])
     return found
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_marked_task_is_passed_over(seed: int) -> None:
     chance = random.Random(seed)
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+    with marking_pool() as pool:
         core: Any = pool._pool
         steps = Steps(pool)
         lane, first = pool.lane("lane", limit=3), pool.lane("first", limit=3, first=True)
@@ -91,7 +96,7 @@ def test_no_marked_task_is_passed_over(seed: int) -> None:
                         if chance.random() < 0.7:
                             future.cancel()
                 elif act < 0.95:
-                    call, _ = core.take_marked(Spillable, math.inf, chance.randrange(1, 6))
+                    call = core.take_marked(math.inf)
                     if call is not None:
                         away.append(call[0])
                 elif away:
@@ -116,55 +121,31 @@ def test_no_marked_task_is_passed_over(seed: int) -> None:
         assert stats.queued == stats.away == 0
 
 
-def test_what_has_been_looked_at_is_not_looked_at_again() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
+def test_tasks_are_as_old_as_their_wait_in_the_queue() -> None:
+    with marking_pool() as pool, Gate() as gate:
         core: Any = pool._pool
         gate.hold(pool)
-        for _ in range(1000):
-            pool.submit(int)
-        assert core.overdue(Spillable, math.inf)
-        looks = 0
-        more = True
-        while more:
-            call, more = core.take_marked(Spillable, math.inf, 100)
-            looks += 1
-            assert call is None
-        assert looks == 10
-        assert not core.overdue(Spillable, math.inf)
-        # From now on a look begins behind the thousand.
+        before = monotonic()
         future = pool.submit(marked)
-        assert core.overdue(Spillable, math.inf)
-        call, more = core.take_marked(Spillable, math.inf, 1)
-        assert call is not None
-        assert call[0] is future
-        core.bring_home(future, None, None)
-
-
-def test_tasks_that_go_first_are_found_from_behind() -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
-        core: Any = pool._pool
-        gate.hold(pool)
-        future = pool.submit_first(marked)
-        for _ in range(1000):
-            pool.submit_first(int)
-        assert core.overdue(Spillable, math.inf)
-        call, _ = core.take_marked(Spillable, math.inf, 1)
-        assert call is not None
-        assert call[0] is future
-        assert not core.overdue(Spillable, math.inf)
+        pool.submit(int)
+        assert not core.overdue(before - LONG)
+        assert core.take_marked(before - LONG) is None
+        assert core.overdue(math.inf)
+        assert core.take_marked(math.inf)[0] is future
+        assert not core.overdue(math.inf)
         core.bring_home(future, None, None)
 
 
 def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
     order: list[int] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
+    with marking_pool() as pool, Gate() as gate:
         core: Any = pool._pool
         gate.hold(pool)
         for number in range(500):
             pool.submit(order.append, number)
             if number % 50 == 0:
                 pool.submit(marked)
-        found = take_all(core, 7)
+        found = take_all(core)
         assert len(found) == 10
         # Slots that were left behind do not count as waiting.
         assert pool.stats().queued == 500
@@ -178,7 +159,7 @@ def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
 @pytest.mark.usefixtures("no_turns")
 def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
     order: list[str] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
+    with marking_pool() as pool, Gate() as gate:
         core: Any = pool._pool
         gate.hold(pool)
         first = pool.lane("first", limit=5, first=True)

@@ -1,4 +1,4 @@
-"""The choice of the engine: the compiled one where there is one, the plain one otherwise or with ``EBBPOOL_PURE=1``."""
+"""The choice of the core: the compiled one where there is one, the plain one otherwise or with ``EBBPOOL_PURE=1``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ebbpool._interpreter import PURE
 
-if TYPE_CHECKING:
-    from ebbpool._core import engine as core
-    from ebbpool._core import timers
-elif PURE:
-    from ebbpool._core import engine as core
-    from ebbpool._core import timers
+if TYPE_CHECKING or PURE:
+    from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
 else:
     try:
-        from ebbpool._core import engine_c as core
+        from ebbpool._core import executor_core_c as executor_core
+        from ebbpool._core import future_c as future
+        from ebbpool._core import lane_c as lane
+        from ebbpool._core import loop_calls_c as loop_calls
+        from ebbpool._core import pool_c as pool
         from ebbpool._core import timers_c as timers
+        from ebbpool._core import worker_c as worker
     except ImportError:
-        from ebbpool._core import engine as core
-        from ebbpool._core import timers
+        from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
 
-COMPILED = core.COMPILED
+COMPILED = future.COMPILED
 """Whether the compiled core runs."""
 
 _unsaid = ["the plain engine runs: none is compiled here"]
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Future(concurrent.futures.Future[T]):
-        """The type of `engine.Future` for type checkers, which cannot follow its two bases."""
+        """The type of the core's `Future` for type checkers, which cannot follow its two bases."""
 else:
-    Future = core.Future
+    Future = future.Future
 
-ALL = core.ALL
+ALL = pool.ALL
 Alarms = timers.Alarms
-ExecutorCore = core.ExecutorCore
+ExecutorCore = executor_core.ExecutorCore
 KeeperCore = timers.KeeperCore
-LAGS = core.LAGS
-LaneCore = core.LaneCore
-LoopCall = core.LoopCall
-Mailbox = core.Mailbox
-Pool = core.Pool
-Probe = core.Probe
-SPELL = core.SPELL
-SPELLS = core.SPELLS
-Snapshot = core.Snapshot
+LAGS = loop_calls.LAGS
+LaneCore = lane.LaneCore
+LoopCall = loop_calls.LoopCall
+Mailbox = loop_calls.Mailbox
+Pool = pool.Pool
+Probe = worker.Probe
+SPELL = loop_calls.SPELL
+SPELLS = loop_calls.SPELLS
+Snapshot = pool.Snapshot
 Timers = timers.Timers
-Worker = core.Worker
-connect = core.connect
-current_worker = core.current_worker
-instrumented = core.instrumented
-keep_time = core.keep_time
-orphans = core.orphans
-wait_counted = core.wait_counted
+Worker = worker.Worker
+connect = executor_core.connect
+current_worker = future.current_worker
+instrumented = executor_core.instrumented
+keep_time = future.keep_time
+orphans = pool.orphans
+wait_counted = future.wait_counted

@@ -23,8 +23,7 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code timers_c.pxd declares these.
-    from ebbpool._core.engine import CANCELLED
-    from ebbpool._core.uncompiled import fence
+    from ebbpool._core.uncompiled import CANCELLED, fence
 
 if TYPE_CHECKING:
     import threading

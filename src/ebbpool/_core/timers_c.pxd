@@ -1,6 +1,7 @@
 # C types for timers.py, which Cython compiles as ebbpool._core.timers_c.
-from ebbpool._core.engine_c cimport CANCELLED, ExecutorCore, FutureCore
-from ebbpool._core.memory_c cimport fence
+from ebbpool._core.executor_core_c cimport ExecutorCore
+from ebbpool._core.future_c cimport FutureCore
+from ebbpool._core.native_c cimport CANCELLED, fence
 
 cdef Py_ssize_t FOLD, VOID
 

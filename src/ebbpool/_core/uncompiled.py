@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 compiled = False
 bint = bool
 
+PENDING = 0
+RUNNING = 1
+CANCELLED = 2
+NOTIFIED = 3
+FINISHED = 4
+
 
 def locals(**types: Any) -> Callable[[F], F]:
     """Declare C types of local variables; nothing to a plain interpreter."""
@@ -83,3 +89,9 @@ def called(fn: Any, args: Any) -> Any:
 def called_with(fn: Any, argument: Any) -> Any:
     """Return `fn(argument)`, in compiled code."""
     raise NotImplementedError
+
+
+def slotted(kind: type, *arguments: Any) -> Any:
+    """Return a class anew, with slots for the fields that `__init__` sets: interpreted code reads these quicker."""
+    own = {name: thing for name, thing in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind)(kind.__name__, kind.__bases__, own | {"__slots__": tuple(vars(kind(*arguments)))})

@@ -283,7 +283,12 @@ class Crew:
         pool = self.pool
 
         def count() -> Workers:
-            return self._census.sort(tick.now, pool.spans(False), LONG)
+            spans = [
+                (task.thread, task.since)
+                for task in pool.survey().running
+                if task.thread is not None and not task.blocked
+            ]
+            return self._census.sort(tick.now, spans, LONG)
 
         look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
@@ -373,7 +378,7 @@ class Crew:
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
-        if not self.pool.await_departure(len(self.threads & own), -1.0 if timeout is None else timeout):
+        if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
             return False
         for thread in self.threads - own:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))

@@ -118,11 +118,11 @@ class SlowTasks(Alarm):
 
     def _look(self, crew: Watched) -> float:
         now = monotonic()
-        tasks = {(thread.ident, since): thread.name for thread, since in crew.pool.spans()}
+        seen = crew.pool.survey()
+        tasks = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
         self._warned.intersection_update(tasks)
         fresh = {task for task in tasks if now - task[1] >= self._limit} - self._warned
-        figures = crew.pool.counts()
-        waited = figures["oldest_wait"]
+        waited = seen.counts["oldest_wait"]
         crowded = waited >= self._limit
         if fresh or (crowded and not self._crowded):
             names = {tasks[task] for task in fresh}
@@ -142,12 +142,12 @@ class SlowTasks(Alarm):
                     "%s of pool %r%s has run for %.1f s in %s:\n%s",
                     task.name, crew.name, lane, task.seconds, task.thread, task.stack,
                 )  # fmt: skip
-        oldest = crew.pool.longest_waiting() if crowded else None
+        seen = crew.pool.survey(True)
+        oldest = seen.oldest if crowded else None
         if oldest is not None:
-            since, fn, args, count = oldest
             LOGGER.warning(
                 "%d tasks wait in pool %r, the oldest, %s, for %.1f s; the pool %s",
-                count, crew.name, called_name(fn, args), monotonic() - since,
+                seen.counts["queued"], crew.name, called_name(*oldest.call), monotonic() - oldest.since,
                 crew.decisions.last() or "has not grown",
             )  # fmt: skip
 

@@ -103,7 +103,7 @@ class MarkedCall(NamedTuple):
 def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> MarkedCall | None:
     """See through partials, contexts and measuring to a marked function; return None where there is none.
 
-    `engine.Pool.take_marked` finds the same marks, but makes no objects, and so does not put arguments together.
+    `pool._is_marked`, in the core, finds the same marks, but makes no objects, and so does not put arguments together.
     """
     args = args or ()
     kwargs = kwargs or {}

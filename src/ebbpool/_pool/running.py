@@ -59,8 +59,9 @@ class RunningTask:
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
     """Return the running tasks of `pool`, the one that has run longest first; see `_frames.stacks` for `below`."""
     tasks: list[tuple[str, Any, float, Any, bool]] = [
-        (called_name(fn, args), thread, since, lane, blocked)
-        for fn, args, thread, since, lane, blocked in pool.in_hand()
+        (called_name(*task.call), task.thread, task.since, task.lane, task.blocked)
+        for task in pool.survey(True).running
+        if task.thread is not None
     ]
     texts = stacks_of([thread.ident for _, thread, *_ in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()
@@ -82,9 +83,11 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
 def away(pool: Pool, target: Any) -> Iterator[RunningTask]:
     """Yield the tasks of `pool` that `target` runs."""
     now = monotonic()
-    for since, fn, args, lane in pool.abroad():
-        lane_name = None if lane is None else lane.name
-        yield RunningTask(called_name(fn, args), lane_name, name_of(target), None, now - since, False, None, True)
+    for task in pool.survey(True).running:
+        if task.thread is None:
+            name = called_name(*task.call)
+            lane = None if task.lane is None else task.lane.name
+            yield RunningTask(name, lane, name_of(target), None, now - task.since, False, None, True)
 
 
 def name_of(target: Any) -> str:

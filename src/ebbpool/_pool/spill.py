@@ -32,10 +32,6 @@ LOGGER = logging.getLogger("concurrent.futures")
 
 SPILL_AFTER: Final = 0.25
 """Seconds that a marked task waits here if nothing else is said."""
-LOOKED: Final = 10_000
-"""How many tasks one look at the queue goes through at most, with all others held up meanwhile."""
-SHARE: Final = 20
-"""A look that has to go on waits for so many times as long as it took."""
 CROWDED: Final = 0.05
 """Seconds until the next look, where the other executor has no room and nothing of ours ends there."""
 LINGER: Final = 1.0
@@ -109,6 +105,7 @@ class Spill:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
+        self._pool.look_for(Spillable)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
@@ -140,7 +137,7 @@ class Spill:
             self._consider(now)
 
     def _consider(self, now: float) -> None:
-        if now >= self._paused_until and self._pool.overdue(Spillable, now - self.after):
+        if now >= self._paused_until and self._pool.overdue(now - self.after):
             self._wake()
 
     def _wake(self) -> None:
@@ -202,18 +199,14 @@ class Spill:
 
     def _send(self, crew: Staffed) -> float:
         """Hand over what is to go and finds room; return after how many seconds to look again."""
-        began = monotonic()
         while monotonic() >= self._paused_until:
             if self._room() <= 0:
                 self._crowded_until = monotonic() + CROWDED
                 break
-            found, more = self._pool.take_marked(Spillable, monotonic() - self.after, LOOKED)
-            if found is not None:
-                self._hand_over(crew, *found)
-            elif more:
-                return SHARE * (monotonic() - began)
-            else:
+            found = self._pool.take_marked(monotonic() - self.after)
+            if found is None:
                 break
+            self._hand_over(crew, *found)
             del found
         return LINGER
 

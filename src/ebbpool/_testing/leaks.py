@@ -79,8 +79,9 @@ def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
     """Return the pool and the name of the thread of each running task, by what tells it from all others."""
     found = {}
     for crew in crews:
-        for fn, _, thread, since, _, _ in crew.pool.in_hand():
-            found[id(crew), id(thread), since, id(fn)] = (crew, thread.name)
+        for task in crew.pool.survey(True).running:
+            if task.thread is not None:
+                found[id(crew), id(task.thread), task.since, id(task.call[0])] = (crew, task.thread.name)
     return found
 
 

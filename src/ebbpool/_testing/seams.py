@@ -25,8 +25,6 @@ from ebbpool._pool.running import OVER as OVER
 from ebbpool._pool.running import called_name as called_name
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
-ENGINE = importlib.import_module(accel.Pool.__module__)
-"""The engine that runs."""
 PURE = _interpreter.PURE
 REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not PURE
 """Whether a compiled core that is missing is an error."""
@@ -42,7 +40,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
-    "overtaken": (ENGINE, "OVERTAKEN"),
+    "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),
     "wait_for_dump": (telling, "PATIENCE"),
 }
@@ -59,14 +57,22 @@ def setting(**values: float) -> Iterator[None]:
         yield
 
 
-def core(which: str, part: str = "engine") -> ModuleType | None:
+def running_part(part: str) -> ModuleType:
+    """Return that module of the core which runs."""
+    return importlib.import_module(f"ebbpool._core.{part}{'_c' if accel.COMPILED else ''}")
+
+
+def core(which: str, part: str) -> ModuleType | None:
     """Return the "plain" or the "compiled" module of a part of the core; None if it was not built.
 
     Raises:
         ImportError: It was not built, and `REQUIRE_EXT`.
     """
     try:
-        return importlib.import_module(f"ebbpool._core.{part}{'' if which == 'plain' else '_c'}")
+        suffix = "" if which == "plain" else "_c"
+        # The pool sets what futures that no executor made need.
+        importlib.import_module(f"ebbpool._core.pool{suffix}")
+        return importlib.import_module(f"ebbpool._core.{part}{suffix}")
     except ImportError:
         if REQUIRE_EXT:
             raise

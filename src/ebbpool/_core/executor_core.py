@@ -1,0 +1,383 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""The part of an executor that every task passes: `submit`, `run` and `submit_later`, as they are called."""
+
+from __future__ import annotations
+
+from concurrent.futures import thread
+from contextvars import Context, copy_context
+from functools import partial
+from math import inf
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code executor_core_c.pxd declares these.
+    from ebbpool._core.future import (
+        _EMPTY,
+        _NOBODY,
+        DelayedCall,
+        FutureCore,
+        _bare,
+        _DelayedFuture,
+        _Future,
+        _here,
+    )
+    from ebbpool._core.lane import LaneCore
+    from ebbpool._core.loop_calls import LoopCall, Mailbox
+    from ebbpool._core.pool import Pool
+    from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Standard = thread.ThreadPoolExecutor
+_own: Any = None
+"""The standard library's `ThreadPoolExecutor.submit`, as `_replaced` last saw it."""
+_own_code: Any = None
+_kept: list[Any] = []
+"""Every `_own` and `_own_code` so far, kept alive: compiled code has bare pointers to them."""
+
+
+def instrumented() -> bool:
+    """Return whether a tool has replaced `ThreadPoolExecutor.submit`, or its code, to see what is submitted."""
+    if cython.compiled:
+        return altered() and _replaced()
+    return (_Standard.submit is not _own or _own.__code__ is not _own_code) and _replaced()
+
+
+def _replaced() -> bool:
+    """Look at `ThreadPoolExecutor.submit` again; return whether it, or its code, is not the standard library's own."""
+    global _own, _own_code
+    # `submit` is looked up before the version is read, because a type gets its version by the first lookup in it. A
+    # change after that gives the type another version, which `altered` notices.
+    tag = version(_Standard) if cython.compiled and _Standard.submit is not None else 0
+    function = _Standard.submit
+    if type(function) is not FunctionType or function.__globals__ is not thread.__dict__:
+        return True
+    code = function.__code__
+    if "_work_queue" not in code.co_names:
+        return True
+    if function is not _own or code is not _own_code:
+        _kept.append((function, code))
+    _own, _own_code = function, code
+    if cython.compiled:
+        remember(_Standard, tag, function, code)
+    return False
+
+
+class ExecutorCore:
+    """The part of an executor that every task passes."""
+
+    _pool: Pool
+    _way: int
+
+    def _runs_here(self) -> bool:
+        """Return whether the calling thread runs a task of this pool."""
+        worker = _here.worker
+        return worker is not None and worker.pool is self._pool
+
+    @cython.nonecheck(False)
+    @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queue `fn(*args, **kwargs)` and return its `Future`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down, or it has no thread and none can be started.
+            BrokenThreadPool: a worker's initializer failed.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            breathe()
+            strange = altered()
+        else:
+            strange = _Standard.submit is not _own or _own.__code__ is not _own_code
+        if strange and _replaced():
+            return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
+        pool = self._pool
+        if pool is None:
+            raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
+        future._pool = pool
+        if pool.wrapping:
+            if pool.skip > 0 and not pool.contextual:
+                # What `wrap` would do, without the cost of a call for each task.
+                pool.skip -= 1
+            else:
+                fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
+        future._fn = fn
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+            future._not_run = None
+            future._held = False
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
+        elif len(args) == 1 and not kwargs:
+            future._args = args[0]
+            future._kwargs = True
+        else:
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
+        future._queued_at = pool.clock
+        errand = None
+        with pool.mutex:
+            special = pool.special
+            if not special:
+                pool.enqueue(future)
+                if not pool.searching and (pool.parked or not pool.covered):
+                    try:
+                        errand = pool._arrange()
+                    except BaseException:
+                        pool.queue.remove(future)
+                        raise
+                future._queued_at = pool.clock
+        if errand is not None:
+            pool._run(errand, future)
+        elif special:
+            refusal = pool.push(future)
+            if refusal is not None:
+                self._refused(future, refusal, False)
+        return future
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queue `fn(*args, **kwargs)` before everything that waits; raise what `submit` raises.
+
+        Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
+        """
+        return self.hand_in(None, True, fn, args, kwargs)
+
+    def hand_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises."""
+        if instrumented():
+            return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
+        return ExecutorCore.take_in(self, lane, first, fn, args, kwargs)
+
+    def take_in(
+        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
+        self._prepare(future, fn, args, kwargs)
+        future._lane = lane
+        refusal = self._pool.push(future, first)
+        if refusal is not None:
+            self._refused(future, refusal, first)
+        return future
+
+    def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Queue `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
+
+        The future can be cancelled until the call starts, also while it is queued. Until it is due, the call takes no
+        thread and no place in the queue; when it is due and the queue is full, it waits its turn behind blocked
+        submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing,
+        and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive
+        until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter cancel calls
+        that are not due.
+
+        Raises:
+            TypeError: `fn` is not callable, or `delay` is no number.
+            ValueError: `delay` is negative, infinite or not a number.
+            RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
+            BrokenThreadPool: A worker's initializer failed.
+        """
+        if type(delay) is not float or not 0.0 <= delay < inf or instrumented():
+            return self._delay(delay, fn, args, kwargs)
+        future = self.hold_back(fn, args, kwargs)
+        self._crew.timers.add_after(self, future, delay)  # type: ignore[attr-defined]  # the executor has it
+        return future
+
+    @cython.locals(future=DelayedCall)
+    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Return a pending future for a call that is on no queue yet; see `release`.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: the executor has been shut down.
+        """
+        if self._pool.closed:
+            self._refused(None, "broken" if self._pool.broken else "closed", False)
+        future: DelayedCall = blank(DelayedCall, _DelayedFuture, _EMPTY) if cython.compiled else _bare(_DelayedFuture)
+        self._prepare(future, fn, args, kwargs)
+        future._held = True
+        future._executor = self
+        future._audience = _NOBODY
+        return future
+
+    @cython.locals(future=FutureCore)
+    def release(self, future: FutureCore) -> bool:
+        """Queue a future that was held back, if it is still pending; with a full queue it waits its turn.
+
+        It neither waits nor raises: if no worker can be started, the future fails with the error.
+
+        Returns:
+            False if the pool takes no more tasks; the future is unchanged then.
+        """
+        try:
+            refusal = self._pool.push(future, False, None, True)
+        except RuntimeError as error:
+            future.reject(error)
+            return True
+        return refusal is None
+
+    def offload(
+        self,
+        mailbox: Mailbox,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> LoopCall:
+        """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
+
+        With a full queue and `when_full` "block" the call waits its turn without blocking the thread.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: as `submit` does.
+        """
+        if context is None and self._pool.contextual:
+            context = copy_context()
+        call: LoopCall = LoopCall.__new__(LoopCall)
+        self._prepare(call, fn, args, kwargs)
+        if cython.compiled:
+            call._context = context
+            call._looped = True  # type: ignore[misc]  # a field there, and of the class in plain code
+        elif context is not None:
+            given: Any = call._fn
+            call._args = (partial(given, **kwargs) if kwargs else given, *args)
+            call._fn, call._kwargs = context.run, None
+        call._mailbox = mailbox
+        call._ticket = ticket
+        call._audience = _NOBODY
+        call._lane = lane
+        first = lane is not None and lane.first
+        refusal = self._pool.push(call, first)
+        if refusal is not None:
+            self._refused(call, refusal, first)
+        return call
+
+    def _prepare(
+        self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> FutureCore:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if cython.compiled:
+            breathe()
+        if self._pool.wrapping:
+            contextual = self._pool.contextual and type(future) is not LoopCall
+            fn, args, kwargs = self._pool.wrap(fn, args, kwargs, contextual)
+        if not cython.compiled:
+            future._code = PENDING
+            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
+            future._not_run = None
+            future._held = False
+        future._pool = self._pool
+        future._fn = fn
+        if cython.compiled and len(args) == 1 and not kwargs:
+            future._args = args[0]
+            future._kwargs = True
+        else:
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
+        return future
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Have `fn(*args, **kwargs)` run by a worker; return an `asyncio.Future` of the running loop for its result.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            RuntimeError: no asyncio loop runs in this thread, or as `submit` does.
+            QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+        """
+        return ExecutorCore.run_in(self, None, fn, args, kwargs)
+
+    def run_in(
+        self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Do what `run` does, in a lane if one is given."""
+        if _get_loop is None:
+            self._connect()
+        try:
+            loop = _get_loop()
+        except RuntimeError:
+            raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
+        return ExecutorCore.run_on(self, loop, None, copy_context(), fn, args, kwargs, lane)
+
+    def run_on(
+        self,
+        loop: Any,
+        ticket: Any,
+        context: Context | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        lane: LaneCore | None = None,
+    ) -> Any:
+        """Do what `run` does, for `loop`, with a given future or a new one of the running loop."""
+        mailbox = getattr(loop, _mailbox_name, None)
+        if mailbox is None:
+            mailbox = _make_mailbox(loop)
+        if ticket is None:
+            ticket = _LoopFuture()
+        if cython.compiled and self._takes_calls():
+            ticket._call = ExecutorCore.offload(self, mailbox, ticket, context, fn, args, kwargs, lane)
+        else:
+            ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
+        return ticket
+
+    def _takes_calls(self) -> bool:
+        """Return whether `offload` is the engine's own, so that compiled code need not look it up for each call."""
+        if self._way == 0:
+            own: Any = ExecutorCore
+            self._way = 1 if type(self).offload is own.offload else 2
+        return self._way == 1
+
+    def _instrumented(
+        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call `queue` with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
+        raise NotImplementedError
+
+    def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do what `submit_later` does, whatever `delay` is, and for an instrumented pool."""
+        raise NotImplementedError
+
+    def _connect(self) -> None:
+        """Have `connect` called."""
+        raise NotImplementedError
+
+    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
+        """Deal with a task that the pool did not take: raise why, or do what `when_full` says."""
+        raise NotImplementedError
+
+
+_get_loop: Any = None
+_make_mailbox: Any = None
+_mailbox_name: Any = None
+_LoopFuture: Any = None
+
+
+def connect(
+    get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
+) -> None:
+    """Set what the engine needs from asyncio; called by `ebbpool._loops.delivery`."""
+    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
+    _get_loop = get_loop
+    _mailbox_name = mailbox_name
+    _make_mailbox = make_mailbox
+    _LoopFuture = loop_future

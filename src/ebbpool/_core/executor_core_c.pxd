@@ -1,0 +1,76 @@
+# C types for executor_core.py, which Cython compiles as ebbpool._core.executor_core_c.
+cimport cython
+from ebbpool._core.future_c cimport (
+    DelayedCall,
+    FutureCore,
+    _bare,
+    _DelayedFuture,
+    _EMPTY,
+    _Future,
+    _here,
+    _NOBODY,
+    breathe,
+)
+from ebbpool._core.lane_c cimport LaneCore
+from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox
+from ebbpool._core.native_c cimport PENDING
+from ebbpool._core.pool_c cimport Pool
+
+cdef extern from *:
+    """
+    /* The type's version changes when ThreadPoolExecutor.submit is replaced, the code when that function gets another. */
+    static volatile unsigned int *ebbpool_tag;
+    static unsigned int ebbpool_known_tag;
+    static PyObject *volatile *ebbpool_code;
+    static PyObject *ebbpool_known_code;
+
+    static CYTHON_INLINE unsigned int ebbpool_version(PyObject *type) {
+        return *(volatile unsigned int *)&((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static CYTHON_INLINE void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
+        if (tag == 0) {
+            /* The type has had too many versions and gets no more. */
+            ebbpool_tag = NULL;
+            return;
+        }
+        ebbpool_known_tag = tag;
+        ebbpool_known_code = code;
+        ebbpool_code = &((PyFunctionObject *)function)->func_code;
+        ebbpool_tag = &((PyTypeObject *)type)->tp_version_tag;
+    }
+
+    static CYTHON_INLINE int ebbpool_altered(void) {
+        return ebbpool_tag == NULL || *ebbpool_tag != ebbpool_known_tag || *ebbpool_code != ebbpool_known_code;
+    }
+    """
+    unsigned int version "ebbpool_version"(object type) noexcept
+    void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
+    bint altered "ebbpool_altered"() noexcept nogil
+
+cdef extern from *:
+    FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
+
+cdef str _mailbox_name
+cdef object _get_loop, _make_mailbox, _LoopFuture
+cdef object _Standard, _own, _own_code
+cdef list _kept
+
+cpdef bint instrumented() except -1
+cdef bint _replaced() except -1
+
+
+cdef class ExecutorCore:
+    cdef public Pool _pool
+    cdef int _way
+
+    @cython.locals(future=FutureCore)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    @cython.locals(future=FutureCore)
+    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
+    @cython.locals(call=LoopCall)
+    cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    cdef bint _takes_calls(self) except -1
+    cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs)
+    cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)

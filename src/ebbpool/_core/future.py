@@ -1,0 +1,664 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""The future: its states, who waits for it, and its end.
+
+This file runs as it stands and is also compiled, typed from ``future_c.pxd``, as the other files of the core are. The
+types of the core form a circle: a future knows its pool and its lane, and they know their futures.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from _thread import LockType, allocate_lock
+from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures._base import LOGGER
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code future_c.pxd declares these.
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence
+
+    if TYPE_CHECKING:
+        from ebbpool._core.lane import LaneCore
+        from ebbpool._core.pool import Pool
+
+from ebbpool._checks import no_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+
+COMPILED = bool(cython.compiled)
+
+STATES = ("PENDING", "RUNNING", "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
+DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
+
+_NOBODY: list[Any] = []
+"""The audience of a `LoopCall`, and of a `DelayedCall` at first: not None, so that `_tell` is called; always empty."""
+
+
+# Interpreted even where this file is compiled: a call of it passes the eval breaker.
+_interpreted: Callable[[], None] = eval("lambda: None")
+
+
+class _Here(threading.local):
+    """What the calling thread is. The defaults spare each look in other threads the making of an `AttributeError`."""
+
+    worker: Any = None
+    keeps_time: bool = False
+
+
+_here = _Here()
+
+if not cython.compiled:
+    _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
+
+
+class FutureCore:
+    """State and protocol of a future, in the shape that the worker's loop needs.
+
+    A pending future carries its own call, a running one what is called. Lock and condition objects are made only when a
+    thread waits.
+
+    Attributes:
+        _held: Whether it is pending and not in the pool's queue.
+        _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
+        _lane: The lane it was submitted to, or None.
+        _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
+        _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
+        _not_run: What is called if its call is not made, or raises; or None.
+        _looped: Whether it is a `LoopCall`.
+    """
+
+    _code: int
+    _value: Any
+    _error: BaseException | None
+    _fn: Callable[..., Any] | None
+    _args: Any
+    _kwargs: Any
+    _held: bool
+    _queued_at: float
+    _pool: Pool
+    _audience: list[Any] | None
+    _cond: threading.Condition | None
+    _observers: list[Any] | None
+    _lane: LaneCore | None
+    _not_run: Callable[[Any], object] | None
+    _looped: bool
+
+    __slots__ = (
+        "_args",
+        "_audience",
+        "_code",
+        "_cond",
+        "_error",
+        "_fn",
+        "_held",
+        "_kwargs",
+        "_lane",
+        "_not_run",
+        "_observers",
+        "_pool",
+        "_queued_at",
+        "_value",
+    )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
+
+    def __init__(self) -> None:
+        self._pool = _ORPHANS
+        self._code = PENDING
+        self._value = self._error = self._audience = self._cond = self._observers = self._lane = self._not_run = None
+        self._fn = self._args = self._kwargs = None
+        self._held = False
+
+    def cancel(self) -> bool:
+        """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
+
+        Returns:
+            True if the call will never run.
+        """
+        wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
+        if not self._conclude(PENDING, PENDING, wanted, None, None):
+            return self.cancelled()
+        self._forget()
+        self._pool.sweep(self)
+        return True
+
+    def _forget(self) -> None:
+        """Drop a call that will not be made."""
+        self._fn = self._args = self._kwargs = None
+
+    def _unwanted(self) -> bool:
+        """Return whether nobody waits for the outcome any more."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Return whether the call was cancelled."""
+        return self._code == CANCELLED or self._code == NOTIFIED
+
+    def running(self) -> bool:
+        """Return whether the call is being executed."""
+        return self._code == RUNNING
+
+    def done(self) -> bool:
+        """Return whether the call was cancelled or has finished."""
+        return self._code >= CANCELLED
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what the call returned, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+            BaseException: whatever the call raised.
+        """
+        if self._code != FINISHED:
+            self._wait_for_outcome(timeout)
+        elif cython.compiled:
+            fence()
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            # Breaks a cycle: the error holds the traceback, which holds this frame, which would hold the error.
+            self = None  # type: ignore[assignment]  # breaks a cycle
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the call raised, or None, waiting for at most `timeout` seconds.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call did not finish in time.
+        """
+        self._wait_for_outcome(timeout)
+        return self._error
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Have `fn(self)` called once the future is done.
+
+        It runs in the thread that finishes or cancels the future, or at once in the calling thread if the future is
+        done already. What it raises is logged to the ``concurrent.futures`` logger.
+
+        Raises:
+            TypeError: `fn` is not callable.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        # A list made under the mutex might run the garbage collector there, and with it any code.
+        alone = [fn]
+        with self._pool.mutex:
+            waits = self._code < CANCELLED
+            if waits:
+                self._join(alone)
+        if not waits:
+            # A subclass's own `_tell` is for the thread that ends the future, which may not have come to it yet.
+            FutureCore._tell(self, alone)
+
+    def _join(self, alone: list[Any]) -> None:
+        """Under the mutex: add one to the audience. An empty audience may be shared, see `_NOBODY`; it is replaced."""
+        if self._audience:
+            self._audience.append(alone[0])
+        else:
+            self._audience = alone
+
+    def tell_unless_returned(self, fn: Callable[[Any], object]) -> None:
+        """Have `fn(self)` called if the call is not made, or raises; at once if the future is done, however it ended.
+
+        Only one function can be set. Unlike a callback of `add_done_callback` it costs a call that returns nothing.
+        """
+        with self._pool.mutex:
+            over = self._code >= CANCELLED
+            if not over:
+                self._not_run = fn
+        if over:
+            FutureCore._tell(self, [fn])
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Mark the future as running; return False if it was cancelled. For executors only.
+
+        Raises:
+            RuntimeError: the future is running or done.
+        """
+        with self._pool.mutex:
+            started = self._code == PENDING
+            if started:
+                if self._pool is not _ORPHANS:
+                    self._pool.bury(self, RUNNING)
+                self._code = RUNNING
+        if started:
+            return True
+        if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
+            return False
+        LOGGER.critical("Future %s in unexpected state: %s", id(self), self._state)
+        raise RuntimeError("Future in unexpected state")
+
+    def set_result(self, result: Any) -> None:
+        """Set the result. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, result, None):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Set the exception. For executors and tests only.
+
+        Raises:
+            InvalidStateError: the future is done.
+        """
+        if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
+        """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
+        audience = None
+        waits = False
+        with self._pool.mutex:
+            condition = self._cond
+            if condition is None:
+                waits = self._code == PENDING
+                audience = self._move(first, last, code, value, error)
+        if condition is not None:
+            with condition:
+                with self._pool.mutex:
+                    waits = self._code == PENDING
+                    audience = self._move(first, last, code, value, error)
+                if audience is not None:
+                    if code != CANCELLED:
+                        for observer in self._observers or ():
+                            if code == NOTIFIED:
+                                observer.add_cancelled(self)
+                            elif error is not None:
+                                observer.add_exception(self)
+                            else:
+                                observer.add_result(self)
+                    condition.notify_all()
+        if audience is None:
+            return False
+        if (waits or error is not None) and self._not_run is not None:
+            audience = [*audience, self._not_run]
+            self._not_run = None
+        self._tell(audience)
+        return True
+
+    def _move(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
+        """Under the mutex: end a future whose state lies in first..last; return who is to be told, or None."""
+        if self._code < first or self._code > last:
+            return None
+        if self._code == PENDING and self._pool is not _ORPHANS:
+            self._pool.bury(self, code)
+        audience = self._audience
+        self._audience = None
+        if code == FINISHED:
+            self._value = value
+            self._error = error
+            if cython.compiled:
+                fence()
+        self._code = code
+        return _NOBODY if audience is None else audience
+
+    def _packed(self) -> Any:
+        """Return the positional arguments as a tuple, or None where there is no call.
+
+        Compiled code keeps a single argument without its tuple. So the tuple goes back to the thread that made it: one
+        fewer that the collector counts, and without a GIL none that one thread makes and another frees.
+        """
+        return (self._args,) if self._kwargs is True else self._args
+
+    def perform(self) -> None:
+        """Run the call, which is on no queue, in this thread."""
+        fn, args, kwargs = self._fn, self._packed(), self._kwargs
+        self._code = RUNNING
+        value = error = None
+        try:
+            value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
+        except BaseException as caught:
+            error = _trimmed(caught)
+        self._drop_call()
+        fn = args = kwargs = None
+        self._pool.count_aside(error is not None)
+        self._conclude(RUNNING, RUNNING, FINISHED, value, error)
+        value = error = None
+
+    def reject(self, error: BaseException) -> None:
+        """Fail a task that no worker will run; do nothing if it is no longer pending."""
+        if self._conclude(PENDING, PENDING, FINISHED, None, error):
+            self._forget()
+
+    def _given_context(self, taken: bool) -> Context | None:
+        """Return the context that compiled code enters for the call, which is `taken` from it, or None."""
+        return None
+
+    def _drop_call(self) -> None:
+        """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
+        fn = args = kwargs = None
+        with self._pool.mutex:
+            fn, self._fn = self._fn, fn
+            args, self._args = self._args, args
+            kwargs, self._kwargs = self._kwargs, kwargs
+        del fn, args, kwargs
+
+    def disown(self, error: BaseException) -> None:
+        """In a forked child: fail without telling the audience, which stayed with the parent.
+
+        Its locks may have been held by threads that do not exist in the child.
+        """
+        self._audience = self._cond = self._observers = self._not_run = None
+        self._forget()
+        if self._code < CANCELLED:
+            self._error = error
+            self._code = FINISHED
+
+    def _tell(self, audience: list[Any]) -> None:
+        interrupt = None
+        # Waiting threads first: a callback may take long, or wait for a thread that waits for the result.
+        for listener in audience:
+            if type(listener) is LockType:
+                listener.release()
+        for listener in audience:
+            if type(listener) is LockType:
+                continue
+            try:
+                listener(self)
+            except Exception:
+                LOGGER.exception("exception calling callback for %r", self)
+            except BaseException as error:
+                # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
+                LOGGER.exception("exception calling callback for %r", self)
+                if _here.worker is None:
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _wait_for_outcome(self, timeout: float | None) -> None:
+        if self._code < CANCELLED:
+            self._await(timeout)
+        if cython.compiled:
+            fence()
+        if self._code != FINISHED:
+            try:
+                raise CancelledError()
+            finally:
+                self = None  # type: ignore[assignment]  # breaks a cycle
+
+    def _await(self, timeout: float | None) -> None:
+        if timeout is None or timeout > 0:
+            reason = self._pool.forbids()
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for a future here: {reason}")
+        if self._pool is _ORPHANS:
+            # Code that makes its own futures may set their state by hand and notify the condition.
+            self._await_condition(timeout)
+            return
+        waiter = allocate_lock()
+        waiter.acquire()
+        alone = [waiter]
+        told = False
+        try:
+            with self._pool.mutex:
+                told = self._code >= CANCELLED
+                if not told:
+                    self._join(alone)
+            if told:
+                return
+            worker = _here.worker
+            if worker is None:
+                told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+            elif timeout is None:
+                told = wait_counted(self._pool, waiter.acquire)
+            else:
+                told = wait_counted(self._pool, waiter.acquire, True, timeout if timeout > 0 else 0)
+        finally:
+            if not told:
+                self._ignore(waiter)
+        if not (told or self.done()):
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]  # breaks a cycle
+
+    def _await_condition(self, timeout: float | None) -> None:
+        condition = self._condition
+        with condition:
+            if not self.done():
+                condition.wait(timeout)
+        if not self.done():
+            try:
+                raise TimeoutError()
+            finally:
+                self = None  # type: ignore[assignment]  # breaks a cycle
+
+    def _ignore(self, waiter: LockType) -> None:
+        # Compared by identity: a callback's own __eq__ must not run under the mutex.
+        with self._pool.mutex:
+            if self._audience is not None:
+                for place in range(len(self._audience)):
+                    if self._audience[place] is waiter:
+                        del self._audience[place]
+                        break
+
+    @property
+    def _condition(self) -> threading.Condition:
+        fresh = threading.Condition()
+        with self._pool.mutex:
+            if self._cond is None:
+                self._cond = fresh
+                # The worker's loop finishes a future without audience by itself. Given one, it calls `_conclude`,
+                # which takes the condition first.
+                if self._audience is None and self._code < CANCELLED:
+                    self._audience = _NOBODY
+            condition = self._cond
+        return condition
+
+    @property
+    def _waiters(self) -> list[Any]:
+        fresh = Observers(self)
+        with self._pool.mutex:
+            if self._observers is None:
+                self._observers = fresh
+            observers = self._observers
+        return observers
+
+    @property
+    def _done_callbacks(self) -> list[Callable[[Any], object]]:
+        with self._pool.mutex:
+            audience = self._audience
+        return [listener for listener in audience or () if type(listener) is not LockType]
+
+    @property
+    def _state(self) -> str:
+        return STATES[self._code]
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._code = STATES.index(state)
+
+    @property
+    def _result(self) -> Any:
+        return self._value
+
+    @_result.setter
+    def _result(self, value: Any) -> None:
+        self._value = value
+
+    @property
+    def _exception(self) -> BaseException | None:
+        return self._error
+
+    @_exception.setter
+    def _exception(self, error: BaseException | None) -> None:
+        self._error = error
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """Return (done, cancelled, result, exception), which asyncio asks for on newer Pythons."""
+        code = self._code
+        if cython.compiled:
+            fence()
+        if code == FINISHED:
+            return True, False, self._value, self._error
+        return code >= CANCELLED, code >= CANCELLED, None, None
+
+    def __repr__(self) -> str:
+        text = f"<{type(self).__name__} at {id(self):#x} state={DESCRIPTIONS[self._code]}"
+        if self._code != FINISHED:
+            return text + ">"
+        if self._error is not None:
+            return f"{text} raised {type(self._error).__name__}>"
+        return f"{text} returned {type(self._value).__name__}>"
+
+
+if not cython.compiled:
+    FutureCore._looped = False
+
+
+# The standard library's Future has plain attributes where FutureCore has properties.
+class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, override]  # see `accel.Future`
+    """The result of a call handed to a pool: a `concurrent.futures.Future` that is cheap until it is waited on."""
+
+    @cython.locals(future=FutureCore)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one that is complete without `__init__`, which a subclass may forget; `submit` does not use this."""
+        future = FutureCore.__new__(cls)
+        FutureCore.__init__(future)
+        return future
+
+
+class DelayedCall(FutureCore):
+    """A call whose time has not come yet.
+
+    Until it is done it keeps its executor alive, and then tells it: so the last reference to an executor is dropped in
+    a worker, or by the thread that cancels, and not in the timekeeper's thread.
+    """
+
+    _executor: Any
+
+    __slots__ = ("_executor",)
+
+    def __init__(self) -> None:
+        FutureCore.__init__(self)
+        self._executor = None
+
+    def _tell(self, audience: list[Any]) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            # A part of the audience, so that the others are told whatever interrupts this.
+            audience = [executor._forget_delayed, *audience]
+        FutureCore._tell(self, audience)
+
+    def _forget(self) -> None:
+        self._executor = self._fn = self._args = self._kwargs = None
+
+
+class DelayedFuture(DelayedCall, Future):  # type: ignore[override]  # as for `Future`
+    """The future of a delayed call. It differs from others only in what its executor hears of it."""
+
+    @cython.locals(future=DelayedCall)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one that is complete without `__init__`, as `Future` does."""
+        future = DelayedCall.__new__(cls)
+        DelayedCall.__init__(future)
+        return future
+
+
+_Future: Any = Future
+"""The same, as compiled code finds it without a look into the module's names."""
+_DelayedFuture: Any = DelayedFuture
+_EMPTY: tuple[()] = ()
+_bare: Any = FutureCore.__new__
+"""Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
+
+
+def wait_counted(pool: Pool, wait: Callable[..., Any], *args: Any) -> Any:
+    """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile."""
+    worker = _here.worker
+    if worker is None or worker.pool is not pool:
+        return wait(*args)
+    pool.block(worker)
+    try:
+        return wait(*args)
+    finally:
+        pool.unblock(worker)
+
+
+class Observers(list[Any]):
+    """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
+
+    Where a worker is about to wait for a future of its own pool, its event is replaced by one that counts the worker as
+    blocked while it waits. Where a thread must not wait, its event is replaced by one that raises an error.
+    """
+
+    @cython.locals(future=FutureCore)
+    def __init__(self, future: FutureCore) -> None:
+        super().__init__()
+        self._pool = future._pool
+
+    def append(self, waiter: Any) -> None:
+        worker = _here.worker
+        if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
+            waiter.event = _CountedEvent(waiter.event, self._pool)
+        reason = self._pool.forbids()
+        if reason is not None:
+            waiter.event = _ForbiddenEvent(waiter.event, reason)
+        super().append(waiter)
+
+
+class _WaiterEvent:
+    """The event of a waiter, without its `wait`."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+
+
+class _CountedEvent(_WaiterEvent):
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
+        super().__init__(event)
+        self._pool = pool
+
+    def wait(self, timeout: float | None = None) -> bool:
+        timeout = None if timeout is None else max(0.0, timeout)
+        told: bool = wait_counted(self._pool, self._event.wait, timeout)
+        return told
+
+
+class _ForbiddenEvent(_WaiterEvent):
+    def __init__(self, event: threading.Event, reason: str) -> None:
+        super().__init__(event)
+        self._reason = reason
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._event.is_set() and (timeout is None or timeout > 0):
+            raise RuntimeError(f"cannot wait for futures here: {self._reason}")
+        return self._event.is_set()
+
+
+def _trimmed(error: BaseException) -> BaseException:
+    # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
+    trace = error.__traceback__
+    return error if trace is None else error.with_traceback(trace.tb_next)
+
+
+def keep_time(keeps: bool = True) -> None:
+    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    _here.keeps_time = keeps
+
+
+def current_worker() -> Any:
+    """Return the calling thread's `Worker`, or None."""
+    return _here.worker

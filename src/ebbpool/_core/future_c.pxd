@@ -1,0 +1,56 @@
+# C types for future.py, which Cython compiles as ebbpool._core.future_c.
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, fence
+
+# Before the imports that form a circle: what the others of the circle import from here. Types are known in any order.
+cdef tuple STATES, DESCRIPTIONS, _EMPTY
+cdef list _NOBODY
+cdef object _here, _Future, _DelayedFuture, _bare, _interpreted
+
+cdef object _trimmed(object error)
+
+# Passes the interpreter's eval breaker, where another thread gets the GIL, asynchronous exceptions are raised, and the
+# garbage collector runs. Compiled code that calls built-in functions never does so by itself. Giving the GIL up and
+# taking it back would not help: the thread that waits for it wakes too late, finds it taken, and begins its wait anew.
+cdef inline int breathe() except -1:
+    if awaited():
+        _interpreted()
+    return 0
+
+from ebbpool._core.lane_c cimport LaneCore
+from ebbpool._core.pool_c cimport _ORPHANS, Pool
+
+
+cdef class FutureCore:
+    cdef int _code
+    cdef object _value
+    cdef object _error
+    cdef object _fn
+    cdef object _args
+    cdef object _kwargs
+    cdef bint _held
+    cdef double _queued_at
+    cdef Pool _pool
+    cdef list _audience
+    cdef object _cond
+    cdef object _observers
+    cdef object _not_run
+    cdef LaneCore _lane
+    cdef bint _looped
+
+    cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
+    cdef list _move(self, int first, int last, int code, object value, object error)
+    cpdef disown(self, object error)
+    cdef _tell(self, list audience)
+    cdef _wait_for_outcome(self, object timeout)
+    cdef _await(self, object timeout)
+    cdef _await_condition(self, object timeout)
+    cdef _ignore(self, object waiter)
+    cdef _forget(self)
+    cdef _drop_call(self)
+    cdef object _packed(self)
+    cdef _join(self, list alone)
+    cdef object _given_context(self, bint taken)
+
+
+cdef class DelayedCall(FutureCore):
+    cdef object _executor

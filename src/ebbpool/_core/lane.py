@@ -1,0 +1,137 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""A lane: a limit on how many of its tasks run at a time (a bulkhead)."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code lane_c.pxd declares these.
+    from time import monotonic
+
+    if TYPE_CHECKING:
+        from ebbpool._core.future import FutureCore
+        from ebbpool._core.pool import Pool
+
+    from ebbpool._core.uncompiled import PENDING, hold_collector, let_collector
+
+
+SEARCHED = 10_000
+"""In how many tasks at the head of the queue the oldest of a lane is looked for, with all others held up meanwhile."""
+
+
+class LaneCore:
+    """A limited share of a pool: its tasks wait in a backlog of their own until the limit lets them into the queue.
+
+    The pool's mutex guards it.
+
+    Attributes:
+        first: Whether its tasks go to the head of the pool's queue.
+        lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
+        name: What its users call it; None for one of ebbpool's own.
+        backlog: Held futures, oldest first.
+        admitted: Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is
+            `limit`.
+        dead: How many futures in the backlog are done already: cancelled, or failed by `reject`.
+        taken: Tasks that have left the pool, run or refused.
+    """
+
+    def __init__(
+        self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None
+    ) -> None:
+        self.pool = pool
+        self.limit = limit
+        self.first = first
+        self.lifts_ceiling = lifts_ceiling
+        self.name = name
+        self.closed = False
+        self.backlog: deque[FutureCore] = deque()
+        self.admitted = self.dead = self.taken = self.failed = self.cancelled = 0
+
+    def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
+        """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
+
+        `refusal` is why the pool would refuse it, or None; a full queue is no reason for a lane.
+        """
+        if refusal is not None and refusal != "full":
+            return refusal
+        if self.closed:
+            return "closed"
+        # A lane may exceed the pool's `max_queue`: its limit bounds what it adds to the queue.
+        if self.admitted < self.limit:
+            self.enter()
+        else:
+            future._held = True
+            future._queued_at = self.pool.clock
+            self.backlog.append(future)
+        return None
+
+    def enter(self) -> None:
+        """Under the mutex: count a task that goes to the pool's queue."""
+        self.admitted += 1
+        if self.lifts_ceiling:
+            self.pool._lend(1)
+
+    def leave(self) -> None:
+        """Under the mutex: count off a task that has left the pool."""
+        self.admitted -= 1
+        if self.lifts_ceiling:
+            self.pool._lend(-1)
+
+    def renew(self) -> None:
+        """In a forked child: forget all tasks, which stayed with the parent."""
+        self.backlog = deque()
+        self.admitted = self.dead = 0
+
+    def close(self) -> None:
+        """Take no more tasks."""
+        with self.pool.mutex:
+            self.closed = True
+
+    def counts(self) -> dict[str, float]:
+        """Return the figures of `LaneStats`."""
+        oldest = 0.0
+        running = 0
+        with self.pool.mutex:
+            collects = hold_collector()
+            try:
+                now = monotonic()
+                for worker in self.pool.workers:
+                    if worker.current is not None and worker.current._lane is self:
+                        running += 1
+                for future in self.pool.away:
+                    if future._lane is self:
+                        running += 1
+                # Those in the queue are older than those in the backlog, and both keep their order.
+                line = self.pool.queue if self.admitted > running else self.backlog
+                for future in islice(line, SEARCHED):
+                    oldest = now - future._queued_at
+                    if future._lane is self and future._code == PENDING:
+                        break
+                else:
+                    if len(line) <= SEARCHED:
+                        oldest = 0.0
+                queued = self.admitted - running + len(self.backlog) - self.dead
+                taken, failed, cancelled = self.taken, self.failed, self.cancelled
+            finally:
+                let_collector(collects)
+        return {
+            "limit": self.limit,
+            "running": running,
+            "queued": queued,
+            "oldest_wait": oldest,
+            "submitted": taken + running + queued + cancelled,
+            "completed": taken - failed,
+            "failed": failed,
+            "cancelled": cancelled,
+        }

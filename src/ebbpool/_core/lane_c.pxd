@@ -1,0 +1,34 @@
+# C types for lane.py, which Cython compiles as ebbpool._core.lane_c.
+cimport cython
+
+# Before the imports that form a circle, as in future_c.pxd.
+cdef Py_ssize_t SEARCHED
+
+from cpython.time cimport monotonic
+from ebbpool._core.future_c cimport FutureCore
+from ebbpool._core.native_c cimport PENDING, hold_collector, let_collector
+from ebbpool._core.pool_c cimport Pool
+from ebbpool._core.worker_c cimport Worker
+
+
+cdef class LaneCore:
+    cdef object __weakref__
+    cdef readonly Pool pool
+    cdef readonly Py_ssize_t limit
+    cdef readonly bint first
+    cdef readonly bint lifts_ceiling
+    cdef readonly object name
+    cdef readonly bint closed
+    cdef object backlog
+    cdef readonly Py_ssize_t admitted
+    cdef readonly Py_ssize_t dead
+    cdef readonly long long taken
+    cdef readonly long long failed
+    cdef readonly long long cancelled
+
+    cdef enter(self)
+    cdef leave(self)
+    cdef renew(self)
+    cdef enlist(self, FutureCore future, object refusal)
+    @cython.locals(future=FutureCore, worker=Worker)
+    cpdef counts(self)

@@ -1,0 +1,320 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""A call from an event loop, and the mailbox that delivers its outcome."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections import deque
+from concurrent.futures._base import LOGGER
+from time import sleep, thread_time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code loop_calls_c.pxd declares these.
+    from math import log2
+    from time import monotonic
+
+    from ebbpool._core.future import FutureCore
+    from ebbpool._core.uncompiled import FINISHED, NOTIFIED, PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+SLICE = 1e-3
+"""Seconds of its processor time that a loop spends on results before its other callbacks have their turn ..."""
+FEWEST = 16
+"""... but it gets so many results at least ..."""
+DELIVERED_AT_ONCE = 256
+"""... and so many at most."""
+LAGS = 96
+"""How many buckets the times are sorted into that a loop needs to come: four for each power of two, in microseconds."""
+LAST = LAGS - 1
+SPELL = 10.0
+"""Seconds for which such times are added up, before a new count begins."""
+SPELLS = 6
+"""How many such counts are kept."""
+GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+STINT = 5e-3
+"""Seconds of its processor time that a loop spends on results, hardly ever waiting, before others get the GIL.
+
+Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
+the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew. A loop
+that had to wait itself has let others run.
+"""
+NAP = 50e-6
+"""Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
+KEPT_WAITING = 1e-3
+"""Seconds that a loop may take to come until the worker that brings it another result leaves the GIL to it, and each
+time twice as many: the loop would get it after the switch interval only, several times for one turn."""
+
+
+class LoopCall(FutureCore):
+    """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
+
+    Compiled code enters the call's context itself: `Context.run` would cost a bound method and another tuple.
+
+    A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
+    for an error that comes after the ticket is done.
+    """
+
+    _mailbox: Mailbox
+    _ticket: Any
+    _context: Context | None
+
+    __slots__ = ("_context", "_mailbox", "_ticket")
+
+    def _tell(self, audience: list[Any]) -> None:
+        self._mailbox.post(self)
+
+    def _given_context(self, taken: bool) -> Context | None:
+        if not cython.compiled:
+            # Here the context is a part of the call.
+            return None
+        context = self._context
+        if taken:
+            self._context = None
+        return context
+
+    def _drop_call(self) -> None:
+        FutureCore._drop_call(self)
+        if cython.compiled:
+            self._context = None
+
+    def _forget(self) -> None:
+        self._fn = self._args = self._kwargs = None
+        if cython.compiled:
+            self._context = None
+
+    def perform(self) -> None:
+        """Run the call in this thread, in its own context."""
+        if cython.compiled and self._context is not None:
+            fn, args = self._context.run, (self._fn, *(self._packed() or ()))
+            # `args` keeps what they replace until the mutex is free.
+            with self._pool.mutex:
+                self._fn = fn
+                self._args = args
+                if self._kwargs is True:
+                    self._kwargs = None
+            self._context = None
+        FutureCore.perform(self)
+
+    def _unwanted(self) -> bool:
+        """Return whether the loop has given the call up."""
+        ticket = self._ticket
+        return ticket is None or bool(ticket.done())
+
+    def withdraw(self, at_ceiling: bool = False) -> bool:
+        """Take the call off the queue, in any thread; the ticket is not told.
+
+        Args:
+            at_ceiling: Whether to do so only where the call waits for capacity, and not where a worker is coming.
+
+        Returns:
+            True if the call will never run.
+        """
+        pool = self._pool
+        with pool.mutex:
+            waits = self._code == PENDING
+            if waits and at_ceiling and not self._held:
+                waits = pool.headcount - pool.blocked >= pool.max_workers
+            if waits:
+                self._move(PENDING, PENDING, NOTIFIED, None, None)
+        if waits:
+            self._forget()
+            self._ticket = None
+            pool.sweep(self)
+        return self._code == NOTIFIED
+
+    def deliver(self) -> None:
+        """Give the outcome to the ticket, in the loop's thread."""
+        ticket, value, error = self._ticket, self._value, self._error
+        self._ticket = self._value = self._error = None
+        if ticket is None:
+            return
+        if ticket.done():
+            if error is not None:
+                ticket.abandoned(error)
+        elif error is not None:
+            ticket.set_exception(error)
+        elif self._code == FINISHED:
+            ticket.set_result(value)
+        else:
+            ticket.cancel()
+
+
+if not cython.compiled:
+    LoopCall._looped = True
+
+
+class Mailbox:
+    """Where workers leave finished calls for one event loop, which is woken once per batch.
+
+    Invariant: callbacks that a call itself put on the loop run before its result is delivered. The call that wakes the
+    loop has ended before the waking callback is put there, so that callback may deliver it. Calls that joined it in the
+    mailbox may have put callbacks behind the waking one, so the next callback of the mailbox delivers them.
+
+    Args:
+        wake: Has the given function called in the loop's thread; any thread may call it. An error means that the loop
+            has ended: the results are dropped.
+        again: Does the same, and is called in the loop's own thread only.
+
+    Attributes:
+        arrived: Finished calls, left by workers.
+        due: Calls that the next callback delivers; only the loop's thread touches it.
+        ringing: Whether a callback of this mailbox is on the loop, or about to be.
+        rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
+        patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
+        stint_begun: When the present stint of delivering began (monotonic seconds).
+        stint_spent: The loop's own processor time then.
+        portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
+        delivered: How many the last callback delivered; 0 if it was not one of the same batch.
+        spent: The loop's own processor time when that callback began.
+        lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
+        most: The longest that it took, in each of these spells (seconds).
+        spell: The place of the present spell among them.
+        first: The first of its buckets.
+        longest: What `most` has for it.
+        turn: When the next spell begins (monotonic seconds).
+    """
+
+    mutex: Any
+
+    def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
+        if not cython.compiled:
+            self.mutex = threading.RLock()
+        self.wake = wake
+        self.again = again
+        self.arrived: list[LoopCall] = []
+        self.due: deque[LoopCall] = deque()
+        self.ringing = False
+        self.portion = FEWEST
+        self.delivered = self.spell = self.first = 0
+        self.rung = self.patience = self.spent = self.longest = self.turn = 0.0
+        self.stint_begun = self.stint_spent = 0.0
+        # Arrays that are never replaced: other threads read them at any time, also where there is no GIL.
+        self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
+        self.most: array[float] = array("d", bytes(8 * SPELLS))
+
+    def post(self, call: LoopCall) -> None:
+        """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
+        with self.mutex:
+            self.arrived.append(call)
+            ring = not self.ringing
+            self.ringing = True
+        if ring:
+            self.rung = monotonic()
+            self.patience = KEPT_WAITING
+            try:
+                self.wake(self.open)
+            except BaseException:
+                # Either the loop has ended, or a signal handler or another thread has raised an error in this thread.
+                # Such an error must not lose the results, so the loop is woken once more.
+                try:
+                    self.wake(self.open)
+                except BaseException as error:
+                    lost = self._empty(False)
+                    if not isinstance(error, RuntimeError):
+                        LOGGER.exception("%d results could not be delivered", len(lost))
+                else:
+                    raise
+        elif GIL and 0.0 < self.patience < monotonic() - self.rung:
+            self.patience *= 2.0
+            sleep(NAP)
+
+    def _empty(self, ringing: bool) -> list[LoopCall]:
+        arrived: list[LoopCall] = []
+        with self.mutex:
+            arrived, self.arrived = self.arrived, arrived
+            self.ringing = ringing
+        return arrived
+
+    @cython.locals(call=LoopCall)
+    def open(self) -> None:
+        """Deliver the first result, and have the others delivered later; in the loop's thread."""
+        self.note(self.rung, monotonic())
+        self.patience = 0.0
+        self.delivered = 0
+        arrived = self._empty(True)
+        try:
+            if arrived:
+                call = arrived[0]
+                call.deliver()
+        finally:
+            if len(arrived) > 1:
+                del arrived[0]
+                self.due.extend(arrived)
+            self._go_on()
+
+    @cython.locals(call=LoopCall)
+    def deliver(self) -> None:
+        """Deliver as many results as take a `SLICE` with what they lead to, in the loop's thread.
+
+        What the last ones led to has run by now: it was put on the loop before this callback.
+        """
+        self.patience = 0.0
+        spent = thread_time()
+        if self.delivered > 0:
+            fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
+            self.portion = int(min(max(fit, float(FEWEST)), float(DELIVERED_AT_ONCE)))
+        self.spent = spent
+        if GIL:
+            now = monotonic()
+            if now - self.stint_begun >= 2.0 * STINT:
+                self.stint_begun, self.stint_spent = now, spent
+            elif spent - self.stint_spent >= STINT:
+                self.stint_begun, self.stint_spent = now, spent
+                sleep(NAP)
+        count = min(len(self.due), self.portion)
+        self.delivered = count
+        arrived = self._empty(True)
+        try:
+            while count > 0:
+                count -= 1
+                call = self.due.popleft()
+                call.deliver()
+        finally:
+            self.due.extend(arrived)
+            self._go_on()
+
+    def note(self, rung: float, now: float) -> None:
+        """Note how long the loop took to come after it was `rung`, in its own thread."""
+        if now >= self.turn:
+            passed = 1 + int(min((now - self.turn) / SPELL, float(SPELLS)))
+            self.turn = now + SPELL if passed > SPELLS else self.turn + passed * SPELL
+            for _ in range(passed):
+                self.spell = (self.spell + 1) % SPELLS
+                self.first = self.spell * LAGS
+                self.most[self.spell] = self.longest = 0.0
+                for bucket in range(LAGS):
+                    self.lags[self.first + bucket] = 0
+        lag = now - rung
+        bucket = int(4.0 * log2(1.0 + 1e6 * lag))
+        self.lags[self.first + (bucket if bucket < LAST else LAST)] += 1
+        if lag > self.longest:
+            self.most[self.spell] = self.longest = lag
+
+    def _go_on(self) -> None:
+        if not self.due:
+            with self.mutex:
+                self.ringing = bool(self.arrived)
+                if not self.ringing:
+                    return
+        self.rung = monotonic()
+        self.patience = KEPT_WAITING
+        try:
+            self.again(self.deliver)
+        except BaseException:
+            # An error of a signal handler. Without a callback on the loop nothing would ever be delivered again.
+            self.again(self.deliver)
+            raise

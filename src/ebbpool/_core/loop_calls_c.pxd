@@ -1,0 +1,48 @@
+# C types for loop_calls.py, which Cython compiles as ebbpool._core.loop_calls_c.
+cimport cython
+from cpython.time cimport monotonic
+from ebbpool._core.future_c cimport FutureCore
+from ebbpool._core.native_c cimport FINISHED, NOTIFIED, PENDING
+from ebbpool._core.pool_c cimport Pool
+from libc.math cimport log2
+
+cdef bint GIL
+cdef Py_ssize_t DELIVERED_AT_ONCE, FEWEST, LAST
+cdef double SLICE
+
+
+cdef class LoopCall(FutureCore):
+    cdef Mailbox _mailbox
+    cdef object _ticket
+    cdef object _context
+
+    cpdef deliver(self)
+
+
+cdef class Mailbox:
+    cdef cython.pymutex mutex
+    cdef object wake
+    cdef object again
+    cdef list arrived
+    cdef object due
+    cdef object __weakref__
+    cdef readonly bint ringing
+    cdef readonly double rung
+    cdef double stint_begun
+    cdef double stint_spent
+    cdef double patience
+    cdef Py_ssize_t portion
+    cdef Py_ssize_t delivered
+    cdef double spent
+    cdef readonly object lags
+    cdef readonly object most
+    cdef readonly Py_ssize_t spell
+    cdef Py_ssize_t first
+    cdef double longest
+    cdef readonly double turn
+
+    cpdef post(self, LoopCall call)
+    cdef list _empty(self, bint ringing)
+    @cython.locals(lag=double, bucket=Py_ssize_t)
+    cpdef note(self, double rung, double now)
+    cdef _go_on(self)

@@ -1,0 +1,63 @@
+# What compiled code has from C; uncompiled.py has the same for plain Python.
+cdef enum:
+    PENDING = 0
+    RUNNING = 1
+    CANCELLED = 2
+    NOTIFIED = 3
+    FINISHED = 4
+
+cdef extern from *:
+    """
+    /* The order of memory accesses; without a GIL only, for the GIL orders them. */
+    #if !defined(Py_GIL_DISABLED)
+    #define ebbpool_fence() ((void)0)
+    #elif defined(_MSC_VER)
+    #include <windows.h>
+    #define ebbpool_fence() MemoryBarrier()
+    #else
+    #define ebbpool_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    #endif
+
+    /* From 3.12 on the collector runs at the eval breaker alone, where compiled code does not pass under a mutex. */
+    #if PY_VERSION_HEX < 0x030C0000
+    #define ebbpool_hold_collector() PyGC_Disable()
+    #define ebbpool_let_collector(collects) ((void)((collects) && PyGC_Enable()))
+    #else
+    #define ebbpool_hold_collector() 0
+    #define ebbpool_let_collector(collects) ((void)(collects))
+    #endif
+
+    /* The lowest byte holds the events that wait to be handled by the interpreter. */
+    #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
+    #define ebbpool_awaited() ((*(volatile uintptr_t *)&PyThreadState_GetUnchecked()->eval_breaker & 0xFF) != 0)
+    #else
+    static unsigned int ebbpool_turns = 0;
+    #define ebbpool_awaited() ((++ebbpool_turns & 15) == 0)
+    #endif
+
+    /* base.__new__(type), without a search for the method and a tuple of arguments. */
+    #define ebbpool_blank(base, type, empty) \
+        ((void *)((PyTypeObject *)(base))->tp_new((PyTypeObject *)(type), empty, NULL))
+
+    /* fn(*args), as the interpreter itself calls. */
+    static CYTHON_INLINE PyObject *ebbpool_called(PyObject *fn, PyObject *args) {
+        if (!PyTuple_CheckExact(args)) {
+            PyErr_SetString(PyExc_TypeError, "the arguments of a call must be a tuple");
+            return NULL;
+        }
+        return PyObject_Vectorcall(fn, ((PyTupleObject *)args)->ob_item, (size_t)PyTuple_GET_SIZE(args), NULL);
+    }
+    """
+    void fence "ebbpool_fence"() noexcept nogil
+    # Under a mutex, around code that makes objects known to the collector: it runs any code, which may need the mutex.
+    # No other thread runs in between, for it has no GIL.
+    bint hold_collector "ebbpool_hold_collector"() noexcept
+    void let_collector "ebbpool_let_collector"(bint collects) noexcept
+    # Whether this thread should pass the eval breaker; one time in 16 where the interpreter does not tell.
+    bint awaited "ebbpool_awaited"() noexcept nogil
+    object called "ebbpool_called"(object fn, object args)
+    object called_with "PyObject_CallOneArg"(object fn, object argument)
+
+cdef extern from "Python.h":
+    int enter "PyContext_Enter"(object context) except -1
+    int leave "PyContext_Exit"(object context) except -1

@@ -1,0 +1,1404 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""The pool: its mutex, its queue, its parked workers, and who may run.
+
+One mutex per pool guards the queue, the stack of parked workers and every state change of the pool's futures. Two rules
+keep that safe:
+
+* Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of
+  a reference that might be the last one to a user's object.
+* What follows from a decision made under the mutex and takes time (to start a worker, to call the timekeeper) is
+  returned as an *errand* and done after the mutex is free.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from _thread import LockType, allocate_lock
+from collections import deque
+from concurrent.futures import thread
+from concurrent.futures._base import LOGGER
+from contextvars import Context, copy_context
+from functools import partial
+from itertools import islice
+from types import BuiltinMethodType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code pool_c.pxd declares these.
+    from time import monotonic
+
+    from ebbpool._core import future as futures
+    from ebbpool._core.future import FutureCore, _here
+    from ebbpool._core.lane import SEARCHED, LaneCore
+    from ebbpool._core.uncompiled import (
+        CANCELLED,
+        FINISHED,
+        NOTIFIED,
+        PENDING,
+        RUNNING,
+        free_mutex,
+        hold_collector,
+        let_collector,
+        slotted,
+    )
+    from ebbpool._core.worker import Probe, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class ThreadStarter(Protocol):
+        """What starts a pool's threads; see ``ebbpool._pool.crew``."""
+
+        def start(self, searching: bool) -> BaseException | None: ...
+        def watch(self) -> BaseException | None: ...
+
+
+START = "start"
+EXTRA = "extra"
+HASTE = "haste"
+WATCH = "watch"
+
+COMPACT = 64
+"""A queue with at least so many dead futures is looked through for them."""
+OVERTAKEN = 0.1
+"""Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
+TURNS = 256
+"""With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
+ALL = sys.maxsize
+"""As many workers as there are: nobody is held back."""
+ROOM = 24
+"""How many nested calls the plain core needs at most to take back a start that failed."""
+
+
+class Snapshot(NamedTuple):
+    """What the timekeeper learns about a pool.
+
+    Attributes:
+        may_grow: Whether another worker may be started.
+        queued: How many tasks wait.
+        taken: How many tasks have been taken off the queue so far.
+        workers: How many workers there are.
+        starting: How many of them have not begun to work.
+        idle: How many of them have nothing to do.
+        blocked: How many of them wait for this very pool.
+    """
+
+    may_grow: bool
+    queued: int
+    taken: int
+    workers: int
+    starting: int
+    idle: int
+    blocked: int
+
+
+class Task(NamedTuple):
+    """A task that runs, or the oldest that waits.
+
+    Attributes:
+        since: When it was taken, sent away or queued (monotonic seconds).
+        thread: The thread of its worker; None if it is away, or waits.
+        lane: Its lane, if it runs and has one.
+        blocked: Whether it waits for a future of this very pool.
+        call: What is called, and its arguments; None for each where that was not asked for, or is over.
+    """
+
+    since: float
+    thread: threading.Thread | None
+    lane: LaneCore | None
+    blocked: bool
+    call: tuple[Any, Any]
+
+
+class Survey(NamedTuple):
+    """What a pool does at one moment.
+
+    Attributes:
+        running: The tasks that run, and then those that are away.
+        oldest: The one that has waited longest, or None.
+        threads: The thread of every worker.
+        counts: The figures of `PoolStats`.
+    """
+
+    running: list[Task]
+    oldest: Task | None
+    threads: list[threading.Thread]
+    counts: dict[str, float]
+
+
+def _gap(every: int) -> int:
+    """Return how many tasks to pass over, so that one in `every` is measured, whatever pattern they follow."""
+    # Imported here, so that only those pay for it who measure.
+    from random import random
+
+    return int(random() * (2 * every - 1)) if every > 0 else 0
+
+
+def _nobody() -> None:
+    return None
+
+
+def _leave_room(depth: int) -> None:
+    """Raise RecursionError, in the plain core, if `depth` nested calls would raise it; nothing has been changed yet."""
+    if depth > 0:
+        _leave_room(depth - 1)
+
+
+def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
+    """Return what a future calls and its arguments; (None, None) if that is not to be `known`."""
+    args = future._packed() if known else None
+    # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
+    return future._fn if known else None, args
+
+
+def _is_marked(future: FutureCore, mark: type) -> bool:
+    """Return whether a call is that of an object of the type `mark`, in partials and contexts; runs no foreign code."""
+    fn: Any = future._fn
+    args: Any = future._args
+    alone = future._kwargs is True
+    place = 0
+    while True:
+        kind = type(fn)
+        if kind is mark:
+            return True
+        if kind is partial:
+            if fn.args:
+                args = fn.args
+                alone = False
+                place = 0
+            fn = fn.func
+        elif kind is Probe:
+            fn = fn.fn
+        elif (kind is BuiltinMethodType or kind is MethodType) and type(fn.__self__) is Context:
+            if args is None or place >= (1 if alone else len(args)):
+                return False
+            fn = args if alone else args[place]
+            place += 1
+        else:
+            return False
+
+
+class Pool:
+    """What an executor and its workers share: the queue, the parked workers and the counts.
+
+    Attributes:
+        special: Whether `push` has to look closer: the pool is closed, broken or bounded.
+        searching: Whether a woken or newly started worker is on its way to the queue.
+        roused: How many workers were woken and have not come to the queue yet.
+        covered: Whether the timekeeper watches the pool, so that it need not be called.
+        at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
+        clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
+            tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
+        dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
+        ahead: How many futures at the head of the queue have overtaken the others.
+        passed: How many tasks that go first were taken since one that they overtook was last taken.
+        seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
+        promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
+        ceiling: The most workers that the settings allow.
+        lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
+        max_workers: The most there may be: `ceiling` and `lent`.
+        surplus: Workers that should leave as soon as they have no task in hand.
+        allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
+            blocked do not count.
+        held: Whether there are fewer than `ALL` that may.
+        crowd: More workers than these are looked at although no task waits: they may all compute.
+        minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
+        tight: Whether a worker has to look closer before it takes another task: some are surplus or held back.
+        taken: Tasks taken off the queue so far.
+        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
+            measured.
+        every: One task out of how many is measured, on average; 0 for none.
+        record: What is told of the tasks that are measured; see `observe`.
+        skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
+        turned_away: Whether a task has found the queue full since the timekeeper last looked.
+        away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
+        spilled: Tasks that have been taken off the queue to run there so far.
+        returned: Tasks of these that have come back so far.
+        mark: The type of what is called by tasks that may run elsewhere; None where none may.
+        marked: Such tasks in the queue, oldest first.
+    """
+
+    mutex: Any
+
+    def __init__(self, crew: ThreadStarter | None) -> None:
+        if not cython.compiled:
+            # Re-entrant: a finaliser or a signal handler may submit while its own thread is in a critical section.
+            self.mutex = threading.RLock()
+        # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
+        self.crew: Callable[[], ThreadStarter | None] = _nobody if crew is None else weakref.ref(crew)
+        self.queue: deque[FutureCore] = deque()
+        self.parked: list[Worker] = []
+        self.workers: list[Worker] = []
+        self.seekers: deque[LockType | FutureCore] = deque()
+        self.promised: list[LockType] = []
+        self.idlers: list[LockType] = []
+        self.away: dict[FutureCore, float] = {}
+        self.marked: dict[FutureCore, None] = {}
+        self.mark: type | None = None
+        self.record: Callable[[float, float], object] | None = None
+        self.clock: float = 0.0
+        self.patience: float = 10.0
+        self.ceiling = self.max_workers = 1
+        self.allowed = self.crowd = ALL
+        self.max_queue = -1
+        self.min_workers = self.min_spare_workers = self.every = self.skip = 0
+        self.headcount = self.starting = self.roused = self.blocked = self.surplus = self.lent = 0
+        self.dead = self.ahead = self.passed = 0
+        self.taken = self.failed = self.cancelled = self.rejected = self.started = self.retired = 0
+        self.spilled = self.returned = 0
+        self.slow_start = self.rejecting = self.contextual = self.wrapping = False
+        self.special = self.closed = self.broken = self.held = self.tight = False
+        self.searching = self.covered = self.at_ceiling = self.minded = self.turned_away = False
+        self._use_queue()
+
+    def configure(
+        self,
+        min_workers: int,
+        max_workers: int,
+        min_spare_workers: int,
+        patience: float,
+        max_queue: int,
+        rejecting: bool,
+    ) -> None:
+        """Apply new settings; `patience` and `max_queue` below zero mean without limit."""
+        with self.mutex:
+            self.min_workers = min_workers
+            self.ceiling = max_workers
+            self.max_workers = max_workers + self.lent
+            self.min_spare_workers = min_spare_workers
+            self.patience = patience
+            self.max_queue = max_queue
+            self.rejecting = rejecting
+            self._special()
+            self._measure()
+            self._uncover()
+            # Woken, so that they apply the new `patience` and `min_workers` when they park again.
+            self._rouse_all()
+            self._make_room()
+            errand = self._staff()
+            if errand is None and self.headcount > 0:
+                errand = self._spare()
+        self._run(errand, None)
+
+    def carry_context(self) -> None:
+        """Run tasks in copies of their submitter's context from now on."""
+        self.contextual = self.wrapping = True
+
+    def observe(self, every: int, record: Callable[[float, float], object] | None) -> None:
+        """Measure one out of `every` tasks that are submitted from now on, by chance; none if that is 0.
+
+        After such a task `record(seconds waited, seconds run)` is called in the worker's thread; what it raises is
+        logged. Tasks of a map are turns of its workers, and not its items.
+        """
+        gap = _gap(every)
+        with self.mutex:
+            # The last `record` may end with the call, but not under the mutex.
+            before, self.record = self.record, record
+            self.every = every
+            self.skip = gap
+            self.wrapping = self.contextual or every > 0
+        del before
+
+    def wrap(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, contextual: bool
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
+        """Return the call to be queued in place of a given one, which carries its context if it is `contextual`."""
+        if contextual:
+            if not cython.compiled and kwargs:
+                fn, kwargs = partial(fn, **kwargs), None
+            args = (fn, *args)
+            fn = copy_context().run
+        if self.every > 0:
+            self.skip -= 1
+            if self.skip < 0:
+                self.skip = _gap(self.every)
+                with self.mutex:
+                    record = self.record
+                if record is not None:
+                    fn = Probe(fn, record)
+        return fn, args, kwargs
+
+    def push(
+        self, future: FutureCore, first: bool = False, waiter: LockType | None = None, in_line: bool = False
+    ) -> str | None:
+        """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
+
+        A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
+        `in_line` is held among the seekers while the queue is full.
+
+        Returns:
+            None, or why the task was not taken: "closed", "broken" or "full".
+
+        Raises:
+            RuntimeError: no worker could be started, and there is none that could take the task later.
+        """
+        errand = None
+        lane = future._lane
+        with self.mutex:
+            if waiter is not None and waiter in self.promised:
+                self.promised.remove(waiter)
+            if future._code != PENDING:
+                return None
+            refusal = self._refusal() if self.special else None
+            grows = refusal == "grow"
+            if grows:
+                refusal = None
+            if lane is not None:
+                refusal = lane.enlist(future, refusal)
+                if refusal is not None or future._held:
+                    return refusal
+            full = refusal == "full"
+            if refusal is None:
+                self._enter(future, first)
+            elif full and in_line:
+                refusal = None
+                future._held = True
+                self.seekers.append(future)
+            elif full:
+                self.turned_away = True
+            try:
+                if grows:
+                    self._reserve(1)
+                    errand = HASTE
+                elif (refusal is None or full) and not self.searching and (self.parked or not self.covered):
+                    errand = self._arrange()
+            except BaseException:
+                if refusal is None:
+                    self._withdraw(future)
+                raise
+            future._queued_at = self.clock
+        if errand is not None:
+            self._run(errand, future)
+        return refusal
+
+    def _enter(self, future: FutureCore, first: bool) -> None:
+        future._held = False
+        future._queued_at = self.clock
+        if self.mark is not None and _is_marked(future, self.mark):
+            self.marked[future] = None
+        if not first:
+            self.enqueue(future)
+            return
+        if future._lane is None:
+            self.queue.appendleft(future)
+        else:
+            # Tasks of a lane keep their order.
+            self.queue.insert(self.ahead, future)
+        self.ahead += 1
+
+    def _next(self) -> FutureCore:
+        """Under the mutex: take a task where some have overtaken others.
+
+        Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
+        There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
+        """
+        # Taking a task out of the middle costs time in proportion to those before it, so with many it is done rarely.
+        if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
+            oldest = self.queue[self.ahead]
+            if self.clock - oldest._queued_at >= OVERTAKEN:
+                del self.queue[self.ahead]
+                # A cancelled task does not use up the turn.
+                if oldest._code == PENDING:
+                    self.passed = 0
+                return oldest
+        self.passed += 1
+        self.ahead -= 1
+        return self.dequeue()
+
+    def _make_room(self) -> None:
+        """Under the mutex: give free places in the queue to the seekers that have waited longest."""
+        while self.seekers and self._refusal() != "full":
+            seeker = self.seekers.popleft()
+            if type(seeker) is LockType:
+                # The place is kept until that thread has come for it.
+                self.promised.append(seeker)
+                seeker.release()
+            else:
+                # No errand is needed: `_demand` counts seekers, so the timekeeper watches already and goes on.
+                self._enter(seeker, False)
+            if self.headcount == 0:
+                # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
+                # for it, and makes room for the others.
+                break
+
+    def _vacate(self, lane: LaneCore, failed: bool) -> None:
+        """Under the mutex: count a task of `lane` that has left the pool, and admit the next."""
+        lane.leave()
+        lane.taken += 1
+        if failed:
+            lane.failed += 1
+        self._admit(lane)
+
+    def _admit(self, lane: LaneCore) -> None:
+        if lane.backlog and lane.admitted < lane.limit:
+            # With an empty queue nobody has set it since the lane's last task was taken.
+            self.clock = monotonic()
+        while lane.admitted < lane.limit and lane.backlog:
+            future = lane.backlog.popleft()
+            if future._code == PENDING:
+                lane.enter()
+                self._enter(future, lane.first)
+            else:
+                # A cancelled future may not be dropped under the mutex. It goes to the queue as a dead one, where a
+                # worker, the timekeeper or `stats` drops it.
+                lane.dead -= 1
+                future._held = False
+                future._queued_at = self.clock
+                self.enqueue(future)
+                self.dead += 1
+        if lane.admitted == 0:
+            self._tell_idlers()
+
+    def _use_queue(self) -> None:
+        self.enqueue: Callable[[FutureCore], None] = self.queue.append
+        self.dequeue: Callable[[], FutureCore] = self.queue.popleft
+
+    def _refusal(self) -> str | None:
+        """Under the mutex: return why a task cannot simply be queued, or None.
+
+        "grow" is no refusal: the task is queued, and a worker is started for it at once.
+        """
+        if self.broken:
+            return "broken"
+        if self.closed:
+            return "closed"
+        if self.max_queue < 0:
+            return None
+        # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
+        coming = self._at_hand() + self.starting - self.surplus
+        if self.held:
+            coming = min(coming, self.allowed - self._engaged() + self.roused + self.starting)
+        coming = max(0, coming)
+        if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
+            return None
+        # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
+        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
+            return "grow"
+        return "full"
+
+    def _arrange(self) -> str | None:
+        """Under the mutex: find a worker for the waiting tasks; return the errand that is needed for it, or None."""
+        self.clock = monotonic()
+        if self.searching:
+            return None
+        if self.parked and (not self.held or self._has_room()):
+            return self._rouse()
+        self.at_ceiling = self.headcount - self.blocked >= self.max_workers
+        if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
+            self._reserve(1)
+            if self.slow_start:
+                # The initializer may take any time, so the pool must not wait for this worker to arrive.
+                self.covered = True
+                return EXTRA
+            self.searching = True
+            return START
+        if self.covered:
+            return None
+        self.covered = True
+        return WATCH
+
+    def _staff(self) -> str | None:
+        """Under the mutex: do what `_arrange` does if tasks wait."""
+        return self._arrange() if self._waiting() > 0 and not self.broken else None
+
+    def _rouse(self) -> str | None:
+        """Under the mutex: wake the worker that parked last; return an errand or None."""
+        try:
+            worker = self.parked.pop()
+        except IndexError:
+            # A signal handler has submitted a task meanwhile, and has woken that worker.
+            return None
+        worker.searching = True
+        self.searching = True
+        # What `_unpark` does, without the call: in the plain core a call could raise RecursionError, with the worker
+        # off the stack and not woken.
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
+        worker.bell.release()
+        return self._spare()
+
+    def _spare(self) -> str | None:
+        """Return the errand that has the timekeeper look, if spare workers are missing or many run, and it does not."""
+        if self.covered:
+            return None
+        if self._lacks_spare():
+            self.covered = True
+            return WATCH
+        if self.headcount <= self.crowd or self.minded or not self._crowded():
+            return None
+        self.minded = True
+        return WATCH
+
+    def _engaged(self) -> int:
+        """Return how many workers have a task in hand, or are on their way to one; the blocked do not count."""
+        return self.headcount - len(self.parked) - self.blocked
+
+    def _crowded(self) -> bool:
+        """Return whether so many workers run that they may be too many, though no task waits."""
+        return self._engaged() > self.crowd
+
+    def _has_room(self) -> bool:
+        """Return whether a parked worker may be woken for a task."""
+        return not self.held or self._engaged() < self.allowed
+
+    def _admits(self) -> bool:
+        """Return whether the calling worker, which has no task in hand, may take one."""
+        return self.surplus == 0 and (not self.held or self._engaged() <= self.allowed)
+
+    def admit(self, allowed: int) -> None:
+        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
+
+        A closed pool holds nobody back: its workers leave instead of parking.
+        """
+        errand = None
+        with self.mutex:
+            self.allowed = ALL if self.closed else max(1, allowed)
+            self._measure()
+            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
+                errand = self._rouse()
+        self._run(errand, None)
+
+    def leave_alone(self) -> None:
+        """Have the timekeeper called again if workers are woken while the pool is crowded."""
+        with self.mutex:
+            self.minded = False
+
+    def _rouse_all(self) -> None:
+        for worker in self.parked:
+            self._unpark(worker)
+            worker.bell.release()
+        self.parked.clear()
+
+    def _unpark(self, worker: Worker) -> None:
+        worker.parked = False
+        worker.roused = True
+        worker.fresh = True
+        self.roused += 1
+
+    def _run(self, errand: str | None, future: FutureCore | None) -> None:
+        """Do an errand, not under the mutex; withdraw `future` if no worker can be started for it."""
+        if errand is None:
+            return
+        if errand is WATCH:
+            self._watch()
+            return
+        try:
+            crew = self.crew()
+            if crew is None:
+                raise RuntimeError("the executor is gone")
+            interruption = crew.start(errand is START)
+        except BaseException as error:
+            # No thread was started, whatever the reason: the place reserved for it must not be lost.
+            withdrawn = self.unreserve(errand is START, future, errand is HASTE)
+            if errand is EXTRA:
+                # `_arrange` has set `covered`, on which later submits rely.
+                self._watch()
+            if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
+                raise
+            return
+        if errand is EXTRA:
+            self._watch()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                # The traceback holds this frame.
+                interruption = None
+
+    def _watch(self) -> None:
+        crew = self.crew()
+        if crew is None:
+            return
+        try:
+            refusal = crew.watch()
+        except (RuntimeError, MemoryError) as error:
+            refusal = error
+        except BaseException:
+            # A signal handler's error may have come before the timekeeper knew of this pool, which is `covered`.
+            try:
+                crew.watch()
+            except BaseException:
+                with self.mutex:
+                    self.covered = False
+            raise
+        if refusal is not None:
+            # There is no timekeeper that would try again.
+            with self.mutex:
+                self.covered = False
+            self.give_up(refusal)
+
+    def _waiting(self) -> int:
+        return len(self.queue) - self.dead
+
+    def _demand(self) -> int:
+        """Return how many tasks want a worker: those in the queue, the seekers, and 1 if any was turned away."""
+        return len(self.queue) - self.dead + len(self.seekers) + self.turned_away
+
+    def _at_hand(self) -> int:
+        """Return how many workers are parked, or woken and on their way to the queue."""
+        return len(self.parked) + self.roused
+
+    def _lacks_spare(self) -> bool:
+        return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
+
+    def _special(self) -> None:
+        self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None
+
+    def look_for(self, mark: type) -> None:
+        """Keep the tasks from now on that call an object of this type, for `take_marked`."""
+        with self.mutex:
+            self.mark = mark
+            self._special()
+
+    def _measure(self) -> None:
+        surplus = self.headcount - self.blocked - self.max_workers
+        self.surplus = surplus if surplus > 0 else 0
+        self.held = self.allowed != ALL
+        self.tight = surplus > 0 or self.held
+
+    def _uncover(self) -> None:
+        if self.at_ceiling:
+            self.at_ceiling = False
+            self.covered = False
+
+    def _lend(self, places: int) -> None:
+        self.lent += places
+        self.max_workers += places
+        self._measure()
+        if places > 0:
+            self._uncover()
+
+    def _reserve(self, count: int) -> None:
+        if not cython.compiled:
+            _leave_room(ROOM)
+        self.headcount += count
+        self.starting += count
+
+    def reserve(self, count: int) -> int:
+        """Reserve places for up to `count` workers about to be started; return how many."""
+        with self.mutex:
+            room = self.max_workers + self.blocked - self.headcount
+            if self.closed:
+                room = min(room, self._waiting())
+            count = max(0, min(count, room))
+            self._reserve(count)
+        return count
+
+    def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
+        """Give back the place of a worker that could not be started; the timekeeper tries again while tasks wait.
+
+        Returns:
+            True if `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
+        """
+        with self.mutex:
+            self.headcount -= 1
+            self.starting -= 1
+            self._tell_idlers()
+            if searching:
+                self.searching = False
+            self._uncover()
+            withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
+            if withdrawn and future is not None:
+                self._withdraw(future)
+            # A place has become free, and there may be no worker that would give it to the seekers.
+            if self.seekers:
+                self._make_room()
+            watch = self._waiting() > 0 and not self.covered
+            if watch:
+                self.covered = True
+        if watch:
+            self._watch()
+        return withdrawn
+
+    def _withdraw(self, future: FutureCore) -> None:
+        """Take back `_enter`, or a place among the seekers."""
+        if future._held:
+            if future in self.seekers:
+                self.seekers.remove(future)
+            return
+        if self.ahead and self.queue.index(future) < self.ahead:
+            self.ahead -= 1
+        self.queue.remove(future)
+        self.marked.pop(future, None)
+        future._held = True
+        if future._lane is not None:
+            future._lane.leave()
+            self._admit(future._lane)
+
+    def enlist(self, worker: Worker) -> None:
+        """Count a worker for which a place was reserved, before its thread starts."""
+        with self.mutex:
+            self.workers.append(worker)
+            self.started += 1
+
+    def delist(self, worker: Worker) -> None:
+        """Take back `enlist`, if it was called, because the worker's thread could not be started."""
+        with self.mutex:
+            if worker in self.workers:
+                self.workers.remove(worker)
+                self.started -= 1
+
+    def _arrived(self, worker: Worker) -> str | None:
+        """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
+        self._clear(worker)
+        self.clock = monotonic()
+        if self._waiting() > 0 and (self.parked or not self.covered):
+            return self._arrange()
+        return self._spare()
+
+    def _clear(self, worker: Worker) -> None:
+        if worker.starting:
+            worker.starting = False
+            self.starting -= 1
+        if worker.roused:
+            worker.roused = False
+            self.roused -= 1
+        if worker.searching:
+            worker.searching = False
+            self.searching = False
+        worker.fresh = False
+        worker.expired = False
+
+    def _rest(self, worker: Worker) -> str | None:
+        """Under the mutex: have a worker without a task park or leave; return an errand or None."""
+        expired = worker.expired or self.patience == 0
+        self._clear(worker)
+        if self.surplus > 0:
+            worker.leaving = True
+        elif self.closed:
+            # What is away may come back when no thread can be started any more.
+            worker.leaving = not self.away or self.headcount - self.blocked > 1
+        elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
+            worker.leaving = True
+        if worker.leaving:
+            self._remove(worker)
+        else:
+            # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
+            worker.patience = -1.0 if expired or self.closed else self.patience
+            worker.parked = True
+            self.parked.append(worker)
+        if self.seekers:
+            self._make_room()
+        self._tell_idlers()
+        return self._staff()
+
+    def _remove(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.headcount -= 1
+        self.retired += 1
+        self._tell_idlers()
+        self._measure()
+        self._uncover()
+
+    def expire(self, worker: Worker) -> None:
+        """Take a worker whose patience is over off the stack; if it has just been woken, wait for its bell."""
+        with self.mutex:
+            woken = not worker.parked
+            if not woken:
+                self.parked.remove(worker)
+                self._unpark(worker)
+                worker.expired = True
+        if woken:
+            worker.bell.acquire()
+
+    def bury(self, future: FutureCore, code: int) -> None:
+        """Under the mutex: count a queued or held future that is done before its turn; admit others in its place."""
+        lane = future._lane
+        if code == NOTIFIED:
+            self.cancelled += 1
+            if lane is not None:
+                lane.cancelled += 1
+        else:
+            self.taken += 1
+            self.failed += 1
+            if lane is not None:
+                lane.taken += 1
+                lane.failed += 1
+        if future._held:
+            if lane is not None:
+                lane.dead += 1
+            elif self.seekers and future in self.seekers:
+                self.seekers.remove(future)
+        else:
+            self.dead += 1
+            self.marked.pop(future, None)
+            if lane is not None:
+                lane.leave()
+                self._admit(lane)
+            if self.seekers:
+                self._make_room()
+        self._tell_idlers()
+
+    @cython.locals(future=FutureCore)
+    def sweep(self, future: FutureCore) -> None:
+        """Drop dead futures from the queue, or from a future's lane, where they are many and at least half of them."""
+        if self.dead >= COMPACT:
+            self._compact(None)
+        if future._lane is not None and future._lane.dead >= COMPACT:
+            self._compact(future._lane)
+
+    @cython.locals(future=FutureCore)
+    def _compact(self, lane: LaneCore | None) -> None:
+        # Made before the mutex is taken: that may run the garbage collector. A task that came back may be in the queue
+        # twice; it keeps its first place.
+        kept: dict[FutureCore, None] = {}
+        trash: list[FutureCore] = []
+        ahead = 0
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                line = self.queue if lane is None else lane.backlog
+                dead = self.dead if lane is None else lane.dead
+                if dead < COMPACT or dead * 2 < len(line):
+                    return
+                for place in range(len(line)):
+                    future = line.popleft()
+                    if future._code == PENDING:
+                        kept[future] = None
+                    else:
+                        trash.append(future)
+                    if place < self.ahead:
+                        ahead = len(kept)
+                line.extend(kept)
+                if lane is not None:
+                    lane.dead = 0
+                else:
+                    self.dead = 0
+                    self.ahead = ahead
+            finally:
+                let_collector(collects)
+
+    @cython.locals(worker=Worker)
+    def block(self, worker: Worker) -> None:
+        """Count `worker`, which calls this, as blocked while it waits for its own pool; another may take its place."""
+        if not cython.compiled:
+            _leave_room(ROOM)
+        with self.mutex:
+            worker.waits += 1
+            self.blocked += 1
+            self._measure()
+            self._uncover()
+            errand = self._staff()
+        self._run(errand, None)
+
+    @cython.locals(worker=Worker, leaver=Worker)
+    def unblock(self, worker: Worker) -> None:
+        """Count `worker` as going on; a surplus worker leaves when it has no task in hand."""
+        leaver = None
+        with self.mutex:
+            worker.waits -= 1
+            self.blocked -= 1
+            self._measure()
+            if self.surplus > 0 and self.parked:
+                leaver = self.parked.pop(0)
+                self._unpark(leaver)
+        if leaver is not None:
+            leaver.bell.release()
+
+    def seek(self, waiter: LockType, again: bool) -> bool:
+        """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
+        with self.mutex:
+            if self._refusal() != "full":
+                return False
+            if again:
+                self.seekers.appendleft(waiter)
+            else:
+                self.seekers.append(waiter)
+            errand = None if self.searching or self.covered else self._arrange()
+        self._run(errand, None)
+        return True
+
+    def unseek(self, waiter: LockType) -> None:
+        """Remove a submitter that gives up; a place that was already kept for it goes to the next seeker."""
+        with self.mutex:
+            if waiter in self.seekers:
+                self.seekers.remove(waiter)
+            elif waiter in self.promised:
+                self.promised.remove(waiter)
+                self._make_room()
+
+    def count_reject(self) -> None:
+        """Count a task that was refused."""
+        with self.mutex:
+            self.rejected += 1
+
+    def count_aside(self, failed: bool) -> None:
+        """Count a task that was on no queue and has been run."""
+        with self.mutex:
+            self.taken += 1
+            if failed:
+                self.failed += 1
+
+    def close(self) -> None:
+        """Take no more tasks; workers leave once the queue is empty. May be called again."""
+        with self.mutex:
+            self.closed = True
+            self.allowed = ALL
+            self._measure()
+            self._special()
+            self._rouse_all()
+            self._make_room()
+            errand = self._staff()
+        self._run(errand, None)
+
+    def break_up(self) -> list[FutureCore]:
+        """Take no more tasks, because workers cannot be initialised; return the futures that waited."""
+        with self.mutex:
+            self.broken = True
+        self.close()
+        return self.waiting()
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def dismiss(self, worker: Worker, error: BaseException | None) -> None:
+        """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
+        with self.mutex:
+            current = worker.current
+            self._clear(worker)
+            if worker.parked:
+                self.parked.remove(worker)
+            if worker in self.workers:
+                self._remove(worker)
+            worker.current = None
+            if current is not None:
+                if error is not None:
+                    self.failed += 1
+                if current._lane is not None:
+                    self._vacate(current._lane, error is not None)
+            self._make_room()
+            errand = self._staff()
+        if current is not None:
+            current._drop_call()
+            current._conclude(RUNNING, RUNNING, FINISHED, None, error)
+        self._run(errand, None)
+
+    @cython.locals(future=FutureCore, worker=Worker, held=LaneCore)
+    def waiting(self, lane: LaneCore | None = None) -> list[FutureCore]:
+        """Return the pending futures, of one lane or of all: those held in lanes, and those in the queue, oldest first.
+
+        Held futures among the seekers are not there; a pool that is closed or has no worker has no seekers.
+        """
+        waiting: list[FutureCore] = []
+        lanes: list[LaneCore] = []
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                seen = list(self.queue)
+                seen.extend(self.away)
+                for worker in self.workers:
+                    if worker.current is not None:
+                        seen.append(worker.current)
+                # This finds every lane in which futures wait: such a lane has others queued, running or away.
+                for future in seen:
+                    if future._lane is not None and future._lane not in lanes:
+                        lanes.append(future._lane)
+                for held in lanes:
+                    waiting.extend(held.backlog)
+            finally:
+                let_collector(collects)
+        seen = [*waiting, *seen]
+        waiting.clear()
+        for future in seen:
+            if future._code == PENDING and (lane is None or future._lane is lane):
+                waiting.append(future)
+        return waiting
+
+    def _idle(self) -> bool:
+        if self._waiting() > 0 or self.away:
+            return False
+        for worker in self.workers:
+            if worker.current is not None:
+                return False
+        return True
+
+    def _tell_idlers(self) -> None:
+        while self.idlers:
+            self.idlers.pop().release()
+
+    def forbids(self) -> str | None:
+        """Return why the calling thread must not wait for this pool, or None."""
+        if _here.keeps_time:
+            return "this is the timekeeper's thread, and every pool relies on that"
+        if not cython.compiled and self.mutex._is_owned():
+            return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
+        return None
+
+    def stranded(self) -> int:
+        """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
+        with self.mutex:
+            return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+
+    @cython.locals(future=FutureCore)
+    def give_up(self, refusal: BaseException) -> None:
+        """Fail all tasks that wait, if no worker will take them; `refusal` is why the system starts none."""
+        if self.stranded() == 0:
+            return
+        # Without the frames in which it was raised, which futures would keep alive.
+        refusal.__traceback__ = None
+        reason = f"no worker can run this task: {refusal}"
+        waiting = self.waiting()
+        LOGGER.critical("%d tasks have failed: %s", len(waiting), reason)
+        for future in waiting:
+            error = thread.BrokenThreadPool(reason)
+            error.__cause__ = refusal
+            future.reject(error)
+
+    def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
+        """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs.
+
+        With a `lane`, nothing of that. With a number of `remaining` workers, until no task waits or is away and there
+        are no more than so many.
+        """
+        reason = None if timeout == 0 else self.forbids()
+        deadline = monotonic() + timeout
+        told = True
+        while told:
+            waiter = allocate_lock()
+            waiter.acquire()
+            with self.mutex:
+                if lane is not None:
+                    over = lane.admitted == 0
+                elif remaining < 0:
+                    over = self._idle()
+                else:
+                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
+                if over:
+                    return True
+                if reason is None:
+                    self.idlers.append(waiter)
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for the pool here: {reason}")
+            told = False
+            try:
+                told = waiter.acquire(True, timeout if timeout < 0 else max(0.0, deadline - monotonic()))
+            finally:
+                if not told:
+                    with self.mutex:
+                        if waiter in self.idlers:
+                            self.idlers.remove(waiter)
+        return False
+
+    @cython.locals(head=FutureCore)
+    def _trim(self, trash: list[FutureCore]) -> None:
+        while self.dead and self.queue:
+            head = self.queue[0]
+            if head._code == PENDING:
+                break
+            trash.append(self.dequeue())
+            self.dead -= 1
+            if self.ahead:
+                self.ahead -= 1
+
+    def _oldest(self) -> FutureCore:
+        """Return the oldest ordinary future, or else the last that goes first; some are queued."""
+        head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
+        if head._code != PENDING:
+            for future in islice(self.queue, self.ahead, self.ahead + SEARCHED):
+                if future._code == PENDING:
+                    return future
+            for future in islice(self.queue, SEARCHED):
+                if future._code == PENDING:
+                    head = future
+        return head
+
+    def snapshot(self, now: float) -> Snapshot | None:
+        """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
+        trash: list[FutureCore] = []
+        errand = None
+        with self.mutex:
+            self.clock = now
+            self._trim(trash)
+            waiting = self._demand()
+            self.turned_away = False
+            needed = waiting > 0 or self._lacks_spare()
+            self.minded = self._crowded()
+            looked_at = needed or self.minded
+            self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
+            self.covered = needed
+            may_grow = not self.at_ceiling
+            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
+                errand = self._rouse()
+            taken = self.taken
+            headcount = self.headcount
+            starting = self.starting
+            idle = self._at_hand()
+            blocked = self.blocked
+        self._run(errand, None)
+        if not looked_at:
+            return None
+        return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked)
+
+    @cython.locals(worker=Worker, future=FutureCore)
+    def survey(self, calls: bool = False) -> Survey:
+        """Return what the pool does at one moment, and its figures; with what is called if `calls`.
+
+        Without `calls` it refers to nothing of a user's, which might end with the last reference to it.
+        """
+        # Tuples until the mutex is free: a named one is made by interpreted code.
+        seen: list[Any] = []
+        threads: list[threading.Thread] = []
+        first: Any = None
+        trash: list[FutureCore] = []
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                self._trim(trash)
+                now = monotonic()
+                queued = self._waiting()
+                if queued > 0:
+                    future = self._oldest()
+                    call = _call_of(future, calls and future._code == PENDING)
+                    first = (future._queued_at, None, None, False, call)
+                for worker in self.workers:
+                    threads.append(worker.thread)
+                    if worker.current is not None:
+                        future = worker.current
+                        call = _call_of(future, calls)
+                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, call))
+                running = len(seen)
+                for future, since in self.away.items():
+                    seen.append((since, None, future._lane, False, _call_of(future, calls)))
+                away = len(self.away)
+                counts: dict[str, float] = {
+                    # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
+                    "workers": len(self.workers),
+                    "idle": len(self.workers) - running,
+                    "running": running,
+                    "blocked": self.blocked,
+                    "queued": queued,
+                    "submitted": self.taken + queued + self.cancelled - self.returned,
+                    "completed": self.taken - self.failed - running - away - self.returned,
+                    "failed": self.failed,
+                    "cancelled": self.cancelled,
+                    "rejected": self.rejected,
+                    "started": self.started,
+                    "retired": self.retired,
+                    "spilled": self.spilled,
+                    "spill_returned": self.returned,
+                    "away": away,
+                }
+            finally:
+                let_collector(collects)
+        tasks = [Task(*each) for each in seen]
+        oldest = None if first is None else Task(*first)
+        counts["oldest_wait"] = 0.0 if oldest is None else now - oldest.since
+        counts["longest_running"] = now - min([task.since for task in tasks], default=now)
+        return Survey(tasks, oldest, threads, counts)
+
+    def counts(self) -> dict[str, float]:
+        """Return the figures of `PoolStats`."""
+        return self.survey().counts
+
+    def overdue(self, before: float) -> bool:
+        """Return whether a marked task waits that was queued before `before` (monotonic seconds)."""
+        with self.mutex:
+            return self._first_marked(before) is not None
+
+    def _first_marked(self, before: float) -> FutureCore | None:
+        for future in self.marked:
+            return future if future._queued_at < before else None
+        return None
+
+    def take_marked(self, before: float) -> tuple[Any, ...] | None:
+        """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
+
+        The task runs from now on; `bring_home` or `take_back` has to follow.
+
+        Returns:
+            (the future, what is called, its arguments, its keyword arguments, its context), or None.
+        """
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                found: Any = self._first_marked(before)
+                if found is None:
+                    return None
+                found._code = RUNNING
+                del self.marked[found]
+                # Its place in the queue stays behind; to take it out of the middle would cost a search.
+                self.dead += 1
+                self.taken += 1
+                self.spilled += 1
+                self.away[found] = monotonic()
+                if self.seekers:
+                    self._make_room()
+            finally:
+                let_collector(collects)
+        self.sweep(found)
+        kwargs = None if found._kwargs is True else found._kwargs
+        return found, found._fn, found._packed(), kwargs, found._given_context(False)
+
+    def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
+        """Finish a task that was away, or cancel it; count it once its callbacks are done."""
+        try:
+            future._conclude(RUNNING, RUNNING, NOTIFIED if cancels else FINISHED, value, error)
+        finally:
+            future._drop_call()
+            errand = None
+            with self.mutex:
+                if self.away.pop(future, None) is not None:
+                    if error is not None:
+                        self.failed += 1
+                    if cancels:
+                        self.returned += 1
+                        self.cancelled += 1
+                    if future._lane is not None:
+                        if cancels:
+                            future._lane.taken -= 1
+                            future._lane.cancelled += 1
+                        self._vacate(future._lane, error is not None)
+                    self._tell_idlers()
+                    errand = self._staff()
+                    if self.closed and not self.away:
+                        self._rouse_all()
+            self._run(errand, None)
+
+    def take_back(self, future: FutureCore, fn: Any, args: Any, kwargs: Any) -> bool:
+        """Queue a task that was away, with a call that is not marked, before all others; it keeps its age.
+
+        Returns:
+            False if the pool is broken; nothing has changed then.
+        """
+        errand = None
+        with self.mutex:
+            if self.broken:
+                return False
+            if self.away.pop(future, None) is None:
+                # It was left with the parent of a fork.
+                return True
+            # What was called is kept until the mutex is free.
+            before, future._fn = future._fn, fn
+            given, future._args = future._args, args
+            named, future._kwargs = future._kwargs, kwargs
+            future._code = PENDING
+            self.returned += 1
+            if future._lane is not None and future._lane.first:
+                self.queue.appendleft(future)
+                self.ahead += 1
+            else:
+                self.queue.insert(self.ahead, future)
+            errand = self._arrange()
+            if self.closed and not self.away:
+                self._rouse_all()
+        del before, given, named
+        self._run(errand, None)
+        return True
+
+    def reopen(self) -> bool:
+        """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
+        if cython.compiled:
+            return free_mutex(self)
+        if self.mutex.acquire(False):
+            # The mutex was free, or the calling thread holds it.
+            self.mutex.release()
+            return False
+        self.mutex = threading.RLock()
+        return True
+
+    @cython.locals(future=FutureCore, mine=FutureCore, lane=LaneCore, worker=Worker)
+    def renew(self, error: BaseException) -> None:
+        """In a forked child: forget the threads that stayed with the parent, and fail the futures they left behind.
+
+        Callbacks of these futures belong to the parent and do not run here. A worker that itself forked exists in the
+        child, and stays. State that a thread may have been changing when the process forked is not trusted.
+        """
+        caught = self.reopen()
+        here = _here.worker
+        lost = self.waiting()
+        lost.extend(self.away)
+        lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
+        lanes: set[LaneCore] = set()
+        stayed = []
+        mine: Any = None
+        for worker in self.workers:
+            if worker is here:
+                stayed.append(worker)
+                mine = worker.current
+            elif worker.current is not None:
+                lost.append(worker.current)
+        if caught:
+            _search(self, lost, lanes)
+        for future in lost:
+            if future._lane is not None:
+                lanes.add(future._lane)
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                self.queue = deque()
+                self._use_queue()
+                self.parked = []
+                self.workers = stayed
+                self.seekers = deque()
+                self.promised = []
+                self.idlers = []
+                self.away = {}
+                self.marked = {}
+                self.headcount = len(self.workers)
+                self.retired = self.started - self.headcount
+                self.searching = self.covered = self.at_ceiling = self.turned_away = False
+                self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
+                self.lent = 0
+                self.allowed = ALL
+                self.minded = False
+                self.max_workers = self.ceiling
+                if mine is not None and mine._lane is not None:
+                    lanes.add(mine._lane)
+                for lane in lanes:
+                    lane.renew()
+                if mine is not None and mine._lane is not None:
+                    mine._lane.enter()
+                self._special()
+                self._measure()
+            finally:
+                let_collector(collects)
+        for future in lost:
+            if future is not mine:
+                future.disown(error)
+
+
+if not cython.compiled:
+    Pool = slotted(Pool, None)  # type: ignore[misc]  # the same class
+
+
+@cython.locals(future=FutureCore, lane=LaneCore)
+def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
+    """Add all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
+
+    A thread that stayed with the parent may have been moving futures that are on no queue now.
+    """
+    for thing in gc.get_objects():
+        # Not isinstance, which reads `__class__` of the object: a proxy would run code of its own.
+        if issubclass(type(thing), FutureCore):
+            future = thing
+            try:
+                if future._pool is pool and future._code < CANCELLED:
+                    futures.append(future)
+            except AttributeError:
+                # In the plain core, a future without fields is just being made, and nothing else refers to it.
+                continue
+        elif type(thing) is LaneCore:
+            lane = thing
+            if lane.pool is pool:
+                lanes.add(lane)
+
+
+_ORPHANS = Pool(None)
+"""The closed pool of futures that no executor made, and of executors whose `__init__` was not called."""
+_ORPHANS.close()
+if not cython.compiled:
+    futures._ORPHANS = _ORPHANS
+
+orphans = _ORPHANS

@@ -1,0 +1,166 @@
+# C types for pool.py, which Cython compiles as ebbpool._core.pool_c.
+cimport cython
+from cpython.time cimport monotonic
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, hold_collector, let_collector
+
+# Before the imports that form a circle, as in future_c.pxd.
+cdef class Pool
+cdef Pool _ORPHANS
+
+from ebbpool._core.future_c cimport FutureCore, _here
+from ebbpool._core.lane_c cimport SEARCHED, LaneCore
+from ebbpool._core.worker_c cimport Probe, Worker
+
+cdef extern from *:
+    """
+    /* Frees a mutex and returns whether it was taken; only where there is one thread. Cython's mutex has either type. */
+    #if PY_VERSION_HEX > 0x030d0000
+    #include <string.h>
+    static CYTHON_INLINE int ebbpool_free_mutex(PyMutex *mutex)
+    {
+        static const PyMutex untouched = {0};
+        int taken = memcmp(mutex, &untouched, sizeof untouched) != 0;
+        memcpy(mutex, &untouched, sizeof untouched);
+        return taken;
+    }
+    #else
+    static CYTHON_INLINE int ebbpool_free_mutex(PyThread_type_lock *mutex)
+    {
+        int taken = !PyThread_acquire_lock(*mutex, NOWAIT_LOCK);
+        PyThread_release_lock(*mutex);
+        return taken;
+    }
+    #endif
+    #define ebbpool_free_mutex_of(owner) ebbpool_free_mutex(&(owner)->mutex)
+    """
+    bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
+
+cdef str START, EXTRA, HASTE, WATCH
+cdef Py_ssize_t COMPACT, TURNS, ROOM
+
+@cython.locals(place=Py_ssize_t, alone=bint)
+cdef bint _is_marked(FutureCore future, object mark) except -1
+cdef tuple _call_of(FutureCore future, bint known)
+
+
+cdef class Pool:
+    cdef cython.pymutex mutex
+    cdef readonly object crew
+    cdef object queue
+    cdef object enqueue
+    cdef object dequeue
+    cdef list parked
+    cdef list workers
+    cdef object seekers
+    cdef list idlers
+    cdef readonly Py_ssize_t min_workers
+    cdef readonly Py_ssize_t ceiling
+    cdef readonly Py_ssize_t max_workers
+    cdef readonly Py_ssize_t min_spare_workers
+    cdef readonly double patience
+    cdef readonly Py_ssize_t max_queue
+    cdef readonly bint rejecting
+    cdef readonly bint contextual
+    cdef bint wrapping
+    cdef Py_ssize_t every
+    cdef object record
+    cdef Py_ssize_t skip
+    cdef public bint slow_start
+    cdef bint special
+    cdef readonly bint closed
+    cdef readonly bint broken
+    cdef readonly bint searching
+    cdef readonly bint covered
+    cdef readonly bint at_ceiling
+    cdef readonly Py_ssize_t roused
+    cdef bint turned_away
+    cdef double clock
+    cdef readonly Py_ssize_t headcount
+    cdef readonly Py_ssize_t lent
+    cdef readonly Py_ssize_t starting
+    cdef readonly Py_ssize_t blocked
+    cdef readonly Py_ssize_t surplus
+    cdef readonly Py_ssize_t allowed
+    cdef public Py_ssize_t crowd
+    cdef bint minded
+    cdef bint tight
+    cdef bint held
+    cdef readonly Py_ssize_t dead
+    cdef Py_ssize_t ahead
+    cdef Py_ssize_t passed
+    cdef list promised
+    cdef readonly long long taken
+    cdef readonly long long failed
+    cdef readonly long long cancelled
+    cdef readonly long long rejected
+    cdef readonly long long started
+    cdef readonly long long retired
+    cdef readonly dict away
+    cdef readonly long long spilled
+    cdef readonly long long returned
+    cdef object mark
+    cdef dict marked
+
+    cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
+    @cython.locals(lane=LaneCore)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*)
+    cdef _enter(self, FutureCore future, bint first)
+    @cython.locals(oldest=FutureCore)
+    cdef FutureCore _next(self)
+    cdef _make_room(self)
+    cdef _vacate(self, LaneCore lane, bint failed)
+    @cython.locals(future=FutureCore)
+    cdef _admit(self, LaneCore lane)
+    cdef _withdraw(self, FutureCore future)
+    @cython.locals(head=FutureCore, future=FutureCore)
+    cdef FutureCore _oldest(self)
+    cdef _use_queue(self)
+    cdef _refusal(self)
+    cdef _arrange(self)
+    cdef _staff(self)
+    @cython.locals(worker=Worker)
+    cdef _rouse(self)
+    cdef _spare(self)
+    cdef Py_ssize_t _engaged(self) except -1000000
+    cdef bint _crowded(self) except -1
+    cdef bint _has_room(self) except -1
+    cdef bint _admits(self) except -1
+    @cython.locals(worker=Worker)
+    cdef _rouse_all(self)
+    cdef _run(self, object errand, FutureCore future)
+    cdef _unpark(self, Worker worker)
+    cdef _watch(self)
+    cdef Py_ssize_t _waiting(self) except -1
+    cdef Py_ssize_t _demand(self) except -1
+    cdef Py_ssize_t _at_hand(self) except -1
+    cdef bint _lacks_spare(self) except -1
+    cdef _special(self)
+    cdef _measure(self)
+    cdef _uncover(self)
+    cdef _lend(self, Py_ssize_t places)
+    cdef _reserve(self, Py_ssize_t count)
+    cpdef bint unreserve(self, bint searching, FutureCore future, bint bounded) except -1
+    cdef _arrived(self, Worker worker)
+    cdef _clear(self, Worker worker)
+    cdef _rest(self, Worker worker)
+    cdef _remove(self, Worker worker)
+    cdef expire(self, Worker worker)
+    @cython.locals(lane=LaneCore)
+    cdef bury(self, FutureCore future, int code)
+    cdef count_aside(self, bint failed)
+    @cython.locals(worker=Worker)
+    cdef bint _idle(self) except -1
+    cdef _tell_idlers(self)
+    cpdef forbids(self)
+    cpdef bint await_idle(self, double timeout, LaneCore lane=*, Py_ssize_t remaining=*) except -1
+    cdef _trim(self, list trash)
+    cdef sweep(self, FutureCore future)
+    @cython.locals(line=object, dead=Py_ssize_t, place=Py_ssize_t, ahead=Py_ssize_t)
+    cdef _compact(self, LaneCore lane)
+    @cython.locals(future=FutureCore)
+    cdef FutureCore _first_marked(self, double before)
+    cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
+    @cython.locals(found=FutureCore)
+    cpdef tuple take_marked(self, double before)
+    cpdef bint overdue(self, double before) except -1
+    cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)

@@ -1,0 +1,219 @@
+# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
+# cython: nonecheck=True, auto_pickle=False
+"""A worker's loop, and a call that is measured."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import allocate_lock
+from concurrent.futures._base import LOGGER
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbpool._core import uncompiled as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from ebbpool._core import uncompiled as cython
+if not cython.compiled:
+    # For compiled code worker_c.pxd declares these.
+    from time import monotonic
+
+    if TYPE_CHECKING:
+        from ebbpool._core.pool import Pool
+
+    from ebbpool._core.future import _NOBODY, FutureCore, _here, _trimmed
+    from ebbpool._core.uncompiled import FINISHED, PENDING, RUNNING, breathe, called, called_with, enter, fence, leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+class Worker:
+    """One thread's place in a pool.
+
+    Attributes:
+        bell: A lock that the worker waits for while it is parked; it is free only when the worker has been woken.
+        current: The task in hand, until its callbacks are done.
+        since: When the task in hand was taken (monotonic seconds).
+        patience: Seconds to stay parked; below zero, for ever.
+        fresh: Whether `Pool._arrived` has something to clear.
+        waits: How many waits for its own pool it is in, one within the other.
+    """
+
+    def __init__(self, pool: Pool, searching: bool) -> None:
+        self.pool = pool
+        self.bell = allocate_lock()
+        self.bell.acquire()
+        self.thread: threading.Thread = threading.main_thread()
+        self.current: FutureCore | None = None
+        self.since = self.patience = 0.0
+        self.waits = 0
+        self.searching = searching
+        self.starting = self.fresh = True
+        self.parked = self.roused = self.expired = self.leaving = False
+
+    # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
+    @cython.nonecheck(False)
+    @cython.locals(done=FutureCore, future=FutureCore, loop_call=FutureCore, unfinished=cython.bint, failed=cython.bint)
+    def run(self) -> None:
+        """Take and run tasks until it is time to leave."""
+        pool = self.pool
+        if pool is None:
+            raise RuntimeError("Worker.__init__() was never called")
+        done: Any = None
+        future: Any = None
+        loop_call: Any = None
+        value = error = errand = context = None
+        unfinished = failed = False
+        _here.worker = self
+        while True:
+            # One visit to the mutex finishes the last task and takes the next. `done` keeps the last one alive until
+            # the mutex is free.
+            # Signal handlers run only in the main thread, so none can raise between this line and the `try`.
+            pool.mutex.acquire()
+            try:
+                if unfinished and done._audience is None and (error is None or done._not_run is None):
+                    if done._code == RUNNING:
+                        done._value = value
+                        done._error = error
+                        if cython.compiled:
+                            fence()
+                        done._code = FINISHED
+                    failed = error is not None
+                    unfinished = False
+                elif unfinished and done._looped:
+                    loop_call = done
+                    if loop_call._code == RUNNING:
+                        loop_call._value = value
+                        loop_call._error = error
+                        loop_call._code = FINISHED
+                    failed = error is not None
+                    unfinished = False
+                if not unfinished:
+                    self.current = None
+                    if failed:
+                        pool.failed += 1
+                    if done is not None and done._lane is not None:
+                        pool._vacate(done._lane, failed)
+                    failed = False
+                    if pool.queue and (not pool.tight or pool._admits()):
+                        future = pool._next() if pool.ahead else pool.dequeue()
+                        if future._code == PENDING:
+                            future._code = RUNNING
+                            self.current = future
+                            pool.taken += 1
+                            if pool.marked:
+                                pool.marked.pop(future, None)
+                            if self.fresh:
+                                errand = pool._arrived(self)
+                            self.since = pool.clock
+                        else:
+                            pool.dead -= 1
+                        if pool.seekers:
+                            pool._make_room()
+                    else:
+                        errand = pool._rest(self)
+            finally:
+                pool.mutex.release()
+            if unfinished:
+                try:
+                    done._conclude(RUNNING, RUNNING, FINISHED, value, error)
+                except BaseException:
+                    LOGGER.critical("Exception while %r was being finished:", done, exc_info=True)
+                failed = error is not None
+                unfinished = False
+                continue
+            done = value = error = None
+            if loop_call is not None:
+                # The loop is told only now that this worker is parked or has its next task: a task that the result
+                # leads to finds a worker ready, and does not call the timekeeper for nothing.
+                loop_call._tell(_NOBODY)
+                loop_call = None
+            if errand is not None:
+                pool._run(errand, None)
+                errand = None
+            if future is None:
+                if self.leaving:
+                    break
+                if not self.bell.acquire(True, self.patience):
+                    pool.expire(self)
+                continue
+            if self.current is None:
+                future = None
+                continue
+            fn, args, kwargs = future._fn, future._args, future._kwargs
+            if cython.compiled and future._looped:
+                context = future._given_context(True)
+                if context is not None:
+                    enter(context)
+            try:
+                if cython.compiled:
+                    breathe()
+                    if kwargs is None:
+                        value = called(fn, args)
+                    elif kwargs is True:
+                        value = called_with(fn, args)
+                    else:
+                        value = fn(*args, **kwargs)
+                else:
+                    value = fn(*args) if kwargs is None else fn(*args, **kwargs)
+            except BaseException as caught:
+                error = _trimmed(caught)
+            if cython.compiled and context is not None:
+                leave(context)
+                context = None
+            # Dropped while the task still counts as running: the end of what was called may run any code, which may
+            # wait for this pool. These keep it until the mutex, under which `in_hand` reads it, is free.
+            if GIL:
+                future._fn = future._args = future._kwargs = None
+            else:
+                with pool.mutex:
+                    future._fn = future._args = future._kwargs = None
+            fn = args = kwargs = None
+            done = future
+            future = None
+            unfinished = True
+        _here.worker = None
+
+
+class Probe:
+    """A call that is measured.
+
+    Attributes:
+        fn: What is called.
+        record: Told how long the task waited and how long it ran, in seconds.
+        made: When it was submitted (monotonic seconds).
+    """
+
+    def __init__(self, fn: Callable[..., Any], record: Callable[[float, float], object]) -> None:
+        self.fn = fn
+        self.record = record
+        self.made = monotonic()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        begun = monotonic()
+        try:
+            return self.fn(*args, **kwargs)
+        finally:
+            self._tell(begun, monotonic())
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def _tell(self, begun: float, ended: float) -> None:
+        queued = self.made
+        worker: Any = _here.worker
+        if worker is not None and worker.current is not None:
+            current = worker.current
+            # A worker may run the call in the middle of another task. A delayed task is queued after it was submitted;
+            # one of a lane is queued anew when the lane lets it in.
+            if current._fn is self and current._lane is None:
+                queued = max(queued, current._queued_at)
+        try:
+            self.record(max(0.0, begun - queued), ended - begun)
+        except Exception:
+            LOGGER.exception("exception calling %r", self.record)
