@@ -211,9 +211,11 @@ class Mailbox:
         with self.mutex:
             self.arrived.append(call)
             ring = not self.ringing
+            if ring:
+                # Whoever sees that it rings sees since when.
+                self.rung = monotonic()
             self.ringing = True
         if ring:
-            self.rung = monotonic()
             self.patience = KEPT_WAITING
             try:
                 self.wake(self.open)
