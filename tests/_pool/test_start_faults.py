@@ -175,14 +175,14 @@ def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.Mo
         assert waits[0].join() == 8
 
 
-def stillborn(patch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
-    """Have the first threads of that name die before they begin; return the names of the dead."""
+def stillborn(patch: pytest.MonkeyPatch, prefix: str, times: int) -> list[str]:
+    """Have the next threads of that prefix die before they begin; return their names."""
     bootstrap: Any = vars(threading.Thread)["_bootstrap"]
     dead: list[str] = []
 
     def die_first(thread: threading.Thread) -> None:
-        if thread.name == name and len(dead) < times:
-            dead.append(name)
+        if thread.name.startswith(prefix) and len(dead) < times:
+            dead.append(thread.name)
         else:
             bootstrap(thread)
 
@@ -194,28 +194,25 @@ needs_stillborn = pytest.mark.skipif(not threads.STILLBORN, reason="no error hit
 
 
 @needs_stillborn
-def test_a_worker_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = AdaptiveExecutor(1, "stillborn")
-    dead = stillborn(monkeypatch, "stillborn_0", 1)
-    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
-    pool.shutdown(timeout=TIMEOUT)
-    assert dead == ["stillborn_0"]
-
-
-@needs_stillborn
-def test_a_worker_that_dies_again_and_again_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = AdaptiveExecutor(1, "stillborn")
-    stillborn(monkeypatch, "stillborn_0", 2)
-    with pytest.raises(RuntimeError, match="can't start new thread: it died before it began"):
-        pool.submit(int)
-    assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
-    pool.shutdown(timeout=TIMEOUT)
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("running", [0, 1], ids=["started by submit", "started by the timekeeper"])
+def test_a_worker_that_dies_before_it_begins_is_replaced(
+    running: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = AdaptiveExecutor(running + 1, "stillborn")
+    with Gate() as gate:
+        if running:
+            gate.hold(pool)
+        dead = stillborn(monkeypatch, "stillborn_", times)
+        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+        assert len(dead) == times
+    Background(lambda: pool.shutdown(timeout=TIMEOUT)).join()
+    assert pool.stats().workers == 0
 
 
 @needs_stillborn
 def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = Timekeeper()
-    keeper.kind = WorkerThread
     keeper.needed = lambda: True
     dead = stillborn(monkeypatch, "ebbpool-timekeeper", 1)
     called = threading.Event()

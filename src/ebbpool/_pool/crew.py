@@ -76,9 +76,6 @@ class QueueView:
         instruments.note(item)
 
 
-timekeeper.kind = WorkerThread
-
-
 class Crew:
     """The threads of one pool: their start, their initializer and finalizer, and their end."""
 
@@ -164,6 +161,7 @@ class Crew:
             target=self._work, args=(worker,), name=f"{self.prefix}_{next(self._names)}", daemon=self.daemon
         )
         worker.thread = thread
+        thread.unborn = functools.partial(self._bury, worker, searching)
         self._expected[worker] = thread
         try:
             self.pool.enlist(worker)
@@ -180,6 +178,14 @@ class Crew:
             self.pool.delist(worker)
             raise
         return None
+
+    def _bury(self, worker: Worker, searching: bool) -> None:
+        """Give back the place of a worker whose thread has died before it began; the timekeeper starts another."""
+        thread = self._expected.pop(worker, None)
+        if thread is not None:
+            self.threads.discard(thread)
+            self.pool.delist(worker)
+            self.pool.unreserve(searching, None, False)
 
     def _strike_off(self) -> None:
         for _ in range(len(self._ending)):

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from ebbpool._core.accel import KeeperCore, keep_time
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.sizing import TICK
+from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
@@ -77,13 +78,11 @@ class Timekeeper(KeeperCore):
     Attributes:
         needed: Called in the thread; returns whether it has to stay although there is nothing to do, for callers of
             `call_soon`, which cannot start it. What makes this true has to be set before `start` is called.
-        kind: The class of the thread. Its `start` may return before the thread runs.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(clock)
         self.needed: Callable[[], bool] = _never
-        self.kind: type[threading.Thread] = threading.Thread
         self._watched: dict[Watched, float] = {}
         self.renew()
 
@@ -118,12 +117,23 @@ class Timekeeper(KeeperCore):
                 return
             self._launching = True
             try:
-                thread = self.kind(target=self._run, name=NAME, daemon=daemon_threads())
+                thread = WorkerThread(target=self._run, name=NAME, daemon=daemon_threads())
+                thread.unborn = partial(self._replace, thread)
                 # In an empty context, not in that of the request that happens to be first: see `stack_size.start`.
                 Context().run(thread.start)
+                if thread.ended():
+                    raise RuntimeError("can't start new thread: it died before it began")
                 self._latest = self._thread = thread
             finally:
                 self._launching = False
+
+    def _replace(self, thread: threading.Thread) -> None:
+        with self._starting:
+            # If `_launch` has seen that it died, it has told its caller.
+            if self._thread is not thread:
+                return
+            self._thread = None
+        self.start()
 
     def watch(self, watched: Watched) -> None:
         """Have the thread look at `watched` every tick from now on. While the thread runs this takes no lock.
