@@ -140,5 +140,5 @@ QUESTION = Question(
     measure=measure,
     targets=targets,
     rounds_factor=1 / 3,
-    limits="how soon the parent sees that a child is gone, and what a fork of a Python with the application in it takes",
+    limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
 )

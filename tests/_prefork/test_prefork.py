@@ -245,12 +245,8 @@ def test_a_child_whose_function_returns_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    script = """
-    from ebbpool._prefork import child
-
     # The parent may be late, and the child must not end by itself before.
-    child.LAST_WORD = 10.0
-    """
+    script = "tune(LAST_WORD=10.0)\n"
     with site(tmp_path, "graceful_timeout=0.3, processes=1", script) as running:
         running.children(1)
         with running.begin("stick"):
@@ -413,11 +409,10 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
 
 def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: Path) -> None:
     script = """
-    from ebbpool._prefork import child
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
     # What is left of the three seconds is there for its last words.
-    child.PATIENCE = 0.1
+    tune(PATIENCE=0.1)
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))

@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from support.common import output_of
 from ebbpool import prefork
 from ebbpool._prefork import child
 from ebbpool._prefork.bind import Listeners, address_of
-from ebbpool._prefork.template import packed, unpacked
 
 HERE = ("127.0.0.1", 0)
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
@@ -341,20 +339,9 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 def test_what_every_template_imports_starts_no_thread() -> None:
     script = """
     import threading
-    from ebbpool._prefork.template import OURS
+    from ebbpool._prefork.makers import OURS
     for name in OURS:
         __import__(name)
     print(threading.active_count())
     """
     assert output_of(script) == ["1"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sockets have no descriptors that can be duplicated")
-def test_a_listener_never_blocks_the_processes_that_have_it_already() -> None:
-    with socket.socket() as listener:
-        listener.setblocking(False)
-        pickled, descriptors = packed(listener)
-        with unpacked(pickled, [os.dup(number) for number in descriptors]) as received:
-            assert received.gettimeout() == (0 if sys.implementation.name == "pypy" else None)
-            assert not os.get_blocking(listener.fileno())
-    assert socket.getdefaulttimeout() is None

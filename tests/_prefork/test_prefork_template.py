@@ -154,12 +154,7 @@ def test_a_function_may_bring_sockets_along(tmp_path: Path, preload: bool) -> No
 
 
 def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
-    script = """
-    from ebbpool._prefork import parent
-
-    parent.FORKS = False
-    """
-    with site(tmp_path, "preload=True", script) as running:
+    with site(tmp_path, "preload=True", "tune(_parent, FORKS=False)\n") as running:
         first, second = running.children()
         os.kill(first, signal.SIGKILL)
         running.await_event("child_exited", number=0, pid=first, exitcode=-9)
@@ -173,29 +168,6 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
             running.signal(signal.SIGTERM)
             assert answer_on(connection) not in (first, second, new)
         assert running.status() == STOPPED
-
-
-def test_a_child_that_closed_its_end_of_the_pipe_is_killed_and_replaced(tmp_path: Path) -> None:
-    script = """
-    import socket
-
-    def serve(child):
-        if not os.path.exists("again"):
-            open("again", "w").close()
-            child.ready()
-            with socket.socket(fileno=os.dup(child._line.fileno())) as end:
-                end.shutdown(socket.SHUT_WR)
-            threading.Event().wait()
-        child.serve(Server(child.listener))
-    """
-    for preload in (False, True):
-        (tmp_path / "again").unlink(missing_ok=True)
-        with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
-            running.await_event("child_cut_off", number=0)
-            running.await_event("child_exited", number=0, exitcode=-9)
-            running.child(0, 2)
-            assert not running.events("template_killed")
-            assert running.stop() == STOPPED
 
 
 def test_children_are_replaced_though_nobody_reads_standard_error(tmp_path: Path) -> None:

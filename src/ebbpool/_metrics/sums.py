@@ -32,10 +32,11 @@ class Sums:
         self._left: dict[str, float] = {}
         """When a pool of each label has ended, the last one to do so at the end of the dict."""
 
-    def update(self, process: int, pools: Pools) -> None:
-        """Replace what a process has shown; pools that are not shown any more have ended."""
-        before = self._latest.get(process, {})
-        self._latest[process] = pools
+    def update(self, process: int, pools: Pools, over: bool = False) -> None:
+        """Replace what a process has shown, which is `over` or not; pools that are not shown any more have ended."""
+        before = self._latest.pop(process, {})
+        if not over:
+            self._latest[process] = pools
         for number, (label, amounts) in before.items():
             counted = {key: amount for key, amount in amounts.items() if key[0] in GROWING}
             if number in pools:
@@ -49,11 +50,6 @@ class Sums:
                 self._left[label] = self._clock()
                 if len(self._left) > MOST_NAMES:
                     self._forget()
-
-    def end(self, process: int) -> None:
-        """Have all pools of a process end."""
-        self.update(process, {})
-        del self._latest[process]
 
     def read(self) -> dict[str, Amounts]:
         """Return the sums by label."""
