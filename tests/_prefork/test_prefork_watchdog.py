@@ -67,7 +67,7 @@ def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
 def test_a_process_that_the_system_refuses_counts_as_a_crash_at_start() -> None:
     world = World(1).serving().gone(1)
     del world.running[2]
-    world.do(world.dog.not_started(2, BlockingIOError(11, "no more processes"), world.now))
+    world.do(world.dog.gone(2, BlockingIOError(11, "no more processes"), world.now))
     assert not world.running and "no more processes" in str(world.last("start_failed").fields["error"])
     assert world.later(0.1).running == {3: 0}
 

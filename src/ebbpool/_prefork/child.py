@@ -17,9 +17,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
@@ -46,18 +45,12 @@ Reporter: TypeAlias = Callable[[], Callable[[], bytes]]
 """Picklable; called in the child, it returns what writes a report, one line without its end, in any thread."""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """Under which a child works: its time limits, in seconds, and what it reports."""
 
     graceful_timeout: float
     heartbeat_timeout: float
     reporter: Reporter | None
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two signs of life."""
-        return min(self.heartbeat_timeout / 4, LONGEST_WAIT)
 
 
 class Server(Protocol):
@@ -95,6 +88,7 @@ class Child:
         self.number = number
         self._line = line
         self._terms = terms
+        self._interval = min(terms.heartbeat_timeout / 4, LONGEST_WAIT)
         self._callbacks: list[Callable[[], object]] = []
         self._turns = 0
         self._deadline = math.inf
@@ -152,7 +146,7 @@ class Child:
         try:
             self.ready()
             self.beat()
-            server.serve_forever(min(0.5, self._terms.interval))
+            server.serve_forever(min(0.5, self._interval))
         finally:
             self._leave()
             patient: Any = server
@@ -185,7 +179,7 @@ class Child:
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._terms.interval))):
+        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._interval))):
             turns = self._turns
             now = time.monotonic()
             if turns == 0 or turns != told:

@@ -38,8 +38,8 @@ OURS: Final = ("ebbpool.socketserver", "ctypes")
 
 Work: TypeAlias = Callable[[socket.socket, int, socket.socket], object]
 """What a child does: picklable, called with its listener, its number, and its end of the line to the parent."""
-News: TypeAlias = tuple[int, int | None, int | None, Exception | None]
-"""The serial of a child, and its process id, or its exit code, or why it could not be started."""
+News: TypeAlias = tuple[int, int | None, int | Exception | None]
+"""The serial of a child, and its process id; or how it ended: its exit code, or why it could not be started."""
 
 
 class _Inherited:
@@ -183,7 +183,7 @@ class Spawner:
         with blocked():
             process.start()
         self._children[serial] = process
-        self._new.append((serial, process.pid, None, None))
+        self._new.append((serial, process.pid, None))
 
     def sources(self) -> list[Any]:
         """Return what can be waited for: it can be read when there are news."""
@@ -219,7 +219,7 @@ def _ended(children: dict[int, BaseProcess]) -> Iterator[News]:
     """Yield the exit codes of those that have ended, and forget them."""
     for serial, process in list(children.items()):
         if process.exitcode is not None:
-            yield serial, None, process.exitcode, None
+            yield serial, None, process.exitcode
             del children[serial]
             process.close()
 
@@ -280,10 +280,10 @@ def _fork(link: Connection, own: dict[str, Any], work: Any) -> None:
         try:
             process.start()
         except OSError as error:
-            link.send((serial, None, None, error))
+            link.send((serial, None, error))
         else:
             children[serial] = process
-            link.send((serial, process.pid, None, None))
+            link.send((serial, process.pid, None))
         os.close(listener)
         os.close(line)
 

@@ -43,9 +43,8 @@ class _Process:
     """Whether its end of the line is open."""
     pid: int | None = None
     """Known once it has been started."""
-    exitcode: int | None = None
-    error: Exception | None = None
-    """Why it could not be started."""
+    ended: int | Exception | None = None
+    """Its exit code, or why it could not be started."""
     doomed: bool = False
     """Whether it is to be killed."""
 
@@ -149,9 +148,9 @@ class Parent:
     def _learn(self) -> None:
         """Take in what the makers tell; the watchdog hears of it later."""
         for maker in self._makers:
-            for serial, pid, exitcode, error in maker.news():
+            for serial, pid, ended in maker.news():
                 child = self._processes[serial]
-                child.exitcode, child.error = exitcode, error
+                child.ended = ended
                 if pid is not None:
                     child.pid = pid
                     self._log(Report("child_started", serial, fields={"number": child.number}))
@@ -168,17 +167,16 @@ class Parent:
 
     def _check(self, serial: int, child: _Process) -> None:
         """Tell the watchdog that a child is gone, or was never there."""
-        # If the template is dead, the end of the line shows when the child ends.
-        lost = not child.maker.alive and (child.pid is None or not child.talks)
-        if child.exitcode is None and child.error is None and not lost:
+        ended = child.ended
+        if ended is None and not child.maker.alive:
+            if child.pid is None:
+                ended = ChildProcessError("the template has ended")
+            elif not child.talks:
+                ended = LOST
+        if ended is None:
             return
         self._reports(serial, None)
-        now = time.monotonic()
-        if child.pid is None:
-            error = child.error or ChildProcessError("the template has ended")
-            self._do(self._watchdog.not_started(serial, error, now))
-        else:
-            self._do(self._watchdog.gone(serial, LOST if child.exitcode is None else child.exitcode, now))
+        self._do(self._watchdog.gone(serial, ended, time.monotonic()))
         del self._processes[serial]
         child.line.close()
 
@@ -220,7 +218,7 @@ class Parent:
             self._makers[-1].start(serial, number, self._listeners.of(number), theirs)
         except (OSError, EOFError, RuntimeError) as error:
             ours.close()
-            self._do(self._watchdog.not_started(serial, error, time.monotonic()))
+            self._do(self._watchdog.gone(serial, error, time.monotonic()))
         else:
             self._processes[serial] = _Process(number, self._makers[-1], ours)
             self._learn()
