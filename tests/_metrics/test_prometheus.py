@@ -19,9 +19,8 @@ from support.common import LONG, TIMEOUT, Gate, output_of, run_script
 from support.metrics import TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.families import text
 from ebbpool._metrics.source import Source
-from ebbpool._metrics.table import METRICS
+from ebbpool._metrics.table import METRICS, text
 from ebbpool.prometheus import PoolCollector
 
 

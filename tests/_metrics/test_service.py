@@ -11,7 +11,7 @@ from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics.service import MEMORY, Reports, Service
-from ebbpool._metrics.sums import MOST_NAMES
+from ebbpool._metrics.source import MOST_NAMES
 from ebbpool._metrics.table import Amounts
 
 DONE = ("ebbpool.task.submissions", "", "")

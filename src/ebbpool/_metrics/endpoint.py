@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ebbpool._metrics.families import CONTENT_TYPE, text
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
+from ebbpool._metrics.table import CONTENT_TYPE, HISTOGRAMS, METRICS, Amounts, text
 from ebbpool._prefork.bind import Bind, Listeners
 
 PATIENCE: Final = 5.0

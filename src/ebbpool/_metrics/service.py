@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ebbpool._metrics.durations import BUCKETS, Buckets, Samples
-from ebbpool._metrics.source import Source
-from ebbpool._metrics.sums import Pools, Sums
+from ebbpool._metrics.source import Pools, Source, Sums
 from ebbpool._metrics.table import BY_NAME, Amounts
 from ebbpool._prefork.child import log
 
