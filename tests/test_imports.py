@@ -60,7 +60,7 @@ IMPORTS: dict[str, set[str]] = {
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
-    "_metrics": {"__init__", "_core", "_http", "_pool", "_prefork", "executor"},
+    "_metrics": {"__init__", "_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_metrics", "executor"},
     "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},

@@ -43,6 +43,7 @@ and counted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
@@ -54,9 +55,9 @@ from typing import Any
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
 from ebbpool._prefork.bind import Bind, Listeners
-from ebbpool._prefork.child import Child, Server, log
+from ebbpool._prefork.child import Child, Reporter, Server, Terms, log, main
+from ebbpool._prefork.makers import packed
 from ebbpool._prefork.parent import Parent, Reports
-from ebbpool._prefork.template import packed
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
 from ebbpool._stdio import unhindered
 
@@ -137,9 +138,7 @@ def run(
     if metrics is None and metrics_sample is not None:
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
-    with contextlib.closing(listeners), unhindered(), _figures(metrics, metrics_sample) as reports:
-        if modules is not None and reports is not None:
-            modules.append("ebbpool._metrics.reporter")
+    with contextlib.closing(listeners), unhindered(), _endpoint(metrics, metrics_sample) as (reports, reporter):
         log(
             logging.INFO,
             {
@@ -150,30 +149,28 @@ def run(
                 "preload": modules is not None,
             },
         )
-        return Parent(serve, listeners, watchdog, modules, reports).run()
+        terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout, reporter)
+        return Parent(functools.partial(main, serve, terms), listeners, watchdog, modules, reports).run()
 
 
 @contextlib.contextmanager
-def _figures(metrics: Bind | None, sample: float | None) -> Iterator[Reports | None]:
+def _endpoint(metrics: Bind | None, sample: float | None) -> Iterator[tuple[Reports, Reporter | None]]:
     if metrics is None:
-        yield None
+        yield lambda serial, report: None, None
         return
     # Imported here, because it imports http.server and the pool, which the parent has no other use for.
     from ebbpool._metrics.durations import one_in
     from ebbpool._metrics.endpoint import endpoint
+    from ebbpool._metrics.service import Reports as Written
     from ebbpool._metrics.service import Service
 
-    if sample is not None:
-        one_in(sample, "metrics_sample")
-    service = Service(sample)
+    every = one_in(sample, "metrics_sample")
+    service = Service()
     # Threads do no harm here, although processes are started while they run: no Python code runs between their fork and
     # their exec.
-    with endpoint(metrics, service.read, histograms=sample is not None) as address:
+    with endpoint(metrics, service.read, histograms=bool(every)) as address:
         log(logging.INFO, {"event": "metrics", "pid": os.getpid(), "address": address})
-        try:
-            yield service
-        finally:
-            service.forsake()
+        yield service.hear, functools.partial(Written, every)
 
 
 def _modules(preload: Any) -> list[str] | None:

@@ -29,9 +29,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ebbpool._metrics.durations import Buckets, Samples
-from ebbpool._metrics.families import families
 from ebbpool._metrics.source import Source, checked
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, families
 
 try:
     from prometheus_client.metrics_core import Metric as Family

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from ebbpool._metrics.families import text
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
 
 ALL = (*METRICS, *HISTOGRAMS)
 RESERVED = ("_count", "_sum", "_bucket", "_info")

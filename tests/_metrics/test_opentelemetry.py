@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,19 +103,6 @@ def test_one_reading_for_each_collection(meters: Meters, monkeypatch: pytest.Mon
                 assert len(calls) == 2 * collections - 1
                 assert meters.other.get_metrics_data() is not None
                 assert len(calls) == 2 * collections
-
-
-def test_pools_come_and_go(meters: Meters) -> None:
-    with ebbpool.opentelemetry.instrument(meters.provider):
-        with AdaptiveExecutor(thread_name_prefix="first"):
-            with AdaptiveExecutor(thread_name_prefix="second"):
-                assert {"first", "second"} <= meters.by_pool().keys()
-            assert "second" not in meters.by_pool()
-        pool = AdaptiveExecutor(thread_name_prefix="third")
-        assert "third" in meters.by_pool()
-        del pool
-        gc.collect()
-        assert "third" not in meters.by_pool()
 
 
 def test_it_can_be_undone_and_done_again(meters: Meters, caplog: pytest.LogCaptureFixture) -> None:

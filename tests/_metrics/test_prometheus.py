@@ -11,17 +11,16 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
-from support.common import LONG, TIMEOUT, Background, Gate, output_of, run_script
-from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
+from support.common import LONG, TIMEOUT, Gate, output_of, run_script
+from support.metrics import TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.families import text
 from ebbpool._metrics.source import Source
-from ebbpool._metrics.table import METRICS
+from ebbpool._metrics.table import METRICS, text
 from ebbpool.prometheus import PoolCollector
 
 
@@ -60,19 +59,6 @@ def test_a_scrape_shows_what_stats_shows(registry: CollectorRegistry) -> None:
         assert sum(threads) == stats.workers
         assert (stats.blocked, stats.failed, stats.cancelled, stats.delayed) == (1, 1, 1, 1)
         assert found["ebbpool.lane.queue.length", "db", ""] == 1
-
-
-def test_names_types_and_help(registry: CollectorRegistry) -> None:
-    with AdaptiveExecutor(max_queue=1):
-        PoolCollector(registry=registry)
-        assert {name: family.type for name, family in scraped(registry).items()} == {
-            "ebbpool_" + name.replace(".", "_") + ("_seconds" if kind == "longest" else ""): (
-                "counter" if kind == "counter" else "gauge"
-            )
-            for kind, names in NAMES.items()
-            for name in names.split()
-        }
-        assert all(family.documentation for family in scraped(registry).values())
 
 
 def test_openmetrics_takes_it_too(registry: CollectorRegistry) -> None:
@@ -214,21 +200,6 @@ def test_histograms_end_with_the_collector(registry: CollectorRegistry) -> None:
         assert sampled(pool) == []
 
 
-def test_pools_made_later_are_sampled_from_the_next_scrape_on(registry: CollectorRegistry) -> None:
-    collector = PoolCollector(sample=1 / 8)
-    with AdaptiveExecutor() as pool:
-        assert sampled(pool) == []
-        collector.collect()
-        assert sampled(pool) == [8]
-    collector.close()
-
-
-def test_beside_other_metrics(registry: CollectorRegistry) -> None:
-    Gauge("mine", "Somebody else's.", registry=registry).set(3)
-    PoolCollector(registry=registry)
-    assert registry.get_sample_value("mine") == 3
-
-
 def test_a_counter_stays_where_it_was_when_a_count_is_taken_back(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,13 +212,6 @@ def test_a_counter_stays_where_it_was_when_a_count_is_taken_back(
         monkeypatch.setattr(pool, "stats", lambda: replace(before, started=0, submitted=0, workers=0))
         found = metrics(registry)["refused"]
         assert found["ebbpool.thread.starts", "", ""] == found["ebbpool.task.submissions", "", ""] == 1
-
-
-def test_scrapes_at_once(registry: CollectorRegistry) -> None:
-    with busy_pool() as pool:
-        PoolCollector([pool], sample=1, registry=registry)
-        for scrape in [Background(lambda: scraped(registry)) for _ in range(8)]:
-            assert scrape.join()
 
 
 def test_multiprocess_mode_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-import socket
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, eventually
+from support.common import Gate, eventually
 from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.reporter import Reporter
-from ebbpool._metrics.service import MEMORY, Service
-from ebbpool._metrics.sums import MOST_NAMES
+from ebbpool._metrics.service import MEMORY, Reports, Service
+from ebbpool._metrics.source import MOST_NAMES
 from ebbpool._metrics.table import Amounts
 
 DONE = ("ebbpool.task.submissions", "", "")
@@ -22,28 +20,18 @@ OLDEST = ("ebbpool.queue.oldest_wait", "", "")
 
 
 class World:
-    """A service, a clock in a test's hand, and children that are mere sockets."""
+    """A service, a clock in a test's hand, and what children say to it."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.service = Service(clock=lambda: self.now)
-        self.lines: dict[int, socket.socket] = {}
-
-    def start(self, serial: int) -> None:
-        self.lines[serial] = self.service.admit(serial)._line
-
-    def write(self, serial: int, *pools: tuple[int, str, Amounts]) -> bytes:
-        return json.dumps(
-            [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
-        ).encode()
+        self.service = Service(lambda: self.now)
 
     def tell(self, serial: int, *pools: tuple[int, str, Amounts]) -> None:
-        self.lines[serial].sendall(self.write(serial, *pools) + b"\n")
-        self.service.hear()
+        rows = [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
+        self.service.hear(serial, json.dumps(rows).encode())
 
     def end(self, serial: int) -> None:
-        self.lines.pop(serial).close()
-        self.service.gone(serial)
+        self.service.hear(serial, None)
 
     def done(self, label: str = "web") -> float | None:
         return self.service.read().get(label, {}).get(DONE)
@@ -56,21 +44,16 @@ def world() -> World:
 
 def test_children_are_added_up(world: World) -> None:
     for serial in (1, 2):
-        world.start(serial)
         world.tell(serial, (0, "web", {DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)}))
     world.tell(1, (0, "web", {DONE: 11, WAITING: 0, OLDEST: 0.5}), (1, "other", {DONE: 5}))
     assert world.service.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
-    for serial in (1, 2):
-        world.end(serial)
 
 
 def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
-    world.start(1)
     world.tell(1, (0, "web", {DONE: 100, WAITING: 7}))
     world.end(1)
     assert world.service.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
     world.now += MEMORY
-    world.start(2)
     assert world.done() == 100
     world.tell(2, (0, "web", {DONE: 1, WAITING: 1}))
     assert world.service.read() == {"web": {DONE: 101, WAITING: 1}}
@@ -79,29 +62,7 @@ def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
     world.end(2)
 
 
-def test_what_a_child_says_last_counts(world: World) -> None:
-    world.start(1)
-    world.lines[1].sendall(
-        world.write(1, (0, "web", {DONE: 5})) + b"\n" + world.write(1, (0, "web", {DONE: 6})) + b"\n"
-    )
-    world.lines[1].sendall(world.write(1, (0, "web", {DONE: 7}))[:-3])
-    world.end(1)
-    assert world.done() == 6, "a line that was cut off is dropped"
-
-
-def test_a_long_line_comes_in_pieces(world: World) -> None:
-    world.start(1)
-    line = world.write(1, (0, "web", {DONE: 5})) + b"\n"
-    for byte in line:
-        assert world.done() is None
-        world.lines[1].send(bytes([byte]))
-        world.service.hear()
-    assert world.done() == 5
-    world.end(1)
-
-
 def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
-    world.start(1)
     world.tell(1, (0, "web", {DONE: 5, WAITING: 3}))
     world.tell(1)
     assert world.service.read() == {"web": {DONE: 5}}
@@ -114,7 +75,6 @@ def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
 
 
 def test_names_without_end_are_forgotten(world: World) -> None:
-    world.start(1)
     for number in range(MOST_NAMES + 100):
         world.tell(1, (number, f"pool-{number}", {DONE: 1}))
     found = world.service.read()
@@ -125,60 +85,39 @@ def test_names_without_end_are_forgotten(world: World) -> None:
 
 def test_metrics_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
     """A reload may bring a newer ebbpool in, under the parent of before."""
-    world.start(1)
     world.tell(1, (0, "web", {DONE: 5, ("ebbpool.task.dreams", "", ""): 7}))
     assert world.service.read() == {"web": {DONE: 5}}
     world.end(1)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]'),
-        b"[" * 100_000,
-    ],
-    ids=repr,
-)
-def test_what_cannot_be_read_harms_nobody(world: World, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for serial in (1, 2):
-        world.start(serial)
         world.tell(serial, (0, "web", {DONE: 5}))
-    world.lines[1].sendall(line + b"\n")
-    world.service.hear()
-    assert "event=metrics_unreadable" in caplog.text
+    lines = [b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]']
+    for line in [*lines, b"[" * 100_000]:
+        caplog.clear()
+        world.service.hear(1, line)
+        assert "event=metrics_unreadable" in caplog.text
     world.tell(2, (0, "web", {DONE: 6}))
     assert world.done() == 11
-    assert len(world.service.sources()) == 1
     world.end(1)
     world.end(2)
     assert world.done() == 11
 
 
-def test_a_child_that_was_never_started(world: World) -> None:
-    world.start(1)
-    world.service.gone(1)
-    world.service.handed_over(1)
-    assert world.service.sources() == []
-    world.service.hear()
-    assert world.service.read() == {}
-
-
 class Child:
-    """A reporter in this process, whose thread is not started."""
+    """What a child writes, in this process."""
 
-    def __init__(self, sample: float | None = None) -> None:
-        self.service = Service(sample)
-        self.reporter = self.service.admit(1)
-        self.reporter._prepare()
+    def __init__(self, every: int = 0) -> None:
+        self.service = Service()
+        self.write = Reports(every)
 
     def report(self) -> dict[str, Amounts]:
-        self.reporter._line.sendall(self.reporter._written())
-        self.service.hear()
+        self.service.hear(1, self.write())
         return self.service.read()
 
     def end(self) -> dict[str, Amounts]:
-        self.reporter.close()
-        self.service.gone(1)
+        self.service.hear(1, None)
         return self.service.read()
 
 
@@ -222,21 +161,3 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
     eventually(lambda: engine.headcount == 0)
     assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
     child.end()
-
-
-def test_the_thread_reports_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._metrics.reporter.INTERVAL", LONG)
-    monkeypatch.setattr("ebbpool._metrics.reporter.LAST", TIMEOUT)
-    service = Service()
-    reporter: Reporter = service.admit(1)
-    with AdaptiveExecutor(thread_name_prefix="asked") as pool:
-        pool.submit(int).result(TIMEOUT)
-        thread = reporter.start()
-        reporter.report()
-        service.hear()
-        assert service.read()["asked"][DONE] == 1
-    # As if the parent were gone.
-    service.forsake()
-    reporter.report()
-    thread.join(TIMEOUT)
-    assert not thread.is_alive()

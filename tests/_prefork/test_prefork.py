@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 if os.name != "posix":
     pytest.skip("signals and process groups", allow_module_level=True)
 
-from support.common import STACKS, eventually
+from support.common import STACKS, TIMEOUT, eventually
 from support.prefork import Load, answer_on, is_gone, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
@@ -102,27 +103,6 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload
             assert load.await_answers() <= new
         assert not load.refused and not load.lost
         assert all(map(is_gone, old))
-        assert running.stop() == STOPPED
-
-
-@PRELOAD
-def test_hang_up_brings_new_code_in(tmp_path: Path, preload: bool) -> None:
-    (tmp_path / "application.py").write_text("VERSION = 1\n", encoding="utf-8")
-    script = """
-    sys.dont_write_bytecode = True
-    import application
-
-    def serve(child):
-        say(f"version {application.VERSION}")
-        child.serve(Server(child.listener))
-    """
-    with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
-        running.await_text("version 1")
-        running.children(1)
-        (tmp_path / "application.py").write_text("VERSION = 2  # and longer\n", encoding="utf-8")
-        running.signal(signal.SIGHUP)
-        running.await_text("version 2")
-        running.await_event("reload_done")
         assert running.stop() == STOPPED
 
 
@@ -239,18 +219,13 @@ def test_a_child_whose_function_returns_is_replaced(tmp_path: Path) -> None:
         child.stopping.wait(0.5)
     """
     with site(tmp_path, "serve, processes=1", script) as running:
-        running.await_event("child_leaving", number=0)
         running.child(0, 3)
         assert running.stop() == STOPPED
 
 
 def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    script = """
-    from ebbpool._prefork import child
-
     # The parent may be late, and the child must not end by itself before.
-    child.LAST_WORD = 10.0
-    """
+    script = "tune(LAST_WORD=10.0)\n"
     with site(tmp_path, "graceful_timeout=0.3, processes=1", script) as running:
         running.children(1)
         with running.begin("stick"):
@@ -312,42 +287,6 @@ def test_children_outlive_the_template(tmp_path: Path) -> None:
         assert running.status() in (STOPPED, UNFINISHED)
         # Its end of the pipe, which is all that told of its end, was closed a little before that.
         eventually(lambda: is_gone(children[1]))
-
-
-def test_children_may_have_processes_of_their_own(tmp_path: Path) -> None:
-    script = """
-    import multiprocessing
-
-    def serve(child):
-        process = multiprocessing.get_context("spawn").Process(target=print, args=("a grandchild",))
-        process.start()
-        process.join()
-        say(f"grandchild ended: {process.exitcode}")
-        child.serve(Server(child.listener))
-    """
-    with site(tmp_path, "serve, processes=1", script) as running:
-        running.await_text("grandchild ended: 0")
-        running.children(1)
-        assert running.stop() == STOPPED
-
-
-def test_a_grandchild_that_outlives_a_child_does_not_hide_its_death(tmp_path: Path) -> None:
-    script = """
-    def serve(child):
-        if not os.path.exists("again"):
-            open("again", "w").close()
-            if os.fork() == 0:
-                time.sleep(60)
-                os._exit(0)
-        child.serve(Server(child.listener))
-    """
-    for preload in (False, True):
-        (tmp_path / "again").unlink(missing_ok=True)
-        with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
-            os.kill(running.child(0), signal.SIGKILL)
-            running.child(0, 2)
-            assert running.stop() == STOPPED
-            running.signal_all(signal.SIGKILL)
 
 
 def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
@@ -413,11 +352,10 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
 
 def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: Path) -> None:
     script = """
-    from ebbpool._prefork import child
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
     # What is left of the three seconds is there for its last words.
-    child.PATIENCE = 0.1
+    tune(PATIENCE=0.1)
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))
@@ -461,3 +399,28 @@ def test_the_main_module_has_to_be_guarded(tmp_path: Path) -> None:
     with site(tmp_path, None, "go()") as running:
         assert running.status() == NEVER_STARTED
         running.await_text("if __name__ == '__main__'")
+
+
+def test_http_over_a_unix_socket_which_is_removed_in_the_end(tmp_path: Path) -> None:
+    script = """
+    from http.server import SimpleHTTPRequestHandler
+    from ebbpool.socketserver import AdaptivePoolHTTPServer
+
+    def serve(child):
+        child.serve(AdaptivePoolHTTPServer.from_socket(child.listener, SimpleHTTPRequestHandler))
+    """
+    (tmp_path / "hello").write_bytes(b"hello")
+    with site(tmp_path, "serve, processes=1, bind='unix:s'", script) as running:
+        for count in (1, 2):
+            child = running.child(0, count)
+            with socket.socket(socket.AF_UNIX) as client, contextlib.chdir(tmp_path):
+                client.settimeout(TIMEOUT)
+                client.connect("s")
+                client.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
+                with client.makefile("rb") as reply:
+                    assert reply.readline().startswith(b"HTTP/1.0 200 ") and reply.read().endswith(b"\r\n\r\nhello")
+            if count == 1:
+                os.kill(child, signal.SIGKILL)
+        running.await_text('"GET /hello HTTP/1.0" 200')
+        assert running.stop() == STOPPED
+    assert not (tmp_path / "s").exists()

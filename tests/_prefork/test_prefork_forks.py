@@ -185,12 +185,16 @@ def test_what_a_child_forks_may_return_from_its_function(tmp_path: Path) -> None
         assert running.stop() == STOPPED
 
 
-def test_the_death_of_a_child_is_seen_at_the_end_of_its_pipe_whatever_it_forked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("template_lives", [True, False])
+def test_what_a_child_started_does_not_hide_its_death(tmp_path: Path, template_lives: bool) -> None:
     script = """
     def serve(child):
         if not os.path.exists("again"):
             open("again", "w").close()
-            tell("template", pid=os.getppid())
+            process = multiprocessing.get_context("spawn").Process(target=print)
+            process.start()
+            process.join()
+            tell("template", pid=os.getppid(), exitcode=process.exitcode)
             if os.fork() == 0:
                 time.sleep(60)
                 os._exit(0)
@@ -198,7 +202,9 @@ def test_the_death_of_a_child_is_seen_at_the_end_of_its_pipe_whatever_it_forked(
     """
     with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
         first = running.child(0)
-        os.kill(int(running.await_event("template")["pid"]), signal.SIGKILL)
+        template = int(running.await_event("template", exitcode=0)["pid"])
+        if not template_lives:
+            os.kill(template, signal.SIGKILL)
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
         assert running.stop() == STOPPED

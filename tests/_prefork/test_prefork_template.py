@@ -26,20 +26,15 @@ def serve(child):
 def test_a_template_that_somebody_stopped_is_continued(tmp_path: Path) -> None:
     with site(tmp_path, "serve", STOPPABLE) as running:
         children = running.children()
-        os.kill(int(running.await_event("template")["pid"]), signal.SIGSTOP)
+        template = int(running.await_event("template")["pid"])
+        os.kill(template, signal.SIGSTOP)
         os.kill(children[0], signal.SIGKILL)
         running.await_event("child_exited", number=0, pid=children[0], exitcode=-9)
         running.child(0, 2)
-        assert not running.events("template_killed")
-        assert running.stop() == STOPPED
-
-
-def test_a_start_that_finds_the_template_stopped_continues_it(tmp_path: Path) -> None:
-    with site(tmp_path, "serve, processes=1", STOPPABLE) as running:
-        running.children(1)
-        os.kill(int(running.await_event("template")["pid"]), signal.SIGSTOP)
+        os.kill(template, signal.SIGSTOP)
         running.signal(signal.SIGTTIN)
-        running.child(1)
+        running.child(2)
+        assert not running.events("template_killed")
         assert running.stop() == STOPPED
 
 
@@ -72,46 +67,35 @@ def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: si
         running.await_event("start_failed")
 
 
-COUNTED = """
-with open("imports", "a") as file:
-    file.write(f"{os.getpid()}\\n")
-"""
+@pytest.mark.parametrize("preload", [False, True])
+def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> None:
+    (tmp_path / "more.py").write_text("import sys\nsys.stderr.write('event=more\\n')\n", encoding="utf-8")
+    script = """
+    say(f"event=imported main={__name__ == '__main__'}")
 
+    def serve(child):
+        say(f"event=name name={multiprocessing.current_process().name} more={'more' in sys.modules} {sys.argv[1:]}")
+        child.serve(Server(child.listener))
 
-def imports(folder: Path) -> int:
-    return len((folder / "imports").read_text().splitlines())
-
-
-def test_what_is_preloaded_is_imported_once(tmp_path: Path) -> None:
-    (tmp_path / "more.py").write_text("VALUE = 'there'\n", encoding="utf-8")
-    script = (
-        COUNTED
-        + """
-def serve(child):
-    say(f"more {sys.modules['more'].VALUE} {multiprocessing.current_process().name} {sys.argv[1:]}")
-    child.serve(Server(child.listener))
-
-import multiprocessing
-"""
-    )
-    with site(tmp_path, "serve, preload=['more']", script) as running:
-        first, _ = running.children()
-        running.await_text("more there ebbpool-prefork-1 []")
+    import multiprocessing
+    """
+    with site(tmp_path, f"serve, processes=1, preload={['more'] if preload else False}", script) as running:
+        first = running.child(0)
+        running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} []")
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
-        assert imports(tmp_path) == 2, "here and in the template"
+        assert len(running.events("imported", main=False)) == (1 if preload else 2)
         running.signal(signal.SIGHUP)
         running.await_event("reload_done")
-        assert imports(tmp_path) == 3
+        assert len(running.events("imported", main=False)) == (2 if preload else 3)
         assert running.stop() == STOPPED
 
 
-def test_without_preload_every_child_imports_for_itself(tmp_path: Path) -> None:
-    with site(tmp_path, "processes=1", COUNTED) as running:
-        os.kill(running.child(0), signal.SIGKILL)
-        running.child(0, 2)
-        assert imports(tmp_path) == 3
-        assert running.stop() == STOPPED
+def test_a_module_that_cannot_be_imported_fails_the_start(tmp_path: Path) -> None:
+    with site(tmp_path, "preload=['no_such_module']") as running:
+        assert running.status() == NEVER_STARTED
+        running.await_text("No module named 'no_such_module'")
+        running.await_event("start_failed")
 
 
 def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
@@ -123,13 +107,6 @@ def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
         assert running.await_event("template_threads")["threads"] == "restless"
         running.children(1)
         assert running.stop() == STOPPED
-
-
-def test_a_module_that_cannot_be_imported_fails_the_start(tmp_path: Path) -> None:
-    with site(tmp_path, "preload=['no_such_module']") as running:
-        assert running.status() == NEVER_STARTED
-        running.await_text("No module named 'no_such_module'")
-        running.await_event("start_failed")
 
 
 @pytest.mark.parametrize("preload", [False, True])
@@ -154,12 +131,7 @@ def test_a_function_may_bring_sockets_along(tmp_path: Path, preload: bool) -> No
 
 
 def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
-    script = """
-    from ebbpool._prefork import parent
-
-    parent.FORKS = False
-    """
-    with site(tmp_path, "preload=True", script) as running:
+    with site(tmp_path, "preload=True", "tune(_parent, FORKS=False)\n") as running:
         first, second = running.children()
         os.kill(first, signal.SIGKILL)
         running.await_event("child_exited", number=0, pid=first, exitcode=-9)
@@ -173,29 +145,6 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
             running.signal(signal.SIGTERM)
             assert answer_on(connection) not in (first, second, new)
         assert running.status() == STOPPED
-
-
-def test_a_child_that_closed_its_end_of_the_pipe_is_killed_and_replaced(tmp_path: Path) -> None:
-    script = """
-    import socket
-
-    def serve(child):
-        if not os.path.exists("again"):
-            open("again", "w").close()
-            child.ready()
-            with socket.socket(fileno=os.dup(child._line.fileno())) as end:
-                end.shutdown(socket.SHUT_WR)
-            threading.Event().wait()
-        child.serve(Server(child.listener))
-    """
-    for preload in (False, True):
-        (tmp_path / "again").unlink(missing_ok=True)
-        with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
-            running.await_event("child_cut_off", number=0)
-            running.await_event("child_exited", number=0, exitcode=-9)
-            running.child(0, 2)
-            assert not running.events("template_killed")
-            assert running.stop() == STOPPED
 
 
 def test_children_are_replaced_though_nobody_reads_standard_error(tmp_path: Path) -> None:

@@ -109,19 +109,6 @@ def test_langchain() -> None:
     assert printed[1:] == ["80 0"]
 
 
-def test_langchain_s_batch_has_threads_of_its_own() -> None:
-    printed = use_example(
-        "langchain",
-        """
-import threading
-with AdaptiveExecutor(thread_name_prefix="chain") as other:
-    who = RunnableLambda(lambda _: threading.current_thread().name.partition("-")[0].partition("_")[0])
-    print(set(who.batch([1, 2, 3])), set(other.map(who.invoke, [1, 2, 3])))
-""",
-    )
-    assert printed[1:] == ["{'ThreadPoolExecutor'} {'chain'}"]
-
-
 def test_numpy() -> None:
     printed = use_example(
         "numpy",

@@ -77,22 +77,6 @@ print(threads("web"))
     assert printed == ["{'status': 'done'}", "['web'] [] 1", "[]"]
 
 
-def test_litestar_takes_no_executor_from_a_running_loop() -> None:
-    printed = use_example(
-        "litestar",
-        """
-async def too_late():
-    try:
-        set_asyncio_executor(pool)
-    except RuntimeError as error:
-        print(error)
-
-asyncio.run(too_late())
-""",
-    )
-    assert printed == ["Cannot set executor from running loop"]
-
-
 def test_django() -> None:
     printed = use_example(
         "django",

@@ -119,6 +119,12 @@ import threading
 import time
 
 from ebbpool import prefork
+from ebbpool._prefork import child as _child, parent as _parent
+
+
+def tune(module=_child, **constants):
+    """Set constants that no user sets, in each process that imports this."""
+    vars(module).update(constants)
 
 
 def say(text):

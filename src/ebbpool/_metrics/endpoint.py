@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import socket
+import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final
 
-from ebbpool._http.server import AdaptivePoolHTTPServer
-from ebbpool._metrics.families import CONTENT_TYPE, text
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts
+from ebbpool._metrics.table import CONTENT_TYPE, HISTOGRAMS, METRICS, Amounts, text
 from ebbpool._prefork.bind import Bind, Listeners
 
 PATIENCE: Final = 5.0
-"""Seconds that a client may take to ask, and to read the answer."""
-THREADS: Final = 2
-NAME: Final = "ebbpool-metrics"
+"""Seconds for which a client may be silent, or read nothing."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -26,6 +23,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
     protocol_version = "HTTP/1.1"
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         """Send the metrics."""
@@ -46,20 +44,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Log nothing: a line for each scrape tells nobody anything."""
 
 
-class Server(AdaptivePoolHTTPServer):
-    """The server of the endpoint.
+class Server(http.server.ThreadingHTTPServer):
+    """The server of the endpoint, on a socket that listens already."""
 
-    Its executor is the standard library's, so that it is not among the pools that it tells of.
-    """
-
-    daemon_threads = True
     block_on_close = False
-    header_timeout = idle_timeout = request_timeout = body_timeout = PATIENCE
 
-    def __init__(self, *args: Any, executor: Executor, render: Callable[[], str], **kwargs: Any) -> None:
-        self.executor = executor
+    def __init__(self, listener: socket.socket, render: Callable[[], str]) -> None:
+        socketserver.BaseServer.__init__(self, listener.getsockname(), Handler)
+        self.socket = listener
         self.render = render
-        super().__init__(*args, **kwargs)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that has left."""
@@ -83,14 +76,11 @@ def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histogram
     """
     metrics = (*METRICS, *HISTOGRAMS) if histograms else METRICS
     with contextlib.closing(Listeners(bind, 64, False, "metrics")) as listeners:
-        executor = ThreadPoolExecutor(THREADS, NAME)
-        server = Server.from_socket(listeners.of(0), Handler, executor=executor, render=lambda: text(metrics, read()))
-        thread = threading.Thread(target=server.serve_forever, name=NAME, daemon=True)
+        server = Server(listeners.of(0), lambda: text(metrics, read()))
+        thread = threading.Thread(target=server.serve_forever, name="ebbpool-metrics", daemon=True)
         thread.start()
         try:
             yield listeners.shown
         finally:
             server.shutdown()
-            server.server_close()
             thread.join()
-            executor.shutdown(wait=False, cancel_futures=True)

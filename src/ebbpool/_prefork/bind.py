@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import stat
-import sys
 from collections.abc import Collection, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -123,7 +122,7 @@ class Listeners:
                     # to notice if another program listens there.
                     with self._inet(False) as probe:
                         self._address = probe.getsockname()
-                self._first = self._own[0] = self._listening(self._inet(reuse_port))
+                self._first = self._own[0] = self._inet(reuse_port)
 
     @property
     def shown(self) -> str:
@@ -139,7 +138,7 @@ class Listeners:
         if not self._reuse_port:
             return self._first
         if number not in self._own:
-            self._own[number] = self._listening(self._inet(True))
+            self._own[number] = self._inet(True)
         return self._own[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
@@ -159,31 +158,15 @@ class Listeners:
                 if [now.st_dev, now.st_ino] == identity:
                     os.unlink(path)
 
-    def _listening(self, listener: socket.socket) -> socket.socket:
-        try:
-            listener.listen(self._backlog)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-
     def _inet(self, reuse_port: bool) -> socket.socket:
-        listener = socket.socket(self._family, socket.SOCK_STREAM)
-        try:
-            if os.name == "posix" and sys.platform != "cygwin":
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            elif hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-            if reuse_port:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if self._family == socket.AF_INET6 and self._address[0] == "::":
-                with contextlib.suppress(OSError):
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(self._address)
-        except BaseException:
-            listener.close()
-            raise
+        listener = socket.create_server(
+            self._address,
+            family=self._family,
+            backlog=self._backlog,
+            reuse_port=reuse_port,
+            dualstack_ipv6=self._address[0] == "::" and socket.has_dualstack_ipv6(),
+        )
+        listener.setblocking(False)
         return listener
 
     def _unix(self, path: str) -> socket.socket:
@@ -192,11 +175,13 @@ class Listeners:
         try:
             listener.bind(path)
             made = os.lstat(path)
+            listener.listen(self._backlog)
         except BaseException:
             listener.close()
             raise
         self._file = (path, made.st_dev, made.st_ino)
-        return self._listening(listener)
+        listener.setblocking(False)
+        return listener
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any]:
@@ -221,13 +206,8 @@ def _remove_stale(path: str) -> None:
         raise FileExistsError(errno.EEXIST, "there is something else than a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            pass
-        except BlockingIOError:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
-        else:
+        # One that is busy answers EAGAIN.
+        if probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -243,6 +223,7 @@ def _explained(bind: Bind, name: str) -> Iterator[None]:
     except OSError as error:
         # The error for a path that is too long has no number.
         number = error.errno or errno.ENAMETOOLONG
-        raise OSError(number, f"cannot listen on {bind!r}: {error.strerror or error}") from None
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        raise OSError(number, f"cannot listen on {bind!r}: {reason}") from None
     except UnicodeError as error:
         raise ValueError(f"{name} must have a name that can be encoded, not {bind!r}: {error}") from None

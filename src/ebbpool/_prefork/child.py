@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import os
+import select
 import signal
 import socket
 import sys
@@ -16,28 +17,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any, Final, Protocol
+from multiprocessing.connection import wait
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ebbpool._frames import stacks
-from ebbpool._prefork.own_signals import OwnSignals, noted
+from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._stdio import flush_or_discard, last_words, unhindered
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
-READY: Final = b"r"
-BEAT: Final = b"b"
-LEAVING: Final = b"l"
+# What a child says is lines: one of these words, or what its reporter wrote. What it hears is a byte.
+READY: Final = b"ready"
+BEAT: Final = b"beat"
+LEAVING: Final = b"leaving"
 STOP: Final = b"s"
-
-FROM_THE_PARENT: Final = tuple(
-    getattr(signal, name)
-    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
-    if hasattr(signal, name)
-)
-"""Signals that mean something to the parent. They may come to the whole process group."""
-IGNORED: Final = tuple(number for number in FROM_THE_PARENT if number.name not in ("SIGQUIT", "SIGTERM"))
 
 LONGEST_WAIT: Final = 3600.0
 """Seconds; the system's calls that wait refuse some days."""
@@ -45,29 +38,19 @@ LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
 """Share of the time left that a server gets to finish, so that it can still report what it could not finish."""
+REPORT_INTERVAL: Final = 1.0
+"""Seconds between two reports."""
+
+Reporter: TypeAlias = Callable[[], Callable[[], bytes]]
+"""Picklable; called in the child, it returns what writes a report, one line without its end, in any thread."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The time limits, in seconds, under which a child works."""
+class Terms(NamedTuple):
+    """Under which a child works: its time limits, in seconds, and what it reports."""
 
     graceful_timeout: float
     heartbeat_timeout: float
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two signs of life."""
-        return min(self.heartbeat_timeout / 4, LONGEST_WAIT)
-
-
-class Reporter(Protocol):
-    """Tells the parent what this process has done, from `start` on; picklable."""
-
-    def start(self) -> object:
-        """Begin to report, in a thread of its own."""
-
-    def report(self) -> None:
-        """Report at once; return when that is done, or after a second."""
+    reporter: Reporter | None
 
 
 class Server(Protocol):
@@ -100,20 +83,24 @@ class Child:
     number: int
     stopping: threading.Event
 
-    def __init__(self, listener: socket.socket, number: int, line: Connection, terms: Terms) -> None:
+    def __init__(self, listener: socket.socket, number: int, line: socket.socket, terms: Terms) -> None:
         self.listener = listener
         self.number = number
-        self.stopping = threading.Event()
         self._line = line
         self._terms = terms
-        self._lock = threading.Lock()
+        self._interval = min(terms.heartbeat_timeout / 4, LONGEST_WAIT)
         self._callbacks: list[Callable[[], object]] = []
-        self._called_back = threading.Event()
         self._turns = 0
         self._deadline = math.inf
-        self._thread = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
+        self._written = None if terms.reporter is None else terms.reporter()
+        self._renew()
         # Not SIG_IGN, which programs that this process starts would inherit.
-        self._signals = OwnSignals({**dict.fromkeys(IGNORED, noted), signal.SIGTERM: self._ring}, self._forsake)
+        numbers = [number for number in FROM_THE_PARENT if number.name != "SIGQUIT"]
+        self._signals = OwnSignals(numbers, self._forsake, always=[signal.SIGTERM])
+
+    def _renew(self) -> None:
+        self.stopping, self._called_back = threading.Event(), threading.Event()
+        self._lock, self._telling, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
 
     def ready(self) -> None:
         """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -159,7 +146,7 @@ class Child:
         try:
             self.ready()
             self.beat()
-            server.serve_forever(min(0.5, self._terms.interval))
+            server.serve_forever(min(0.5, self._interval))
         finally:
             self._leave()
             patient: Any = server
@@ -171,30 +158,28 @@ class Child:
             server.server_close()
 
     def _begin(self) -> None:
-        """Begin to listen to the parent and to signals. Main thread only."""
+        """Begin to listen to the parent and to signals, and to report. Main thread only."""
         self._signals.install()
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
-        self._thread.start()
+        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
+        if self._written is not None:
+            threading.Thread(target=self._report, name="ebbpool-prefork-metrics", daemon=True).start()
 
     def _forsake(self) -> None:
         """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
         self._line.close()
-        # A thread that does not exist in the forked process may have held one of these locks.
-        self._lock = threading.Lock()
-        self.stopping, self._called_back = threading.Event(), threading.Event()
+        # A thread that does not exist in the forked process may have held one of the locks.
+        self._renew()
+        self._written = None
         self._called_back.set()
-
-    def _ring(self, number: int, frame: object) -> None:
-        # A signal handler may interrupt the main thread in `stopping.wait`, so it must not set an Event.
-        self._signals.ring(number)
 
     def _attend(self) -> None:
         """Listen to the parent, and send the signs of life; in a thread of its own."""
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._terms.interval))):
+        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._interval))):
             turns = self._turns
             now = time.monotonic()
             if turns == 0 or turns != told:
@@ -209,16 +194,16 @@ class Child:
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
             return signal.SIGTERM in self._signals.received()
-        try:
-            return self._line.recv_bytes() == STOP
-        except (EOFError, OSError):
-            # The parent is gone. SIGTERM tells code that has a handler of its own for that.
-            if os.name == "posix":
-                ident = threading.main_thread().ident
-                assert ident is not None
-                with contextlib.suppress(OSError):
-                    signal.pthread_kill(ident, signal.SIGTERM)
-            return True
+        with contextlib.suppress(OSError):
+            if self._line.recv(1):
+                return True
+        # The parent is gone. SIGTERM tells code that has a handler of its own for that.
+        if os.name == "posix":
+            ident = threading.main_thread().ident
+            assert ident is not None
+            with contextlib.suppress(OSError):
+                signal.pthread_kill(ident, signal.SIGTERM)
+        return True
 
     def _stop(self) -> None:
         self._leave()
@@ -232,13 +217,9 @@ class Child:
         os._exit(1)
 
     def _call_back(self) -> None:
-        while True:
-            with self._lock:
-                if not self._callbacks:
-                    self._called_back.set()
-                    return
-                callback = self._callbacks.pop(0)
+        for callback in self._callbacks:
             _call(callback)
+        self._called_back.set()
 
     def _leave(self) -> None:
         with self._lock:
@@ -247,12 +228,28 @@ class Child:
             self._deadline = time.monotonic() + self._terms.graceful_timeout
             self.stopping.set()
         self._tell(LEAVING)
-        self._ring(signal.SIGTERM, None)
+        self._signals.ring(signal.SIGTERM)
+
+    def _report(self) -> None:
+        """Report once a second, in a thread of its own, until this process ends."""
+        while True:
+            time.sleep(REPORT_INTERVAL)
+            self._report_now()
+
+    def _report_now(self) -> None:
+        # An older report must not come after a newer one. If the parent has been stopped, there may be no room for it.
+        with self._reporting:
+            if self._written is not None and select.select([], [self._line], [], 0)[1]:
+                try:
+                    self._tell(self._written())
+                except Exception:
+                    # What a subclass of the executor does must not end all reports.
+                    LOGGER.exception("the metrics of this process cannot be reported")
 
     def _tell(self, message: bytes) -> None:
         # Errors are ignored: the thread that listens notices if the parent is gone.
-        with self._lock, contextlib.suppress(OSError):
-            self._line.send_bytes(message)
+        with self._telling, contextlib.suppress(OSError):
+            self._line.sendall(message + b"\n")
 
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
         log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)
@@ -276,26 +273,18 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 def main(
-    serve: Callable[[Child], object],
-    listener: socket.socket,
-    number: int,
-    line: Connection,
-    terms: Terms,
-    reporter: Reporter | None = None,
+    serve: Callable[[Child], object], terms: Terms, listener: socket.socket, number: int, line: socket.socket
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
         child = Child(listener, number, line, terms)
         child._begin()
-        if reporter is not None:
-            reporter.start()
         try:
             if not child.stopping.is_set():
                 serve(child)
         finally:
             child._leave()
-            if reporter is not None:
-                reporter.report()
+            child._report_now()
         # The thread that listens ends this process if a callback takes too long.
         child._called_back.wait()
         # A spawned process drops its handlers well before its end, and a late signal would kill it.

@@ -43,7 +43,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """Start a child; tell `ready` and `gone` under its `serial`."""
+    """Start a child; tell what becomes of it under its `serial`."""
 
     serial: int
     number: int
@@ -195,25 +195,19 @@ class Watchdog:
             self._lost(life, now)
         return self._decide(now)
 
-    def gone(self, serial: int, exitcode: int, now: float) -> list[Action]:
-        """Note that a child has ended."""
+    def gone(self, serial: int, ended: int | BaseException, now: float) -> list[Action]:
+        """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
         life = self.lives.pop(serial, None)
         if life is not None:
-            clean = exitcode in (0, TERMINATED)
-            expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
-            level = "info" if expected else "warning"
-            self._report("child_exited", life, level, exitcode=exitcode, seconds=round(now - life.born, 3))
-            if not clean and life.phase is not Phase.KILLED:
-                self._blame()
-            if life.live:
-                self._lost(life, now)
-        return self._decide(now)
-
-    def not_started(self, serial: int, error: BaseException, now: float) -> list[Action]:
-        """Note that the system refused the process of a child."""
-        life = self.lives.pop(serial, None)
-        if life is not None:
-            self._report("start_failed", life, "error", error=f"{type(error).__name__}: {error}")
+            if isinstance(ended, BaseException):
+                self._report("start_failed", life, "error", error=f"{type(ended).__name__}: {ended}")
+            else:
+                clean = ended in (0, TERMINATED)
+                expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
+                level = "info" if expected else "warning"
+                self._report("child_exited", life, level, exitcode=ended, seconds=round(now - life.born, 3))
+                if not clean and life.phase is not Phase.KILLED:
+                    self._blame()
             if life.live:
                 self._lost(life, now)
         return self._decide(now)

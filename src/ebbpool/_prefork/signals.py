@@ -10,14 +10,32 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final
 
-Handler: TypeAlias = Callable[[int, Any], object]
+FROM_THE_PARENT: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
+    if hasattr(signal, name)
+)
+"""Signals that mean something to the parent. They may come to the whole process group."""
 
 
-def noted(number: int, frame: object) -> None:
+def _noted(number: int, frame: object) -> None:
     """Do nothing: the signal's number is on its way to the loop already."""
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Block the parent's signals, so that a new process, which inherits the mask, gets none before it handles them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_THE_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class OwnSignals:
@@ -27,17 +45,17 @@ class OwnSignals:
     are put back, except where other code has replaced these; the signals are blocked there until that is done.
 
     Args:
-        handlers: The handler of each number.
-        forsake: Called in a forked process, with every signal of `handlers` blocked, by its only thread; it has to
-            close the descriptors that belong to the parent.
+        numbers: The signals. They arrive at the bell as long as no other code has a wakeup descriptor of its own.
+        forsake: Called in a forked process, with every one of the signals blocked, by its only thread; it has to close
+            the descriptors that belong to the parent.
+        always: Those of the signals that arrive even then.
 
     Attributes:
         bell: Can be waited for: it can be read once a signal has come.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler], forsake: Callable[[], object]) -> None:
-        self.numbers = frozenset(handlers)
-        self._handlers = handlers
+    def __init__(self, numbers: Iterable[int], forsake: Callable[[], object], always: Collection[int] = ()) -> None:
+        self.handlers = {number: self.ring if number in always else _noted for number in numbers}
         self._forsake = forsake
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
@@ -47,20 +65,15 @@ class OwnSignals:
 
     def install(self) -> None:
         """Begin to handle signals. Main thread only."""
-        _watch_forks()
         _owners.append(self)
         # The descriptor wakes a loop in another thread even while the main thread is in a call that runs no bytecode.
         self._wakeup_before = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
-        for number, handler in self._handlers.items():
-            self._before[number] = signal.signal(number, handler)
+        self._before = {number: signal.signal(number, handler) for number, handler in self.handlers.items()}
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
-        for number in self._before:
-            self._restore(number)
-        signal.set_wakeup_fd(self._wakeup_before)
         _owners.remove(self)
-        self._close()
+        self._put_back(self._wakeup_before)
 
     def ignore(self) -> None:
         """Ignore the signals until this process ends, when the interpreter can no longer handle them. Main thread."""
@@ -69,17 +82,10 @@ class OwnSignals:
 
     def forsake(self) -> None:
         """In a forked process: put back the handlers from before."""
-        for number in self._mine():
-            self._restore(number)
-        wakeup = signal.set_wakeup_fd(-1)
-        if wakeup not in (-1, self._rope.fileno()):
-            # The descriptor of other code, perhaps of an event loop that took the signals over.
-            with contextlib.suppress(OSError, ValueError):
-                signal.set_wakeup_fd(wakeup)
-        self._close()
+        self._put_back(-1)
         self._forsake()
 
-    def ring(self, number: int) -> None:
+    def ring(self, number: int, frame: object = None) -> None:
         """Do as if the signal had come; harmless in a signal handler, and in a forked process."""
         with contextlib.suppress(OSError):
             self._rope.send(bytes([number]))
@@ -92,34 +98,30 @@ class OwnSignals:
                 numbers += more
         return numbers
 
-    def _close(self) -> None:
+    def _put_back(self, wakeup: int) -> None:
+        for number in self._mine():
+            handler = self._before[number]
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        other = signal.set_wakeup_fd(wakeup)
+        if other not in (-1, self._rope.fileno()):
+            # The descriptor of other code, perhaps of an event loop that took the signals over.
+            with contextlib.suppress(OSError, ValueError):
+                signal.set_wakeup_fd(other)
         self.bell.close()
         self._rope.close()
 
     def _mine(self) -> list[int]:
-        return [number for number in self._before if signal.getsignal(number) == self._handlers[number]]
-
-    def _restore(self, number: int) -> None:
-        handler = self._before[number]
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        return [number for number in self._before if signal.getsignal(number) == self.handlers[number]]
 
 
 _owners: Final[list[OwnSignals]] = []
 _masks: Final = threading.local()
-_watching = False
-
-
-def _watch_forks() -> None:
-    global _watching
-    if not _watching and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)
-        _watching = True
 
 
 def _before_fork() -> None:
     # Blocked, because a signal between the fork and the change of handlers would be reported to the wrong process.
     if _owners:
-        numbers = frozenset[int]().union(*(owner.numbers for owner in _owners))
+        numbers = frozenset[int]().union(*(owner.handlers for owner in _owners))
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
 
@@ -135,3 +137,7 @@ def _in_fork() -> None:
             _owners.pop().forsake()
     finally:
         _unblock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)

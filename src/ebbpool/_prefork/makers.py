@@ -1,0 +1,311 @@
+"""What makes the children of `ebbpool.prefork`: a template that forks them or, where nothing can be forked, a spawner.
+
+The template is a process with one thread, which imports once and forks every child. Its parent starts it in a new
+interpreter, so it has no thread of the parent's, and asks it for children on a Unix socket. It tells the parent the
+process id and the end of each; it ends when the parent does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import spawn
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ebbpool._prefork.child import log
+from ebbpool._prefork.signals import OwnSignals, blocked
+from ebbpool._stdio import flush_or_discard
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+OURS: Final = ("ebbpool.socketserver", "ctypes")
+"""What every template imports: pools use ctypes. None of it starts a thread, and none of it is user code."""
+
+Work: TypeAlias = Callable[[socket.socket, int, socket.socket], object]
+"""What a child does: picklable, called with its listener, its number, and its end of the line to the parent."""
+News: TypeAlias = tuple[int, int | None, int | Exception | None]
+"""The serial of a child, and its process id; or how it ended: its exit code, or why it could not be started."""
+
+
+class _Inherited:
+    """A descriptor that another process has under the same number."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def detach(self) -> int:
+        return self._number
+
+
+class _Launch:
+    """Stands for a process that multiprocessing spawns: it is asked for what a pickle of descriptors is to hold."""
+
+    DupFd = _Inherited
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, number: int) -> int:
+        self.descriptors.append(number)
+        return number
+
+
+def packed(thing: object) -> tuple[bytes, list[int]]:
+    """Return a pickle of `thing`, for a process that inherits the descriptors that are returned, too."""
+    launch: Any = _Launch()
+    file = io.BytesIO()
+    set_spawning_popen(launch)
+    try:
+        ForkingPickler(file).dump(thing)
+    finally:
+        set_spawning_popen(None)
+    return file.getvalue(), launch.descriptors
+
+
+class Template:
+    """A template, as its parent sees it.
+
+    Args:
+        work: What every child does.
+        preload: Modules that the template imports, beside the main module and that of `work`; None if it is to import
+            none of these, and each child does that for itself.
+
+    Attributes:
+        alive: Whether it has not ended yet, as far as `news` has told.
+
+    Raises:
+        OSError: The system refuses another process, or descriptors.
+    """
+
+    def __init__(self, work: Work, preload: Sequence[str] | None) -> None:
+        self.alive = True
+        data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
+        data["authkey"] = bytes(data["authkey"])
+        own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
+        pickled, descriptors = packed(work)
+        self._link, theirs = Pipe()
+        try:
+            with theirs, blocked():
+                descriptors.append(theirs.fileno())
+                code = (
+                    f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({descriptors})"
+                )
+                *command, _, _ = spawn.get_command_line()
+                self._process = subprocess.Popen([*command, code], pass_fds=descriptors)
+            self._ask((data, own, preload, pickled))
+        except BaseException:
+            self._link.close()
+            raise
+
+    def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
+        """Have child `number` started; `news` tells under its serial what has become of it."""
+        self._ask((serial, number), sockets)
+        self.resume()
+
+    def _ask(self, message: object, sockets: Sequence[socket.socket] = ()) -> None:
+        # That it has ended is told by `news`.
+        with contextlib.suppress(ConnectionError):
+            self._link.send(message)
+            if sockets:
+                with socket.socket(fileno=os.dup(self._link.fileno())) as through:
+                    socket.send_fds(through, [b"d"], [each.fileno() for each in sockets])
+
+    def sources(self) -> list[Any]:
+        """Return what can be waited for: it can be read when there are news."""
+        return [self._link] if self.alive else []
+
+    def news(self) -> Iterator[News]:
+        """Yield what has happened, without waiting."""
+        while self.alive:
+            try:
+                if not self._link.poll():
+                    return
+                what = self._link.recv()
+            except (EOFError, OSError):
+                self.alive = False
+            else:
+                if isinstance(what, str):
+                    log(logging.WARNING, {"event": "template_threads", "threads": what})
+                else:
+                    yield what
+
+    def resume(self) -> None:
+        """Continue the process, which somebody may have stopped."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process; its children live on."""
+        log(logging.WARNING, {"event": "template_killed", "pid": self._process.pid})
+        self._process.kill()
+
+    def forsake(self) -> None:
+        """In a process that was forked from this one: close what belongs to this one."""
+        self._link.close()
+
+    def close(self) -> None:
+        """End the process, which has no more children to tell of."""
+        self._process.kill()
+        self._process.wait()
+        self._link.close()
+
+
+class Spawner:
+    """Starts each child in a new interpreter, and tells of them as a `Template` does; it never ends."""
+
+    def __init__(self, work: Work) -> None:
+        self.alive = True
+        self._work = work
+        self._children: dict[int, BaseProcess] = {}
+        self._new: list[News] = []
+
+    def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
+        """Start a child.
+
+        Raises:
+            OSError: The system refuses the process.
+        """
+        process = _process("spawn", self._work, sockets[0], number, sockets[1])
+        with blocked():
+            process.start()
+        self._children[serial] = process
+        self._new.append((serial, process.pid, None))
+
+    def sources(self) -> list[Any]:
+        """Return what can be waited for: it can be read when there are news."""
+        return [process.sentinel for process in self._children.values()]
+
+    def news(self) -> Iterator[News]:
+        """Yield what has happened, without waiting."""
+        yield from self._new
+        self._new.clear()
+        yield from _ended(self._children)
+
+    def nothing(self) -> None:
+        """Do nothing: there is no process between this one and the children."""
+
+    resume = kill = forsake = nothing
+
+    def close(self) -> None:
+        """Wait for the end of the children, which have been killed if there are any."""
+        for process in self._children.values():
+            process.join()
+
+
+def _process(method: str, target: Callable[..., object], listener: Any, number: int, line: Any, *more: Any) -> Any:
+    """Return a process that is to be started at once."""
+    flush_or_discard(sys.stdout, sys.stderr)
+    made: Any = multiprocessing.get_context(method)
+    return made.Process(
+        target=target, args=(listener, number, line, *more), name=f"ebbpool-prefork-{number}", daemon=False
+    )
+
+
+def _ended(children: dict[int, BaseProcess]) -> Iterator[News]:
+    """Yield the exit codes of those that have ended, and forget them."""
+    for serial, process in list(children.items()):
+        if process.exitcode is not None:
+            yield serial, None, process.exitcode
+            del children[serial]
+            process.close()
+
+
+def main(descriptors: list[int]) -> None:
+    """Run a template, in the main thread of a new interpreter, until its parent ends."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    link = Connection(descriptors[-1])
+    data, own, preload, work = link.recv()
+    for name in OURS:
+        importlib.import_module(name)
+    _prepare(data)
+    if preload is not None:
+        work = _imported(own, work)
+        for name in preload:
+            importlib.import_module(name)
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    # The parent's end, closed, is noticed by the children themselves, which are not to be waited for.
+    with contextlib.suppress(EOFError, OSError):
+        if others:
+            link.send(", ".join(others))
+        _fork(link, own, work)
+    os._exit(0)
+
+
+def _prepare(data: dict[str, Any]) -> None:
+    """Make this process like the one that has told `data`."""
+    process: Any = multiprocessing.current_process()
+    process._inheriting = True
+    try:
+        spawn.prepare(data)
+    finally:
+        del process._inheriting
+
+
+def _imported(own: dict[str, Any], work: bytes) -> Any:
+    _prepare(own)
+    return pickle.loads(work)
+
+
+def _fork(link: Connection, own: dict[str, Any], work: Any) -> None:
+    """Fork children until the parent is gone, which is an error: EOFError or OSError."""
+    children: dict[int, BaseProcess] = {}
+    signals = OwnSignals([signal.SIGCHLD], link.close)
+    signals.install()
+    while True:
+        asked = link in wait([link, signals.bell])
+        signals.received()
+        for news in _ended(children):
+            link.send(news)
+        if not asked:
+            continue
+        serial, number = link.recv()
+        with socket.socket(fileno=os.dup(link.fileno())) as through:
+            _, (listener, line), _, _ = socket.recv_fds(through, 1, 2)
+        process = _process("fork", _run, listener, number, line, own, work)
+        try:
+            process.start()
+        except OSError as error:
+            link.send((serial, None, error))
+        else:
+            children[serial] = process
+            link.send((serial, process.pid, None))
+        os.close(listener)
+        os.close(line)
+
+
+def _run(listener: int, number: int, line: int, own: dict[str, Any], work: Any) -> None:
+    """Run a child, in the process that was forked for it."""
+    for descriptor in (listener, line):
+        os.set_inheritable(descriptor, False)
+    if isinstance(work, bytes):
+        work = _imported(own, work)
+    work(_socket(listener), number, socket.socket(fileno=line))
+
+
+def _socket(descriptor: int) -> socket.socket:
+    """Return a socket that does not block, not for a moment: other processes share the descriptor.
+
+    PyPy makes the descriptor blocking for all of them when it makes a socket of it, and one that is about to accept a
+    connection that another one takes would hang.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0)
+    try:
+        return socket.socket(fileno=descriptor)
+    finally:
+        socket.setdefaulttimeout(before)
