@@ -17,11 +17,17 @@ from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone
 from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import Alarms
-from ebbpool._core.timers import FOLD, VOID
-from ebbpool._pool.sizing import TICK
-from ebbpool._pool.timekeeper import FIRE, NAME, Tick, Timekeeper
 from ebbpool._testing import seams
+from ebbpool._testing.rules import (
+    FIRE,
+    FOLD,
+    NAME,
+    TICK,
+    VOID,
+    Alarms,
+    Tick,
+    Timekeeper,
+)
 
 
 class Notes:

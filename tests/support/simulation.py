@@ -1,6 +1,6 @@
 """A discrete-event simulation of a pool on a machine: no thread, no clock, the same figures on every run.
 
-It drives `ebbpool._pool.sizing` as the timekeeper does. Modelled are: processors that are shared in slices, a GIL
+It drives the rule of growth as the timekeeper does. Modelled are: processors that are shared in slices, a GIL
 (one processor for all, handed over a switch interval after somebody asks for it), the time that starting a
 thread takes, a timekeeper that needs a processor like everybody else and so looks late, workers parked on a
 stack, and their keep-alive.
@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ebbpool._pool.sizing import Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._testing.rules import (
+    Asleep,
+    Sample,
+    Sizing,
+    WorkerBounds,
+)
 
 FOREVER: Final = float("inf")
 
