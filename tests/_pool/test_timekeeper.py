@@ -91,13 +91,6 @@ def living() -> Iterator[Timekeeper]:
     assert thread is not None and all_end([thread])
 
 
-def test_entries_come_off_by_time_and_ties_in_order_of_arrival() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing, due in enumerate([3.0, 1.0, 2.0, 1.0, 3.0, 1.0]):
-        alarms.add(due, book, thing)
-    assert emptied(alarms) == [1, 3, 5, 2, 0, 4]
-
-
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 30)),
@@ -164,40 +157,6 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
             assert len(alarms) < max(2 * (len(waiting) + 1), len(waiting) + VOID) + 1, "void entries pile up"
     left = [number for number in emptied(alarms) if number not in book.out]
     assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
-
-
-def test_what_falls_due_while_the_heap_is_swept_is_not_late() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing in range(10 * FOLD):
-        alarms.add(float(thing), book, thing)
-    while alarms.merge():
-        pass
-    for thing in range(1, 10 * FOLD - 1):
-        book.out.add(thing)
-        alarms.void()
-    assert alarms.merge(), "the sweep takes more than one slice"
-    alarms.add(0.5, book, "new")
-    assert alarms.merge()
-    taken = [alarms.pop_due(now) for now in (0.0, 0.4, 0.9, 0.9)]
-    assert [entry[3] if entry else None for entry in taken] == [0, None, "new", None]
-
-
-@pytest.mark.parametrize("slices", range(1, 8))
-def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
-    alarms, book, count = Alarms(), Notes(), 8 * FOLD
-    for index in range(count):
-        alarms.add(float(index * 389 % count), book, index * 389 % count)
-    while alarms.merge():
-        pass
-    for thing in range(0, count, 2):
-        book.out.add(thing)
-        alarms.void()
-    assert [alarms.merge() for _ in range(slices)] == [True] * slices
-    taken = []
-    while (entry := alarms.pop_due(count / 2)) is not None:
-        taken.append(entry[3])
-    assert taken == sorted(taken)
-    assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
 
 
 def test_nothing_is_fired_early(keeper: ManualTimekeeper) -> None:
@@ -296,24 +255,6 @@ def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
         keeper.settle()
     assert book.fired == [0, 2]
     assert "broken" in caplog.text
-
-
-def test_the_thread_fires_and_is_not_early(living: Timekeeper) -> None:
-    fired: list[tuple[float, float]] = []
-    over = threading.Event()
-
-    class Book(Notes):
-        def fire(self, thing: Any) -> None:
-            fired.append((living.clock(), thing))
-            if len(fired) == 50:
-                over.set()
-
-    book, now = Book(), living.clock()
-    for number in range(50):
-        due = now + number * 17 % 50 * 0.001
-        living.call_at(due, book, due)
-    assert over.wait(TIMEOUT)
-    assert all(at >= due for at, due in fired)
 
 
 @pytest.mark.parametrize("due", [1e300, threading.TIMEOUT_MAX * 3])
