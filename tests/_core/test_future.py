@@ -93,10 +93,8 @@ class Seen:
             return error if error in ERRORS else (type(error), self.words(error))
 
     def state(self) -> object:
-        snapshot = getattr(self.future, "_get_snapshot", None)
-        told = snapshot() if snapshot and hasattr(concurrent.futures.Future, "_get_snapshot") else None
         waiters = len(self.future._waiters)
-        return states(self.future), self.future._state, waiters, self.words(repr(self.future)), told, self.called
+        return states(self.future), self.future._state, waiters, self.words(repr(self.future)), self.called
 
 
 @pytest.mark.parametrize("which", ["plain", "compiled"])
@@ -166,6 +164,15 @@ def test_a_waiter_sees_the_result_whenever_it_sees_done(core: ModuleType) -> Non
         ready.wait(TIMEOUT)
         future.set_result(number)
         assert background.join() == number
+
+
+def test_snapshot(core: ModuleType) -> None:
+    error = Boom()
+    assert core.Future()._get_snapshot() == (False, False, None, None)
+    assert running(core)._get_snapshot() == (False, False, None, None)
+    assert cancelled(core)._get_snapshot() == (True, True, None, None)
+    assert finished(core, 5)._get_snapshot() == (True, False, 5, None)
+    assert failed(core, error)._get_snapshot() == (True, False, None, error)
 
 
 def test_the_condition_is_one_object(core: ModuleType) -> None:
