@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
+from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, compute, simulate, sleep
 
 from ebbpool._testing.rules import (
     CREW,
@@ -156,24 +156,6 @@ def test_a_burst_after_a_quiet_spell_is_served_like_the_first(machine: Machine) 
     assert result.workers_at(10.05) == 200
     assert result.workers_at(12.0) == 0
     assert max(result.waits[200:]) == pytest.approx(max(result.waits[:200]), rel=0.2)
-
-
-@both
-def test_nested_tasks_finish_beyond_the_ceiling_and_the_surplus_goes(machine: Machine) -> None:
-    simulation = Simulation(machine, WorkerBounds(0, 2, 0), keep_alive=0.5)
-    simulation.submit(*(call(call(sleep(0.01)), call(sleep(0.01))) for _ in range(4)))
-    simulation.submit(*sleeps(20, 0.01), at=1.0)
-    result = simulation.run()
-    assert result.timeline
-    assert result.workers_at(1.0) <= 2
-    assert max(workers for time, workers in result.timeline if time > 1.0) <= 2
-
-
-def test_refused_threads_are_asked_for_ever_less_often_and_no_task_is_lost() -> None:
-    result = simulate(Machine(threads=10), sleeps(200, 0.05))
-    assert result.peak == 10
-    assert result.seconds < 20 * 0.05 * 1.1
-    assert result.refused <= 60, "a thread is asked for every 25 ms, then less often"
 
 
 def test_spare_workers_are_ahead_of_demand() -> None:
