@@ -98,23 +98,38 @@ CORES = {"ext": "compiled core and plain one", "pure": "plain core alone"}
 EACH_KIND = {*ENDS, PLAIN, *((name, "pure") for name in OTHERS)}
 """One session of each kind: the oldest, the newest, without a GIL, plain, and not CPython."""
 
+BOTH_ENDS = (
+    "_cli",
+    "_pool/test_simulation.py",
+    "_pool/test_sizing.py",
+    "_prefork",
+    "_top",
+    "test_bad_input.py",
+    "test_imports.py",
+    "test_pytest_plugin.py",
+)
+ONE_OF_EACH_KIND = (
+    "_fastthreadpool",
+    "_http",
+    "_monitor",
+    "_pool/test_dump.py",
+    "_pool/test_tracing.py",
+    "_servers",
+    "test_examples.py",
+    "test_main.py",
+    "test_stdio.py",
+)
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
-    "_cli": {OLDEST, NEWEST},
-    "_prefork": {OLDEST, NEWEST},
+    "integrations": {NEWEST},
+    "test_release.py": {NEWEST},
     "_anyio": {OLDEST, PLAIN, FREE},
     "_metrics": {*ENDS, PLAIN},
-    "_monitor": EACH_KIND,
-    "_top": {OLDEST, NEWEST},
-    "_fastthreadpool": EACH_KIND,
-    "_http": EACH_KIND,
-    "_servers": EACH_KIND,
-    "integrations": {NEWEST},
-    "test_examples.py": EACH_KIND,
-    "test_pytest_plugin.py": {OLDEST, NEWEST},
-    "test_release.py": {NEWEST},
+    **{name: {OLDEST, NEWEST} for name in BOTH_ENDS},
+    **dict.fromkeys(ONE_OF_EACH_KIND, EACH_KIND),
 }
-"""Tests of what is the same on every Python, and where they run. The others run everywhere."""
+"""Tests of what is the same on every Python, and where they run. The others run everywhere: those of the core, of the
+pool's threads, of maps and of loops."""
 
 
 def spared(session: nox.Session, variant: str) -> list[str]:

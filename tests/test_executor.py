@@ -120,21 +120,6 @@ def test_a_barrier_as_wide_as_the_pool_never_starves() -> None:
             assert sorted(future.result(TIMEOUT) for future in futures) == list(range(6))
 
 
-def test_tasks_of_many_submitters_all_run_exactly_once() -> None:
-    ran: list[tuple[int, int]] = []
-    with AdaptiveExecutor(4) as pool:
-        ready = threading.Barrier(4)
-
-        def submit(submitter: int) -> None:
-            ready.wait(TIMEOUT)
-            for number in range(200):
-                pool.submit(ran.append, (submitter, number))
-
-        for each in [Background(lambda number=number: submit(number)) for number in range(4)]:  # type: ignore[misc]
-            each.join()
-    assert sorted(ran) == [(submitter, number) for submitter in range(4) for number in range(200)]
-
-
 def test_worker_names() -> None:
     with AdaptiveExecutor(3, "lookup") as pool, Gate() as gate:
         gate.hold(pool, 3)
@@ -182,18 +167,6 @@ def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
         with pytest.raises(CancelledError):
             future.result(timeout=0)
     assert ran == []
-
-
-def test_a_task_that_cancel_stopped_never_runs() -> None:
-    with AdaptiveExecutor(2) as pool:
-        for _ in range(500):
-            ran: list[int] = []
-            future = pool.submit(ran.append, 1)
-            stopped = future.cancel()
-            concurrent.futures.wait([future], TIMEOUT)
-            wait_for_idle(pool)
-            assert bool(ran) is not stopped
-            assert future.cancelled() is stopped
 
 
 def test_initializer_runs_first_in_every_worker() -> None:
@@ -283,47 +256,6 @@ def test_the_pool_is_entered_and_left_like_the_standard_one() -> None:
         raise Boom
     assert future.result(timeout=0) == 3
     assert pool._shutdown is True
-
-
-def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Make every start of a thread fail, and count the attempts in the semaphore that is returned."""
-    attempts = threading.Semaphore(0)
-
-    def start(self: threading.Thread) -> None:
-        attempts.release()
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    return attempts
-
-
-def test_no_thread_to_be_had_but_one_worker_runs_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(8) as pool, Gate() as gate:
-        first = gate.hold(pool)
-        with monkeypatch.context() as patch:
-            refuse_threads(patch)
-            futures = [pool.submit(threading.current_thread) for _ in range(20)]
-            assert pool.stats().queued == 20
-            gate.open()
-            assert {future.result(TIMEOUT) for future in futures} == gate.threads
-            assert first.result(TIMEOUT) is None
-
-
-def test_no_thread_to_be_had_at_all_raises_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-    with AdaptiveExecutor(4) as pool:
-        with monkeypatch.context() as patch:
-            refuse_threads(patch)
-            for _ in range(3):
-                with pytest.raises(RuntimeError, match="can't start new thread"):
-                    pool.submit(ran.append, "refused")
-        assert (pool._work_queue.qsize(), set(pool._threads)) == (0, set())
-        stats = pool.stats()
-        assert (stats.workers, stats.queued, stats.running) == (0, 0, 0)
-        assert pool.wait_idle(timeout=0)
-        assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
-        wait_for_idle(pool)
-    assert ran == ["accepted"]
 
 
 def test_at_most_one_woken_worker_is_on_its_way() -> None:

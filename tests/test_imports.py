@@ -50,7 +50,7 @@ IMPORTS: dict[str, set[str]] = {
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
     "testing": {"_frames", "_monitor", "_pool", "aio", "executor"},
-    "_testing": {"_core", "_frames", "_interpreter", "_pool"},
+    "_testing": {"_core", "_frames", "_interpreter", "_pool", "_quota"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_checks", "_interpreter", "_pool"},
     "dask": {"_checks", "_core", "_dask", "_interpreter", "_maps", "executor", "lane"},

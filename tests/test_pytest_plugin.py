@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from support.common import PLUGIN, STACKS
 
 pytest_plugins = ["pytester"]
 
-GRACE = ["--ebbpool-leaks", "--ebbpool-grace=2"]
+GRACE = ["--ebbpool-leaks", "--ebbpool-grace=1"]
 
 HEAD = """
 import asyncio
@@ -37,14 +38,20 @@ def hang_in(pool):
 """
 
 
+OURS = ["-p", "_ebbpool_pytest"]
+AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+
+
 @pytest.fixture(autouse=True)
-def own_root(pytester: pytest.Pytester) -> None:
-    """Keep the project's configuration out of the runs, whose folder may be inside the project's."""
+def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the project's configuration out of the runs, whose folder may be inside the project's, and other plugins."""
     pytester.makeini("[pytest]\n")
+    monkeypatch.setenv(AUTOLOAD, "1")
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *options, timeout=50)
+    ours = OURS if AUTOLOAD in os.environ else PLUGIN
+    return pytester.runpytest_subprocess(*ours, "-p", "no:cacheprovider", *options, timeout=50)
 
 
 def test_the_fixture_is_a_pool_that_is_shut_down(pytester: pytest.Pytester) -> None:
@@ -207,7 +214,7 @@ async def test_on_the_same_loop(adaptive_executor):
 """
     )
     loops = 2 if importlib.util.find_spec("uvloop") else 1
-    result = run(pytester, *GRACE, "-p", "no:anyio", "-o", "asyncio_default_fixture_loop_scope=function")
+    result = run(pytester, *GRACE, "-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function")
     result.assert_outcomes(passed=loops + 2)
 
 
@@ -248,18 +255,22 @@ async def test_on_the_shared_pool():
     assert thread.name.startswith("ebbpool-anyio")
 """
     )
-    run(pytester, *GRACE, "-p", "no:asyncio").assert_outcomes(passed=3)
+    run(pytester, *GRACE, "-p", "anyio.pytest_plugin").assert_outcomes(passed=3)
 
 
 def test_it_works_in_the_processes_of_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_it=HEAD + LEAKS.split("def test_hanging")[0])
-    result = run(pytester, *GRACE, "-n", "1")
+    result = run(pytester, *GRACE, "-p", "xdist.plugin", "-n", "1")
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*test_open left this behind:*", "*pool 'mine' is open*"])
 
 
-def test_a_run_without_pools_does_not_import_the_package(pytester: pytest.Pytester) -> None:
+def test_a_run_without_pools_does_not_import_the_package(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it where pytest finds the plugin by itself."""
+    monkeypatch.delenv(AUTOLOAD)
     pytester.makepyfile(
         """
         import sys
@@ -284,13 +295,13 @@ def test_a_program_of_the_user_s_is_measured(pytester: pytest.Pytester) -> None:
         """
     )
     python = [sys.executable, "-m"]
-    result = pytester.run(*python, "coverage", "run", "--include=used.py", "-m", "pytest", *PLUGIN, *GRACE, timeout=50)
+    result = pytester.run(*python, "coverage", "run", "--include=used.py", "-m", "pytest", *OURS, *GRACE, timeout=50)
     result.assert_outcomes(passed=1)
     pytester.run(*python, "coverage", "report", timeout=50).stdout.re_match_lines([r"used\.py .* 100%"])
 
 
 @pytest.mark.parametrize("grace", ["-1", "soon", "nan", "inf"])
 def test_bad_seconds_are_refused(pytester: pytest.Pytester, grace: str) -> None:
-    result = run(pytester, f"--ebbpool-grace={grace}")
+    result = pytester.runpytest_inprocess(*OURS, f"--ebbpool-grace={grace}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--ebbpool-grace: must be a number of seconds, at least 0, not '{grace}'*"])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
-import logging
 import re
 import threading
 import weakref
-from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures import CancelledError
 from types import ModuleType, TracebackType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.common import TIMEOUT, Background, Boom, gone, no_collector
+
+from ebbpool._testing import seams
 
 
 def running(core: ModuleType) -> Any:
@@ -48,17 +51,6 @@ def test_is_a_standard_future(core: ModuleType) -> None:
     assert isinstance(core.Future(), concurrent.futures.Future)
 
 
-def test_is_hashed_and_compared_by_identity_and_takes_weak_references(core: ModuleType) -> None:
-    one, other = core.Future(), core.Future()
-    assert one == one and one != other
-    assert len({one, other, one}) == 2
-    assert weakref.ref(one)() is one
-
-
-def test_is_generic(core: ModuleType) -> None:
-    assert core.Future[int].__origin__ is core.Future
-
-
 def test_can_be_subclassed(core: ModuleType) -> None:
     class Named(core.Future):  # type: ignore[misc, name-defined]
         name = "one"
@@ -70,38 +62,52 @@ def test_can_be_subclassed(core: ModuleType) -> None:
     assert repr(future).startswith("<Named at ")
 
 
-def test_life_of_a_result(core: ModuleType) -> None:
-    future = core.Future()
-    assert states(future) == (False, False, False)
-    assert future._state == "PENDING"
-    assert future.set_running_or_notify_cancel() is True
-    assert states(future) == (True, False, False)
-    assert future._state == "RUNNING"
-    assert future.set_result("value") is None
-    assert states(future) == (False, False, True)
-    assert future._state == "FINISHED"
-    assert future.result() == "value"
-    assert future.result(timeout=0) == "value"
-    assert future.exception() is None
+ERRORS = (Boom("no"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(7))
+CALLS = st.one_of(
+    st.tuples(st.just("set_result"), st.sampled_from([None, 0, "value", ValueError("returned, not raised")])),
+    st.tuples(st.just("set_exception"), st.sampled_from(ERRORS)),
+    st.tuples(st.sampled_from(["result", "exception"]), st.sampled_from([0, -1, 0.00001])),
+    st.tuples(st.just("cancel")),
+    st.tuples(st.just("set_running_or_notify_cancel")),
+    st.tuples(st.just("add_done_callback"), st.integers(0, 1)),
+)
+"""Each kind as often as any other: what matters is the order in which a future is begun, ended and cancelled."""
 
 
-def test_life_of_an_exception(core: ModuleType) -> None:
-    future, error = running(core), Boom("no")
-    assert future.set_exception(error) is None
-    assert states(future) == (False, False, True)
-    assert future.exception() is error
-    with pytest.raises(Boom) as caught:
-        future.result()
-    assert caught.value is error
+class Seen:
+    """What a single thread sees of a future, with the addresses left out."""
+
+    def __init__(self, future: Any) -> None:
+        self.future = future
+        self.called: list[tuple[object, bool]] = []
+
+    def words(self, text: object) -> str:
+        return re.sub("0x[0-9a-f]+", "...", str(text))
+
+    def outcome(self, name: str, *args: Any) -> object:
+        if name == "add_done_callback":
+            args = (lambda future, mark=args[0]: self.called.append((mark, future is self.future)),)
+        try:
+            return getattr(self.future, name)(*args)
+        except BaseException as error:
+            return error if error in ERRORS else (type(error), self.words(error))
+
+    def state(self) -> object:
+        waiters = len(self.future._waiters)
+        return states(self.future), self.future._state, waiters, self.words(repr(self.future)), self.called
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(7)])
-def test_any_base_exception_can_be_the_outcome(core: ModuleType, error: BaseException) -> None:
-    future = failed(core, error)
-    assert future.exception() is error
-    with pytest.raises(type(error)) as caught:
-        future.result()
-    assert caught.value is error
+@pytest.mark.parametrize("which", ["plain", "compiled"])
+@given(history=st.lists(CALLS, max_size=12))
+def test_a_single_thread_sees_what_a_standard_future_would_show_it(which: str, history: list[tuple[Any, ...]]) -> None:
+    core = seams.core(which)
+    if core is None:
+        pytest.skip("the extension is not built")
+    ours, theirs = Seen(core.Future()), Seen(concurrent.futures.Future())
+    assert ours.state() == theirs.state()
+    for call in history:
+        assert ours.outcome(*call) == theirs.outcome(*call), call
+        assert ours.state() == theirs.state(), call
 
 
 def test_an_exception_that_is_false_is_still_raised(core: ModuleType) -> None:
@@ -115,92 +121,6 @@ def test_an_exception_that_is_false_is_still_raised(core: ModuleType) -> None:
     with pytest.raises(Empty):
         future.result()
     assert "raised Empty" in repr(future)
-
-
-@pytest.mark.parametrize("value", [None, 0, False, ValueError("returned, not raised")])
-def test_any_value_can_be_the_result(core: ModuleType, value: object) -> None:
-    future = finished(core, value)
-    assert future.result() is value
-    assert future.exception() is None
-
-
-def test_cancel_pending(core: ModuleType) -> None:
-    future = core.Future()
-    assert future.cancel() is True
-    assert states(future) == (False, True, True)
-    assert future.cancel() is True
-    with pytest.raises(CancelledError):
-        future.result()
-    with pytest.raises(CancelledError):
-        future.exception()
-    assert future.set_running_or_notify_cancel() is False
-    assert future._state == "CANCELLED_AND_NOTIFIED"
-    assert states(future) == (False, True, True)
-    assert future.cancel() is True
-
-
-def test_cancel_is_refused_once_running(core: ModuleType) -> None:
-    future = running(core)
-    assert future.cancel() is False
-    assert states(future) == (True, False, False)
-    future.set_result(1)
-    assert future.cancel() is False
-    assert states(future) == (False, False, True)
-    assert future.result() == 1
-
-
-@pytest.mark.parametrize("outcome", ["result", "exception"])
-def test_a_cancelled_future_takes_no_outcome(core: ModuleType, outcome: str) -> None:
-    future = cancelled(core)
-    with pytest.raises(InvalidStateError, match="CANCELLED"):
-        getattr(future, f"set_{outcome}")(Boom())
-    assert future.cancelled()
-
-
-@pytest.mark.parametrize("outcome", ["result", "exception"])
-def test_an_outcome_is_final(core: ModuleType, outcome: str) -> None:
-    future = finished(core, "first")
-    with pytest.raises(InvalidStateError, match=r"FINISHED: <Future at .* state=finished returned str>"):
-        getattr(future, f"set_{outcome}")(Boom())
-    assert future.result() == "first"
-    error = Boom()
-    future = failed(core, error)
-    with pytest.raises(InvalidStateError, match=r"FINISHED: <Future at .* state=finished raised Boom>"):
-        getattr(future, f"set_{outcome}")(Boom())
-    assert future.exception() is error
-
-
-def test_cannot_start_twice(core: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
-    for future in (running(core), finished(core), failed(core, Boom())):
-        before = future._state
-        with (
-            caplog.at_level(logging.CRITICAL, "concurrent.futures"),
-            pytest.raises(RuntimeError, match="unexpected state"),
-        ):
-            future.set_running_or_notify_cancel()
-        assert future._state == before
-
-
-@pytest.mark.parametrize(("method", "timeout"), [("result", 0), ("exception", -1), ("result", 0.001)])
-def test_an_unfinished_future_times_out(core: ModuleType, method: str, timeout: float) -> None:
-    for future in (core.Future(), running(core)):
-        before = states(future)
-        with pytest.raises(TimeoutError):
-            getattr(future, method)(timeout)
-        with pytest.raises(concurrent.futures.TimeoutError):
-            getattr(future, method)(timeout=timeout)
-        assert states(future) == before
-        assert len(future._waiters) == 0
-        future.set_result("later")
-        assert future.result(TIMEOUT) == "later"
-
-
-@pytest.mark.parametrize("timeout", [0, -1])
-def test_a_finished_future_never_times_out(core: ModuleType, timeout: float) -> None:
-    assert finished(core, 5).result(timeout) == 5
-    assert finished(core, 5).exception(timeout) is None
-    with pytest.raises(CancelledError):
-        cancelled(core).result(timeout)
 
 
 @pytest.mark.parametrize("how", ["result", "exception", "cancel"])
@@ -244,19 +164,6 @@ def test_a_waiter_sees_the_result_whenever_it_sees_done(core: ModuleType) -> Non
         ready.wait(TIMEOUT)
         future.set_result(number)
         assert background.join() == number
-
-
-def test_repr_of_every_state(core: ModuleType) -> None:
-    address = r"<Future at 0x[0-9a-f]+ state="
-    for future, tail in [
-        (core.Future(), "pending>"),
-        (running(core), "running>"),
-        (cancelled(core), "cancelled>"),
-        (finished(core, 5), "finished returned int>"),
-        (failed(core, Boom()), "finished raised Boom>"),
-    ]:
-        assert re.fullmatch(address + tail, repr(future)), repr(future)
-        assert f"{id(future):#x}" in repr(future)
 
 
 def test_snapshot(core: ModuleType) -> None:

@@ -24,29 +24,11 @@ def end(request: pytest.FixtureRequest) -> Any:
     return lambda future: future.cancel()
 
 
-def test_callbacks_run_in_order_with_the_future(core: ModuleType, end: Any) -> None:
-    future, calls = core.Future(), []
-    for number in range(5):
-        assert future.add_done_callback(lambda done, number=number: calls.append((number, done))) is None
-    assert calls == []
-    end(future)
-    assert calls == [(number, future) for number in range(5)]
-
-
 def test_a_callback_added_late_runs_at_once_in_the_caller(core: ModuleType, end: Any) -> None:
     future, seen = core.Future(), []
     Background(lambda: end(future)).join()
     future.add_done_callback(lambda done: seen.append((done, threading.get_ident())))
     assert seen == [(future, threading.get_ident())]
-
-
-def test_no_callback_runs_again(core: ModuleType) -> None:
-    future, calls = core.Future(), []
-    future.add_done_callback(calls.append)
-    future.cancel()
-    future.cancel()
-    future.set_running_or_notify_cancel()
-    assert calls == [future]
 
 
 def test_a_failing_callback_is_logged_and_the_others_run(

@@ -207,22 +207,6 @@ def test_one_that_waits_or_one_that_leaves_sees_the_other() -> None:
         assert seen or not found
 
 
-def test_a_set_may_be_listed_while_others_change_it() -> None:
-    """The threads of a pool are a set that workers leave and join while another thread lists it."""
-    shared = set(range(-50, 0))
-
-    def turn(number: int) -> int:
-        if number == 0:
-            return min(len([item for item in list(shared) if item < 0]) for _ in range(500))
-        for item in range(1000):
-            shared.add(number * 1000 + item)
-            shared.discard(number * 1000 + item)
-        return 50
-
-    assert together(turn) == [50] * THREADS
-    assert len(shared) == 50
-
-
 def test_a_weak_reference_gives_the_object_or_none() -> None:
     """A worker that asks for its executor gets it whole, and keeps it, or learns that it is gone."""
     for _ in range(200):

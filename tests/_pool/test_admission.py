@@ -8,11 +8,25 @@ import pytest
 from support.common import Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._pool.admission import LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Look
-from ebbpool._pool.census import Workers
-from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
-from ebbpool._pool.sizing import CREW, MEMORY, STALL, STALL_PAUSE, TICK, WINDOW
 from ebbpool._testing import seams
+from ebbpool._testing.rules import (
+    CEILING_TICK,
+    CREW,
+    HELD_TICK,
+    LOOKS,
+    MEMORY,
+    PUNCTUAL,
+    QUEUE,
+    RETRY,
+    STALL,
+    STALL_PAUSE,
+    TICK,
+    TURN,
+    WINDOW,
+    Admission,
+    Look,
+    Workers,
+)
 
 CPUS = 4
 

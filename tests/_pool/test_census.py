@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Gate, eventually
 
-from ebbpool._pool import census
-from ebbpool._pool.census import COST, LEAST, STILL, Census, Place
-from ebbpool._pool.sizing import WINDOW, Asleep
+from ebbpool._testing.rules import WINDOW, Asleep
+from ebbpool._testing.seams import census
 
 needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
 needs_places = pytest.mark.skipif(
     sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"
 )
 
+COST, LEAST, STILL, Place = census.COST, census.LEAST, census.STILL, census.Place
 LONG = 10 * WINDOW
 
 
@@ -35,7 +35,7 @@ class World:
         self.used: dict[int, float] = {}
         self.places: dict[int, Place] = {}
         self.looked: list[int] = []
-        self.census = Census()
+        self.census = census.Census()
         self.now = 1000.0
         self.cpu = 50.0
         self.busy = False

@@ -9,10 +9,19 @@ import pytest
 from support.common import Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, Decision
-from ebbpool._pool.crew import CEILING_TICK
-from ebbpool._pool.decisions import KEPT, Decisions
-from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._testing import seams
+from ebbpool._testing.rules import (
+    CEILING_TICK,
+    CREW,
+    KEPT,
+    MEMORY,
+    TICK,
+    Asleep,
+    Decisions,
+    Sample,
+    Sizing,
+    WorkerBounds,
+)
 
 
 class Recorded(Sizing):

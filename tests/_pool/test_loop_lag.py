@@ -81,7 +81,7 @@ def test_figures_are_read_while_a_loop_notes_others() -> None:
     noting = threading.Thread(target=keep_noting)
     noting.start()
     try:
-        for _ in range(2_000):
+        for _ in range(300):
             for lag in shown(loop.mailbox.turn - 1.0):
                 assert lag.most == pytest.approx(0.001)
     finally:

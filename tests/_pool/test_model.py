@@ -8,4 +8,4 @@ from support.model import ExecutorModel, profile
 
 def test_executor_does_what_the_model_says() -> None:
     """A modest number of runs, the same every time; the stress session makes more, and others each time."""
-    run_state_machine_as_test(ExecutorModel, settings=profile(100, derandomize=True, database=None))
+    run_state_machine_as_test(ExecutorModel, settings=profile(50, derandomize=True, database=None))

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbpool import _interpreter
-from ebbpool._quota import INTERVAL, Processors, cpu_quota
+from ebbpool._testing import seams
+
+INTERVAL, Processors, cpu_quota = seams.quota.INTERVAL, seams.quota.Processors, seams.quota.cpu_quota
 
 V2 = "35 24 0:31 {root} /sys/fs/cgroup rw,nosuid,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:15 master:2 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -225,6 +227,6 @@ def test_that_no_descriptor_is_left_is_no_missing_quota(monkeypatch: pytest.Monk
     def exhausted(path: str) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("ebbpool._quota._read", exhausted)
+    monkeypatch.setattr(seams.quota, "_read", exhausted)
     with pytest.raises(OSError, match="Too many"):
         cpu_quota()

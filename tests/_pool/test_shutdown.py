@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
-from typing import Any
 
 import pytest
 from support.common import (
@@ -72,29 +70,6 @@ def test_the_pool_still_grows_for_what_was_queued_before_shutdown() -> None:
         pool.shutdown(wait=wait)
         assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1, 2, 3]
         pool.shutdown()
-
-
-def test_cancel_futures() -> None:
-    ran: list[int] = []
-    pool = AdaptiveExecutor(1)
-    with Gate() as gate:
-        running = pool.submit(gate, "ran on")
-        gate.await_begun()
-        queued = [pool.submit(ran.append, number) for number in range(5)]
-        calls: list[Any] = []
-        queued[0].add_done_callback(calls.append)
-        waiting = Background(lambda: concurrent.futures.wait(queued, TIMEOUT))
-        pool.shutdown(wait=False, cancel_futures=True)
-        assert all(future.cancelled() for future in queued)
-        assert {future._state for future in queued} == {"CANCELLED_AND_NOTIFIED"}
-        assert calls == [queued[0]]
-        assert waiting.join() == (set(queued), set())
-        assert pool._work_queue.qsize() == 0
-        gate.open()
-        assert running.result(TIMEOUT) == "ran on"
-    pool.shutdown()
-    assert ran == []
-    assert pool.stats().cancelled == 5
 
 
 @pytest.mark.parametrize("wait", [True, False])

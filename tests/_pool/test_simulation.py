@@ -6,9 +6,13 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, call, compute, simulate, sleep
+from support.simulation import FREE, GIL, Machine, Result, Simulation, Task, compute, simulate, sleep
 
-from ebbpool._pool.sizing import CREW, TICK, WorkerBounds
+from ebbpool._testing.rules import (
+    CREW,
+    TICK,
+    WorkerBounds,
+)
 
 SHARED = Machine(hogs=2)
 """A free-threaded interpreter on two processors that two other processes want too."""
@@ -79,12 +83,12 @@ def test_trivial_tasks_need_very_few_workers(machine: Machine) -> None:
 def test_a_flood_of_short_calls_is_left_to_a_few_workers_with_the_gil() -> None:
     """Each reads, computes and writes, for 25 µs of the GIL; they come 80 at once, and now and then more."""
     simulation = Simulation(GIL, WorkerBounds(0, 200, 0))
-    for batch in range(150):
+    for batch in range(60):
         burst = [Task((5e-6, -3e-6, 10e-6, -3e-6, 10e-6)) for _ in range(240 if batch % 10 == 0 else 80)]
         simulation.submit(*burst, at=batch * 0.0036)
     result = simulation.run()
     assert result.peak <= 24
-    assert result.seconds < 0.56
+    assert result.seconds < 0.24
 
 
 def test_a_mixed_load_without_the_gil_is_near_the_time_that_its_computing_takes() -> None:
@@ -152,24 +156,6 @@ def test_a_burst_after_a_quiet_spell_is_served_like_the_first(machine: Machine) 
     assert result.workers_at(10.05) == 200
     assert result.workers_at(12.0) == 0
     assert max(result.waits[200:]) == pytest.approx(max(result.waits[:200]), rel=0.2)
-
-
-@both
-def test_nested_tasks_finish_beyond_the_ceiling_and_the_surplus_goes(machine: Machine) -> None:
-    simulation = Simulation(machine, WorkerBounds(0, 2, 0), keep_alive=0.5)
-    simulation.submit(*(call(call(sleep(0.01)), call(sleep(0.01))) for _ in range(4)))
-    simulation.submit(*sleeps(20, 0.01), at=1.0)
-    result = simulation.run()
-    assert result.timeline
-    assert result.workers_at(1.0) <= 2
-    assert max(workers for time, workers in result.timeline if time > 1.0) <= 2
-
-
-def test_refused_threads_are_asked_for_ever_less_often_and_no_task_is_lost() -> None:
-    result = simulate(Machine(threads=10), sleeps(200, 0.05))
-    assert result.peak == 10
-    assert result.seconds < 20 * 0.05 * 1.1
-    assert result.refused <= 60, "a thread is asked for every 25 ms, then less often"
 
 
 def test_spare_workers_are_ahead_of_demand() -> None:

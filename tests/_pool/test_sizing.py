@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbpool._pool.sizing import (
+from ebbpool._testing.rules import (
     ARRIVAL,
     CREW,
     MEMORY,

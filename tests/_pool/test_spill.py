@@ -432,7 +432,9 @@ def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCapture
     assert "after shutdown" in caplog.text
 
 
-def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_processes_take_what_can_be_pickled_and_why_the_rest_stays_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lock = threading.Lock()
     with (
         ProcessPoolExecutor(1) as there,
@@ -440,6 +442,9 @@ def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest
         Gate() as gate,
     ):
         gate.hold(pool)
+        taken = [pool.submit(decorated, 1), pool.submit(spillable(math.sqrt), 4)]
+        assert [future.result(TIMEOUT) for future in taken] == [2, 2]
+        assert (pool.stats().spilled, pool.stats().spill_returned) == (2, 0)
         futures = [pool.submit(spillable(lambda: 3)) for _ in range(3)]
         argument = pool.submit(spillable(id), lock)
         eventually(lambda: pool.stats().spill_returned == 4)
@@ -449,20 +454,6 @@ def test_what_cannot_be_pickled_stays_and_the_reason_is_told_once(caplog: pytest
     assert caplog.text.count("<lambda> stays in pool 'web'") == 1
     assert caplog.text.count("id stays in pool 'web'") == 1
     assert "pickle" in caplog.text
-
-
-def test_processes_take_marked_tasks() -> None:
-    with (
-        ProcessPoolExecutor(1) as there,
-        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool)
-        futures = [pool.submit(decorated, 1), pool.submit(spillable(math.sqrt), 4)]
-        assert [future.result(TIMEOUT) for future in futures] == [2, 2]
-        assert pool.stats().spilled == 2
-        assert pool.stats().spill_returned == 0
-        gate.open()
 
 
 def test_an_executor_that_fails_in_other_ways_is_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
@@ -853,6 +844,12 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
 # Bad input.
 
 
+def closed() -> Executor:
+    there = ThreadPoolExecutor(1)
+    there.shutdown()
+    return there
+
+
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
     ({"spill_after": math.nan}, ValueError, "spill_after must be a number of seconds, not nan"),
@@ -862,22 +859,12 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
     ({"spill": "tcp://scheduler:8786"}, TypeError, "spill must be an executor, .* not 'tcp://scheduler:8786'"),
     ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
     ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),
+    ({"spill": None, "spill_after": 0.5}, ValueError, r"spill_after=0\.5 needs a spill"),
+    ({"spill": closed()}, ValueError, "spill must not be shut down"),
 ])  # fmt: skip
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with ThreadPoolExecutor(1) as there, pytest.raises(error, match=message):
         AdaptiveExecutor(**({"spill": there} | arguments))
-
-
-def test_a_time_needs_a_place() -> None:
-    with pytest.raises(ValueError, match=r"spill_after=0\.5 needs a spill"):
-        AdaptiveExecutor(spill_after=0.5)
-
-
-def test_a_place_that_is_shut_down() -> None:
-    there = ThreadPoolExecutor(1)
-    there.shutdown()
-    with pytest.raises(ValueError, match="spill must not be shut down"):
-        AdaptiveExecutor(spill=there)
 
 
 def test_a_pool_must_not_spill_to_itself() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
 from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import crew, stack_size, threads
-from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import Timekeeper, timekeeper
+from ebbpool._testing import seams
+from ebbpool._testing.rules import Timekeeper
+from ebbpool._testing.seams import crew, stack_size, threads, timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
+SETTINGS: list[dict[str, Any]] = [{}, {"initializer": int}, {"max_queue": 0}, {"max_queue": 1}]
 
 
 def break_step(
@@ -33,7 +35,7 @@ def break_step(
 
     places: dict[str, tuple[Any, str]] = {
         "timekeeper": (timekeeper, "start"),
-        "strike_off": (pool._crew, "_strike_off"),
+        "strike_off": (seams.crew_of(pool), "_strike_off"),
         "worker": (crew, "Worker"),
         "thread": (crew, "WorkerThread"),
         "thread_init": (threading.Thread, "__init__"),
@@ -41,15 +43,20 @@ def break_step(
         "thread_start": (threading.Thread, "start"),
     }
     if step == "name":
-        patch.setattr(pool._crew, "_names", Names())
+        patch.setattr(seams.crew_of(pool), "_names", Names())
     else:
         patch.setattr(*places[step], fail)
     return attempts
 
 
-@pytest.mark.parametrize("error", [MemoryError, RecursionError, RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("settings", [{}, {"initializer": int}, {"max_queue": 0}, {"max_queue": 1}])
+@pytest.mark.parametrize(
+    ("step", "error", "settings"),
+    [
+        (step, error, SETTINGS[(row + column) % len(SETTINGS)])
+        for row, step in enumerate(STEPS)
+        for column, error in enumerate([MemoryError, RecursionError, RuntimeError, KeyboardInterrupt])
+    ],
+)
 def test_a_start_that_fails_gives_back_its_place(
     step: str, error: type[BaseException], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,20 +67,15 @@ def test_a_start_that_fails_gives_back_its_place(
             break_step(patch, pool, step, error())
             pool.submit(ran.append, "refused")
         stats = pool.stats()
-        assert (stats.workers, stats.queued, stats.started, pool._pool.headcount, pool._pool.starting) == (
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
+        assert (stats.workers, stats.queued, stats.started, *seams.threads_of(pool)) == (0, 0, 0, 0, 0)
         assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
         wait_for_idle(pool)
         assert ran == ["accepted"]
 
 
-@pytest.mark.parametrize("error", [MemoryError, RecursionError, RuntimeError])
-@pytest.mark.parametrize("step", STEPS[1:])
+@pytest.mark.parametrize(
+    ("step", "error"), [*zip(STEPS[1:], cycle([MemoryError, RecursionError, RuntimeError]), strict=False)]
+)
 def test_the_pool_grows_again_after_starts_that_fail(
     step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,10 +91,10 @@ def test_the_pool_grows_again_after_starts_that_fail(
         assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
 
 
-def interrupt_after(start: Callable[[WorkerThread], object]) -> Callable[..., None]:
+def interrupt_after(start: Callable[[threads.WorkerThread], object]) -> Callable[..., None]:
     """Return a stand-in for `stack_size.start` that is interrupted when `start` has been called."""
 
-    def interrupted(thread: WorkerThread, size: int | None) -> None:
+    def interrupted(thread: threads.WorkerThread, size: int | None) -> None:
         start(thread)
         raise KeyboardInterrupt
 
@@ -103,9 +105,9 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
-            def start(thread: WorkerThread) -> None:
+            def start(thread: threads.WorkerThread) -> None:
                 thread.start()
-                eventually(lambda: pool._pool.starting == 0, "the worker has come to the queue")
+                eventually(lambda: seams.threads_of(pool)[1] == 0, "the worker has come to the queue")
 
             patch.setattr(stack_size, "start", interrupt_after(start))
             pool.submit(int)
@@ -115,7 +117,7 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
 
 
 def test_a_thread_whose_start_was_taken_back_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[WorkerThread] = []
+    made: list[threads.WorkerThread] = []
     ran: list[str] = []
     with AdaptiveExecutor(1, initializer=ran.append, initargs=("initialized",)) as pool:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -152,7 +154,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
                 assert future.result(TIMEOUT) == 8
             assert pool.submit(int).result(TIMEOUT) == 0, depth
             assert pool.wait_idle(TIMEOUT), depth
-            assert pool._pool.headcount == pool.stats().workers, depth
+            assert seams.threads_of(pool)[0] == pool.stats().workers, depth
     assert taken and refused
 
 

@@ -17,11 +17,17 @@ from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone
 from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._core.accel import Alarms
-from ebbpool._core.timers import FOLD, VOID
-from ebbpool._pool.sizing import TICK
-from ebbpool._pool.timekeeper import FIRE, NAME, Tick, Timekeeper
 from ebbpool._testing import seams
+from ebbpool._testing.rules import (
+    FIRE,
+    FOLD,
+    NAME,
+    TICK,
+    VOID,
+    Alarms,
+    Tick,
+    Timekeeper,
+)
 
 
 class Notes:
@@ -83,13 +89,6 @@ def living() -> Iterator[Timekeeper]:
     yield keeper
     keeper.stop()
     assert thread is not None and all_end([thread])
-
-
-def test_entries_come_off_by_time_and_ties_in_order_of_arrival() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing, due in enumerate([3.0, 1.0, 2.0, 1.0, 3.0, 1.0]):
-        alarms.add(due, book, thing)
-    assert emptied(alarms) == [1, 3, 5, 2, 0, 4]
 
 
 operations = st.lists(
@@ -158,22 +157,6 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
             assert len(alarms) < max(2 * (len(waiting) + 1), len(waiting) + VOID) + 1, "void entries pile up"
     left = [number for number in emptied(alarms) if number not in book.out]
     assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
-
-
-def test_what_falls_due_while_the_heap_is_swept_is_not_late() -> None:
-    alarms, book = Alarms(), Notes()
-    for thing in range(10 * FOLD):
-        alarms.add(float(thing), book, thing)
-    while alarms.merge():
-        pass
-    for thing in range(1, 10 * FOLD - 1):
-        book.out.add(thing)
-        alarms.void()
-    assert alarms.merge(), "the sweep takes more than one slice"
-    alarms.add(0.5, book, "new")
-    assert alarms.merge()
-    taken = [alarms.pop_due(now) for now in (0.0, 0.4, 0.9, 0.9)]
-    assert [entry[3] if entry else None for entry in taken] == [0, None, "new", None]
 
 
 @pytest.mark.parametrize("slices", range(1, 8))
@@ -290,24 +273,6 @@ def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
         keeper.settle()
     assert book.fired == [0, 2]
     assert "broken" in caplog.text
-
-
-def test_the_thread_fires_and_is_not_early(living: Timekeeper) -> None:
-    fired: list[tuple[float, float]] = []
-    over = threading.Event()
-
-    class Book(Notes):
-        def fire(self, thing: Any) -> None:
-            fired.append((living.clock(), thing))
-            if len(fired) == 50:
-                over.set()
-
-    book, now = Book(), living.clock()
-    for number in range(50):
-        due = now + number * 17 % 50 * 0.001
-        living.call_at(due, book, due)
-    assert over.wait(TIMEOUT)
-    assert all(at >= due for at, due in fired)
 
 
 @pytest.mark.parametrize("due", [1e300, threading.TIMEOUT_MAX * 3])

@@ -1,4 +1,4 @@
-"""No task is ever left without a thread: barriers, retiring workers, nested submits."""
+"""No task is ever left without a thread: barriers, retiring workers, pools that break or come and go."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import random
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, Crew, Ledger, bring, close, stuck
+from stress_harness import (
+    LONG_ENOUGH,
+    PATIENCE,
+    SEED,
+    TIMEKEEPER,
+    Crew,
+    Ledger,
+    bounded,
+    bring,
+    close,
+    named,
+    rounds,
+    stuck,
+)
 
 from ebbpool import AdaptiveExecutor
 
@@ -35,10 +49,24 @@ def ten_microseconds() -> None:
 @pytest.mark.hard_limit(1200.0)
 @pytest.mark.parametrize("parties", [2, 5])
 def test_barrier_on_fresh_pools(ten_microseconds: None, parties: int) -> None:
-    """N tasks that need each other, on a pool of N: none starves (the failure of cpython#133957)."""
-    for _ in range(BARRIERS):
+    """N tasks that need each other, on a pool of N: none starves (the failure of cpython#133957).
+
+    The timekeeper's thread ends with each pool and comes back with the next, whatever that gives it first.
+    """
+    for number in range(BARRIERS):
         with AdaptiveExecutor(max_workers=parties) as pool:
+            later = pool.submit_later(number % 3 * 0.0005, pow, 2, 3)
             meet(pool, parties)
+            if number % 2:
+                assert later.result(PATIENCE) == 8
+            else:
+                later.cancel()
+
+    def gone() -> None:
+        while named(TIMEKEEPER):
+            time.sleep(0.001)
+
+    bounded("the end of the timekeeper", gone)
 
 
 @pytest.mark.hard_limit(1200.0)
@@ -76,3 +104,42 @@ def test_a_retiring_worker_never_loses_a_task(keep_alive: float, submitters: int
     close(pool, ledger, "retiring")
     if keep_alive < 0.001 and min_workers == 0 and submitters == 1:
         assert pool.stats().retired > 5 or not LONG_ENOUGH, "no worker ever retired: the race was not there"
+
+
+@pytest.mark.parametrize("queue", [{}, {"max_queue": 2}], ids=["unbounded", "blocking"])
+def test_initializers_that_fail_at_random(queue: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """A pool that breaks under its submitters fails what did not run and refuses what comes later."""
+    caplog.set_level("CRITICAL", logger="concurrent.futures")
+    for number in rounds():
+        dice = random.Random(f"{SEED} {number}")
+        chance = dice.choice((0.05, 0.3, 1.0)) if number else 1.0
+
+        def initializer(dice: random.Random = dice, chance: float = chance) -> None:
+            if dice.random() < chance:
+                raise ValueError("no")
+
+        pool = AdaptiveExecutor(6, "broken", initializer, keep_alive=0.0005, **queue)
+        ledger = Ledger()
+        crew = Crew()
+
+        def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> bool:
+            ticket = ledger.submit(pool, rng.choice(("quick", "sleepy")))
+            if ticket is not None:
+                ticket.add_callback()
+            return ticket is not None
+
+        crew.repeat("submitter", submitter, copies=4)
+        crew.stop.wait(0.1)
+        crew.join()
+        for ticket in ledger.accepted:
+            assert ticket.future is not None
+            try:
+                ticket.future.exception(timeout=PATIENCE)
+            except TimeoutError:
+                stuck(f"a future of a broken pool; {pool.stats()}")
+        bounded("shutdown of a broken pool", pool.shutdown)
+        if ledger.broken or chance == 1.0:
+            assert pool._broken
+        if pool._broken:
+            assert ledger.submit(pool) is None, "a broken pool took a task"
+        ledger.audit(pool.stats(), broken=True)

@@ -246,28 +246,6 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
     assert total > 0 or not LONG_ENOUGH
 
 
-@pytest.mark.parametrize("max_workers", [1, 3, 8])
-def test_threads_never_exceed_the_ceiling(max_workers: int) -> None:
-    """Without nested waits and retirement there are never more threads than the ceiling."""
-    prefix = f"ceiling{max_workers}"
-    for _ in rounds():
-        ledger = Ledger()
-        crew = Crew()
-        pool = AdaptiveExecutor(max_workers, prefix, keep_alive=60.0)
-
-        def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> None:
-            for _ in range(rng.randint(1, 20)):
-                ledger.submit(pool, rng.choice(("quick", "quick", "sleepy")))
-            bring(ledger.accepted[-1], "the last task of a submitter", pool)
-
-        crew.repeat("submitter", submitter, copies=4)
-        crew.stop.wait(0.3)
-        crew.join()
-        close(pool, ledger, prefix)
-        assert len({run for ticket in ledger.accepted for run in ticket.runs}) <= max_workers
-        assert pool.stats().started <= max_workers
-
-
 @pytest.mark.parametrize(("max_workers", "first"), [(1, False), (6, True)])
 def test_a_lane_for_one_keeps_the_order(max_workers: int, first: bool) -> None:
     """Tasks of a lane for one never overlap, and those of each submitter run in the order of their submission."""

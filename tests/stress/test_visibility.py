@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SEED, Crew, Ledger, Ticket, bounded, bring, close, rounds, stuck
+from stress_harness import PATIENCE, Crew, Ledger, Ticket, bounded, rounds, stuck
 
 from ebbpool import AdaptiveExecutor
 
@@ -72,50 +72,3 @@ def test_a_result_is_there_for_whoever_sees_done(kind: str) -> None:
     crew.join()
     bounded("shutdown", pool.shutdown)
     ledger.settle()
-
-
-def test_cancel_against_the_worker_that_takes() -> None:
-    """However close cancel() comes to the start of the task, one of the two wins, and all agree which."""
-    pool = AdaptiveExecutor(2, "taken")
-    ledger = Ledger()
-    won = lost = 0
-    slot: list[Ticket] = []
-    turn = threading.Barrier(3)
-    over = threading.Event()
-
-    def canceller(rng: random.Random) -> bool:
-        turn.wait(PATIENCE)
-        if over.is_set():
-            return False
-        for ticket in slot:
-            for _ in range(rng.randrange(40)):
-                pass
-            ticket.cancel()
-        turn.wait(PATIENCE)
-        return True
-
-    crew = Crew()
-    crew.repeat("canceller", canceller, copies=2)
-    rng = random.Random(SEED)
-    try:
-        for _ in rounds():
-            for _ in range(30):
-                tickets = [ledger.submit(pool) for _ in range(rng.randint(1, 4))]
-                slot[:] = [ticket for ticket in tickets if ticket is not None]
-                for ticket in slot:
-                    ticket.add_callback()
-                turn.wait(PATIENCE)
-                turn.wait(PATIENCE)
-                for ticket in slot:
-                    bring(ticket, "a task that somebody tried to cancel", pool)
-                    won += bool(ticket.cancel_won)
-                    lost += not ticket.cancel_won
-        over.set()
-        turn.wait(PATIENCE)
-    except threading.BrokenBarrierError:
-        crew.join()
-        stuck("the cancellers and the submitter lost each other")
-    crew.join()
-    close(pool, ledger, "taken")
-    if LONG_ENOUGH:
-        assert won > 0 and lost > 0, f"no race: {won} cancelled, {lost} ran"

@@ -75,7 +75,7 @@ class Submitter:
         self.error: BaseException | None = None
         self.entered = threading.Event()
         self.returned = threading.Event()
-        self._pool = pool
+        self._submit_to = pool
         self.thread = threading.Thread(target=self._run, name="blocked submitter", daemon=True)
         self.thread.start()
         assert self.entered.wait(PATIENCE)
@@ -83,7 +83,7 @@ class Submitter:
     def _run(self) -> None:
         self.entered.set()
         try:
-            self.task.future = self._pool.submit(self.task.body, self._pool)
+            self.task.future = self._submit_to.submit(self.task.body, self._submit_to)
         except RuntimeError as error:
             self.error = error
         self.returned.set()

@@ -1,6 +1,6 @@
 """A discrete-event simulation of a pool on a machine: no thread, no clock, the same figures on every run.
 
-It drives `ebbpool._pool.sizing` as the timekeeper does. Modelled are: processors that are shared in slices, a GIL
+It drives the rule of growth as the timekeeper does. Modelled are: processors that are shared in slices, a GIL
 (one processor for all, handed over a switch interval after somebody asks for it), the time that starting a
 thread takes, a timekeeper that needs a processor like everybody else and so looks late, workers parked on a
 stack, and their keep-alive.
@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ebbpool._pool.sizing import Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._testing.rules import (
+    Asleep,
+    Sample,
+    Sizing,
+    WorkerBounds,
+)
 
 FOREVER: Final = float("inf")
 
@@ -37,8 +42,6 @@ class Machine:
         arrive_cost: Processor time of a thread from its start, or from its wake-up, to its first task.
         look_cost: Processor time of one look.
         slack: How late timers are on an idle machine.
-        threads: The most threads the system allows the pool.
-        tells: Whether the kernel tells which threads are asleep.
     """
 
     cpus: int = 2
@@ -49,8 +52,6 @@ class Machine:
     arrive_cost: float = 30e-6
     look_cost: float = 20e-6
     slack: float = 80e-6
-    threads: int = 1_000_000
-    tells: bool = True
 
 
 GIL: Final = Machine(gil=True, quantum=0.005)
@@ -62,18 +63,16 @@ class Task:
     """One call.
 
     Attributes:
-        steps: What it does: positive seconds of computing, negative ones of blocking, or tasks that it
-            submits to its own pool and waits for.
+        steps: What it does: positive seconds of computing, negative ones of blocking.
         submitted: When it was.
         wait: How long it was in the queue.
         done: Whether it has finished.
     """
 
-    steps: tuple[float | tuple[Task, ...], ...]
+    steps: tuple[float, ...]
     submitted: float = 0.0
     wait: float = -1.0
     done: bool = False
-    waiters: list[Callable[[], None]] = field(default_factory=list)
 
 
 def compute(seconds: float) -> Task:
@@ -82,11 +81,6 @@ def compute(seconds: float) -> Task:
 
 def sleep(seconds: float) -> Task:
     return Task((-seconds,))
-
-
-def call(*tasks: Task) -> Task:
-    """A task that submits `tasks` to its own pool and waits for all of them."""
-    return Task((tasks,))
 
 
 def _nothing() -> None:
@@ -209,7 +203,6 @@ class Result:
         waits: How long each task was in the queue, in the order of their submission.
         timeline: When the number of workers changed, and to what.
         looks: How often the timekeeper looked.
-        refused: How many threads the system refused.
         idle_starts: Workers started although more were idle or on their way than tasks waited.
     """
 
@@ -218,7 +211,6 @@ class Result:
     waits: list[float] = field(default_factory=list)
     timeline: list[tuple[float, int]] = field(default_factory=list)
     looks: int = 0
-    refused: int = 0
     idle_starts: int = 0
 
     def workers_at(self, when: float) -> int:
@@ -234,14 +226,13 @@ class Simulation:
         self.keep_alive = keep_alive
         self.result = Result()
         self._processors = Processors(machine)
-        self._refused = False
         self._sizing = Sizing()
         self._timekeeper = _Thread(urgent=not machine.gil)
         self._main = _Thread()
         self._queue: deque[Task] = deque()
         self._parked: list[_Worker] = []
         self._tasks: list[Task] = []
-        self._workers = self._starting = self._searching = self._blocked = self._sleeping = self._taken = 0
+        self._workers = self._starting = self._searching = self._sleeping = self._taken = 0
         self._pending = 0
         self._watching = False
         self._ended = -FOREVER
@@ -299,10 +290,6 @@ class Simulation:
         self._next(worker)
 
     def _start(self) -> None:
-        self._refused = self._workers >= self.machine.threads
-        if self._refused:
-            self.result.refused += 1
-            return
         self._workers += 1
         self._starting += 1
         self._count()
@@ -318,7 +305,7 @@ class Simulation:
         self.result.timeline.append((self._processors.now, self._workers))
 
     def _next(self, worker: _Worker) -> None:
-        if self._queue and self._workers <= self.limits.max_workers + self._blocked:
+        if self._queue and self._workers <= self.limits.max_workers:
             task = self._queue.popleft()
             self._taken += 1
             task.wait = self._processors.now - task.submitted
@@ -347,15 +334,11 @@ class Simulation:
         if number == len(task.steps):
             task.done = True
             self._pending -= 1
-            for waiter in task.waiters:
-                waiter()
             self._next(worker)
             return
         step = task.steps[number]
         then = partial(self._go_on, worker, task, number + 1)
-        if isinstance(step, tuple):
-            self._wait(worker, step, then)
-        elif step > 0:
+        if step > 0:
             self._processors.run(worker.thread, step, then)
         else:
             self._sleeping += 1
@@ -364,22 +347,6 @@ class Simulation:
     def _resume(self, worker: _Worker, then: Callable[[], None]) -> None:
         self._sleeping -= 1
         self._processors.run(worker.thread, 5e-6, then)
-
-    def _wait(self, worker: _Worker, tasks: tuple[Task, ...], then: Callable[[], None]) -> None:
-        left = len(tasks)
-
-        def one_done() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._blocked -= 1
-                self._processors.run(worker.thread, 5e-6, then)
-
-        self._blocked += 1
-        self._pending += left
-        for task in tasks:
-            task.waiters.append(one_done)
-            self._arrived(task)
 
     def _idle(self) -> int:
         return len(self._parked) + self._searching
@@ -416,12 +383,11 @@ class Simulation:
             workers=self._workers,
             starting=self._starting,
             idle=self._idle(),
-            blocked=self._blocked,
+            blocked=0,
             elapsed=now - before,
             late=now - asked,
             cpu=used - used_before,
             cpus=self.machine.cpus,
-            refused=self._refused,
             asleep=self._census() if self._sizing.asks else None,
         )
         count = self._sizing.decide(sample, self.limits)
@@ -431,9 +397,9 @@ class Simulation:
 
     def _census(self) -> Asleep | None:
         now = self._processors.now
-        if self.machine.tells and now - self._counted >= 300e-6 * self._workers:
+        if now - self._counted >= 300e-6 * self._workers:
             self._counted = now
-            self._asleep = Asleep(self._workers - self._starting, self._sleeping, len(self._parked) + self._blocked)
+            self._asleep = Asleep(self._workers - self._starting, self._sleeping, len(self._parked))
         return self._asleep
 
     def _start_many(self, count: int) -> None:
@@ -443,7 +409,7 @@ class Simulation:
             self._sleep()
 
     def _started(self, rest: int) -> None:
-        if self._workers < self.limits.max_workers + self._blocked:
+        if self._workers < self.limits.max_workers:
             self._start()
         self._start_many(rest)
 

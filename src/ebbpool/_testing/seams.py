@@ -14,22 +14,28 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from ebbpool import _interpreter
+from ebbpool import _interpreter, _quota
 from ebbpool._core import accel
 from ebbpool._core.accel import Timers
 from ebbpool._frames import UNREADABLE as UNREADABLE
 from ebbpool._frames import is_joined as is_joined
-from ebbpool._pool import crew, spill, telling
+from ebbpool._pool import census as census
+from ebbpool._pool import crew as crew
 from ebbpool._pool import loop_lag as loop_lag
+from ebbpool._pool import spill, telling
+from ebbpool._pool import stack_size as stack_size
+from ebbpool._pool import threads as threads
 from ebbpool._pool.running import OVER as OVER
 from ebbpool._pool.running import called_name as called_name
-from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
+from ebbpool._pool.timekeeper import Tick, Timekeeper
+from ebbpool._pool.timekeeper import timekeeper as timekeeper
 
 PURE = _interpreter.PURE
 REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not PURE
 """Whether a compiled core that is missing is an error."""
 FREE_THREADED = _interpreter.FREE_THREADED
 
+quota = _quota
 instrumented = accel.instrumented
 ALL = accel.ALL
 orphans = accel.orphans
@@ -181,6 +187,16 @@ def follow(pool: Any, *, sizing: Any = None, admission: Any = None) -> None:
 def processors() -> int:
     """Return how many processors there are for a pool now."""
     return _interpreter.processors.count(monotonic())
+
+
+def crew_of(pool: Any) -> Any:
+    """Return what starts and keeps the threads of a pool."""
+    return pool._crew
+
+
+def threads_of(pool: Any) -> tuple[int, int]:
+    """Return how many workers a pool has, and how many of them have not come to the queue yet."""
+    return int(pool._pool.headcount), int(pool._pool.starting)
 
 
 def allowed(pool: Any) -> int:
