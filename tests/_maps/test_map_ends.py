@@ -198,29 +198,21 @@ def test_a_timeout_beyond_what_locks_can_wait() -> None:
         assert list(pool.map(str, range(3), timeout=1e30)) == ["0", "1", "2"]
 
 
-def test_results_are_let_go_as_they_are_handed_out() -> None:
-    """Even where a claim brought many at once."""
+@pytest.mark.parametrize("chunksize", [50, 400])
+def test_results_are_let_go_as_they_are_handed_out(chunksize: int) -> None:
+    """Even where a claim brought several at once; but those of a large one together."""
     with no_collector(), AdaptiveExecutor(1) as pool:
         make = Things()
-        results = pool.map(make, range(400))
+        results = pool.map(make, range(800), chunksize=chunksize)
         wait_for_idle(pool)
         for number in range(60):
             next(results)
-            gone(make.references[number], pool=pool)
-        assert make.references[399]() is not None
+            if chunksize == 50:
+                gone(make.references[number], pool=pool)
+        deque(itertools.islice(results, 400), 0)
+        gone(*make.references[:400], pool=pool)
+        assert make.references[799]() is not None
         results.close()  # type: ignore[attr-defined]
-        gone(*make.references, pool=pool)
-
-
-def test_a_brisk_consumer_leaves_nothing_behind() -> None:
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        make = Things()
-        results = pool.map(make, range(3000))
-        deque(itertools.islice(results, 2000), 0)
-        gone(*make.references[:2000], pool=pool)
-        next(results)
-        results.close()  # type: ignore[attr-defined]
-        wait_for_idle(pool)
         gone(*make.references, pool=pool)
 
 

@@ -97,6 +97,12 @@ class Batch:
         return rest
 
 
+def _in_chunks(inbox: deque[Any], items: Iterator[Any], size: int) -> Iterator[int]:
+    while chunk := list(islice(items, size)):
+        inbox.extend(chunk)
+        yield len(chunk)
+
+
 def _emptying(items: deque[Any]) -> Iterator[Any]:
     with suppress(IndexError):
         while True:
@@ -120,13 +126,13 @@ class Ledger:
         ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
             their positions as they come; `filed` is the next.
         queued: How many tasks are on the way to a worker.
+        hungry: Whether the next item that is read may need another task.
         watching: How many tasks wait until batches may have to be recalled.
         futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
             runs one batch and nothing more.
         refusal: What `submit` raised, if no more items are read because of that.
         bell: What the consumer waits at for the results at `wanted`, or None.
-        untimed: Whether it waits without regard to a batch that may have to be recalled.
         closed: Whether the consumer has left.
         fate: The error in place of every item that will not run, or None.
     """
@@ -162,13 +168,13 @@ class Ledger:
         self.ready: dict[int, list[Any] | BaseException] = {}
         self.filed = 0
         self.queued = 0
+        self.hungry = True
         self.watching = 0
         self.futures: set[Future[Any]] = set()
         self.submitter: int | None = None
         self.refusal: RuntimeError | None = None
         self.bell: LockType | None = None
         self.wanted = 0
-        self.untimed = False
         self.closed = False
         self.fate: BaseException | None = None
 
@@ -202,14 +208,13 @@ class Ledger:
             return
         # With a given chunk size, a task is needed for each chunk, and only whole chunks are read while there are any.
         step = self.size if self.fixed else 1
-        width = sys.maxsize if self.fixed else self.executor()._max_workers
-        room = None if room is None else room - room % step
+        items = islice(source, room if room is None else room - room % step)
         inbox = self.inbox
         count = served = 0
         try:
-            for _ in map(inbox.append, islice(source, room)):
-                count += 1
-                if (self.queued <= 0 or self.size == step) and count % step == 0 and self._tasks() < width:
+            for added in _in_chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
+                count += added or 1
+                if self.hungry:
                     if not self._recruit():
                         break
                     served = count
@@ -265,7 +270,6 @@ class Ledger:
                     raise TimeoutError
                 self.wanted, self.bell = position, allocate_lock()
                 self.bell.acquire()
-                self.untimed = not self.divided
                 bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
             if recalled:
                 self._enlist()
@@ -291,13 +295,16 @@ class Ledger:
             with self.lock:
                 count = self._missing(executor)
                 if count <= 0:
+                    width = min(executor._max_workers, UP_FRONT)
+                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < width)
                     return True
                 self.queued += count
             self.submitter = get_ident()
+            future = None
             try:
                 # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
                 while count and self._wants_tasks(executor):
-                    self._submit(executor)
+                    future = self._submit(executor)
                     count -= 1
             except RuntimeError as error:
                 # Without its traceback, which holds this ledger.
@@ -306,6 +313,9 @@ class Ledger:
                 self.submitter = None
                 with self.lock:
                     self.queued -= count
+                if future is not None:
+                    # The last in the queue is also the last to run or to be cancelled: it stands for all of them.
+                    future.add_done_callback(self._ended)
         return False
 
     # What tasks do, in workers.
@@ -316,6 +326,7 @@ class Ledger:
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
             self.queued -= 1
+            self.hungry = True
             batch = self._claim(aside)
         while batch is not None:
             if not (aside or self.fixed):
@@ -367,7 +378,7 @@ class Ledger:
             missing = min(2, self._missing(executor))
         for _ in range(missing):
             try:
-                self._submit(executor)
+                self._submit(executor).add_done_callback(self._ended)
             except RuntimeError:
                 # The pool has been closed meanwhile: this task runs what is left.
                 return
@@ -377,18 +388,18 @@ class Ledger:
 
     # What both do, without the lock.
 
-    def _submit(self, executor: Any) -> None:
+    def _submit(self, executor: Any) -> Any:
         future = executor.submit(self.work)
         self.futures.add(future)
-        future.add_done_callback(self._ended)
+        future.add_done_callback(self.futures.discard)
         if self.closed:
             future.cancel()
+        return future
 
     def _ended(self, future: Future[Any]) -> None:
         """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
         if self.closed or os.getpid() != self.process:
             return
-        self.futures.discard(future)
         if future.cancelled():
             self.fail(CancelledError())
         elif (error := future.exception()) is not None:
@@ -435,11 +446,11 @@ class Ledger:
 
         While other tasks have batches that may have to be recalled, it waits for that, unless it runs `aside`.
         """
-        while not self.closed and self.fate is None:
+        while (self.segments or self.inbox or self.divided) and not self.closed and self.fate is None:
             now = perf_counter()
             self._recall(now)
             batch = self._lay(now)
-            if batch is not None or aside or not self.divided:
+            if batch is not None or aside:
                 return batch
             self.watching += 1
             self.settled.wait(max(0.0, self._until_recall(now)))
@@ -466,7 +477,8 @@ class Ledger:
         batch = self.under_way[start] = Batch(start, items, now)
         if batch.size > 1 and not self.fixed:
             self.divided[start] = batch
-            if self.untimed:
+            if len(self.divided) == 1:
+                # The consumer may wait without regard to a batch that may have to be recalled.
                 self._ring()
         return batch
 
