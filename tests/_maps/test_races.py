@@ -28,7 +28,8 @@ from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor, ScheduledTask
 from ebbpool._maps import ledger
-from ebbpool._maps.ledger import STALE, Batch, Ledger
+from ebbpool._maps.batch import ITERATORS, Batch
+from ebbpool._maps.ledger import STALE, Ledger
 
 
 class Script:
@@ -208,7 +209,7 @@ def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
     assert run.size == 1
 
 
-@pytest.mark.skipif(not ledger.ITERATORS, reason="a deque serves instead")
+@pytest.mark.skipif(not ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that batches rest on: nothing is lost, nothing comes twice."""
     with tight_switching():

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.thread import BrokenThreadPool
-from contextlib import suppress
 from contextvars import copy_context
 from itertools import islice, repeat, starmap
 from math import inf
@@ -24,8 +23,8 @@ from threading import TIMEOUT_MAX, Condition, get_ident
 from time import perf_counter
 from typing import Any, Final
 
-from ebbpool import _interpreter
 from ebbpool._core.accel import wait_counted
+from ebbpool._maps.batch import ITERATORS, Batch, Failure
 
 QUICK: Final = 300e-6
 """Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
@@ -37,76 +36,6 @@ SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
 """How many tasks may be submitted before the first of them has shown how long items take."""
-ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
-"""Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
-
-The GIL makes it so, because neither step runs bytecode. Elsewhere a deque does the same, and is slower.
-"""
-
-
-class Failure:
-    """What a call raised, in place of its result."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        trace = error.__traceback__
-        # Without the frame that caught it, which holds the batch: batch, error, traceback and frame would be a cycle.
-        self.error = error if trace is None else error.with_traceback(trace.tb_next)
-
-
-class Batch:
-    """Consecutive items that one worker has claimed, to run them.
-
-    Attributes:
-        start: The position in the map of its first result that is not in `Ledger.ready`.
-        size: How many results are to come from there on.
-        out: Those of them that are there, with a `Failure` in place of an error.
-        failed: Whether there may be such; set before the first is added.
-        source: The items that have not begun, for the worker.
-        since: When it was made (`perf_counter`).
-    """
-
-    __slots__ = ("_items", "failed", "out", "since", "size", "source", "start")
-
-    def __init__(self, start: int, items: Any, since: float) -> None:
-        self.start = start
-        self.size = len(items)
-        self.out: list[Any] = []
-        self.failed = False
-        self.since = since
-        # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
-        self._items: Any = iter(items) if ITERATORS else deque(items)
-        self.source: Any = self._items if ITERATORS else _emptying(self._items)
-
-    def fail(self, error: BaseException) -> None:
-        """Put an error where the next result would be."""
-        self.failed = True
-        self.out.append(Failure(error))
-
-    def drain(self) -> list[Any]:
-        """Take the items that have not begun, last one first; any thread may call this."""
-        rest: list[Any] = []
-        if ITERATORS:
-            rest.extend(self._items)
-            rest.reverse()
-        else:
-            with suppress(IndexError):
-                while True:
-                    rest.append(self._items.pop())
-        return rest
-
-
-def _in_chunks(inbox: deque[Any], items: Iterator[Any], size: int) -> Iterator[int]:
-    while chunk := list(islice(items, size)):
-        inbox.extend(chunk)
-        yield len(chunk)
-
-
-def _emptying(items: deque[Any]) -> Iterator[Any]:
-    with suppress(IndexError):
-        while True:
-            yield items.popleft()
 
 
 class Ledger:
@@ -212,7 +141,7 @@ class Ledger:
         inbox = self.inbox
         count = served = 0
         try:
-            for added in _in_chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
+            for added in _chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
                 count += added or 1
                 if self.hungry:
                     if not self._recruit():
@@ -552,3 +481,9 @@ class Ledger:
         if self.bell is not None:
             self.bell.release()
             self.bell = None
+
+
+def _chunks(inbox: deque[Any], items: Iterator[Any], size: int) -> Iterator[int]:
+    while chunk := list(islice(items, size)):
+        inbox.extend(chunk)
+        yield len(chunk)
