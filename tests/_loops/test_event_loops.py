@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, all_end, wait_for_idle
+from support.common import LONG, TIMEOUT, Gate, all_end
 from support.loops import FACTORIES, OURS, Loops, on_every_loop, on_our_loops, until, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
@@ -63,16 +63,6 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
         name, threads = runner.run(main())
     assert {thread.name.partition("_")[0] for thread in threads} == {name}
     assert not any(thread.is_alive() for thread in threads)
-
-
-@on_our_loops
-async def test_a_pool_is_reached_by_the_short_way() -> None:
-    with AdaptiveExecutor() as pool:
-        future = asyncio.get_running_loop().run_in_executor(pool, pow, 2, 10)
-        assert type(future) is aio.LoopFuture
-        assert await future == 1024
-        wait_for_idle(pool)
-        assert pool.stats().completed == 1
 
 
 @on_our_loops
@@ -237,26 +227,6 @@ async def test_cancelling_the_await_takes_the_call_off_the_queue() -> None:
         gate.open()
         assert await running == "ran on"
     assert ran == []
-
-
-@on_every_loop
-async def test_callbacks_given_to_the_loop_by_a_call_run_before_its_await_returns() -> None:
-    loop = asyncio.get_running_loop()
-    order: list[str] = []
-
-    def call(number: int, awaited: threading.Event) -> None:
-        # asyncio passes on at once what is over before it is asked for: nothing to be ordered there.
-        assert awaited.wait(TIMEOUT)
-        loop.call_soon_threadsafe(order.append, f"from call {number}")
-
-    async with AdaptiveExecutor(1) as pool:
-        for number in range(20):
-            awaited = threading.Event()
-            future = loop.run_in_executor(pool, call, number, awaited)
-            awaited.set()
-            await future
-            order.append(f"after call {number}")
-    assert order == [text for number in range(20) for text in (f"from call {number}", f"after call {number}")]
 
 
 @on_every_loop

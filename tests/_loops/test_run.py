@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import functools
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
 from support.loops import Loops, in_threads, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing.seams import BlockedSubmitter, called_name
+from ebbpool._testing.seams import BlockedSubmitter
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -207,23 +206,6 @@ async def test_what_runs_has_the_name_of_the_users_function(
         gate.open()
         await going
     assert names == [f"{HERE}.wait_at"]
-
-
-class SyncToAsync:
-    """Its namesake of asgiref, as far as it goes here."""
-
-    __module__ = "asgiref.sync"
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-
-    def thread_handler(self, loop: Any, func: Any, *args: Any) -> Any:
-        return func(*args)
-
-
-def test_what_asgiref_calls_has_its_name() -> None:
-    handler = SyncToAsync(wait_at).thread_handler
-    assert called_name(functools.partial(handler, None, abs, 1)) == f"{HERE}.wait_at"
 
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")

@@ -17,13 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.common import (
-    FREE_THREADED,
     TIMEOUT,
     Background,
     Boom,
     Gate,
     Thing,
-    eventually,
     gone,
     no_collector,
     wait_for_idle,
@@ -415,22 +413,6 @@ def test_maps_in_maps(max_workers: int, count: int) -> None:
         assert pool.stats().blocked == 0
 
 
-def test_an_item_may_wait_for_a_later_one_where_it_waits_for_a_future() -> None:
-    """A worker that waits for its own pool is replaced, and its place taken by one that claims the next item."""
-    met = threading.Event()
-
-    with AdaptiveExecutor(1) as pool:
-
-        def work(number: int) -> int:
-            if number == 0:
-                assert pool.submit(met.wait, TIMEOUT).result(TIMEOUT)
-            if number == 1:
-                met.set()
-            return number
-
-        assert list(pool.map(work, range(3))) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("when_full", ["block", "caller_runs"])
 @pytest.mark.parametrize("max_queue", [0, 1, 3])
 @pytest.mark.parametrize("chunksize", [None, 1, 4])
@@ -459,18 +441,6 @@ def test_the_caller_runs_no_more_than_it_has_to() -> None:
         threads = list(pool.map(work, range(100)))
         assert threads[0] == threading.get_ident()
         assert threads[-1] != threading.get_ident()
-
-
-@pytest.mark.skipif(not FREE_THREADED, reason="threads do not make computing faster under a GIL")
-def test_computing_items_get_a_second_worker() -> None:
-    def work(number: int) -> int:
-        for _ in range(500):
-            number = (number * 31 + 7) & 1023
-        return threading.get_ident()
-
-    with AdaptiveExecutor(2) as pool:
-        # On a busy machine a map may end before the second worker has begun.
-        eventually(lambda: len(set(pool.map(work, range(20_000)))) == 2)
 
 
 @pytest.mark.parametrize("chunksize", [None, 1])
@@ -580,19 +550,6 @@ def test_results_come_as_they_are_there() -> None:
             assert next(results) == number
         with pytest.raises(StopIteration):
             next(results)
-
-
-def test_an_item_that_blocks_holds_up_no_other() -> None:
-    count = 3_000
-    with AdaptiveExecutor(2) as pool, Gate() as gate:
-        results = pool.map_unordered(lambda number: gate(number) if number == 1_500 else number, range(count))
-        others = [next(results) for _ in range(count - 1)]
-        assert sorted(others) == [number for number in range(count) if number != 1_500]
-        waiting = Background(lambda: next(results))
-        assert waiting.still_waits()
-        gate.open()
-        assert waiting.join() == 1_500
-        assert list(results) == []
 
 
 def test_an_error_that_was_raised_is_not_held() -> None:

@@ -6,7 +6,6 @@ import concurrent.futures
 import gc
 import itertools
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -165,12 +164,9 @@ def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
 
 def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
     with AdaptiveExecutor(2) as pool:
-        results = pool.map(str, range(1000), timeout=0.05)
+        results = pool.map(str, range(1000), timeout=0)
         wait_for_idle(pool)
-        assert next(results) == "0"
-        tick = threading.Event()
-        tick.wait(0.06)
-        assert list(results) == [str(number) for number in range(1, 1000)]
+        assert list(results) == [str(number) for number in range(1000)]
 
 
 def test_a_timeout_beyond_what_locks_can_wait() -> None:

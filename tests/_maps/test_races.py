@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from typing import Any
 
@@ -26,7 +25,7 @@ from support.common import (
 )
 from support.manual_time import timed_pool
 
-from ebbpool import AdaptiveExecutor, ScheduledTask
+from ebbpool import AdaptiveExecutor
 from ebbpool._maps import ledger
 from ebbpool._maps.batch import ITERATORS, Batch
 from ebbpool._maps.ledger import STALE, Ledger
@@ -250,24 +249,6 @@ def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptur
         eventually(lambda: not task.active)
         assert (task.runs, task.missed) == (1, 0)
         assert caplog.records == []
-
-
-def test_whoever_sees_that_a_schedule_has_ended_may_read_why() -> None:
-    class Watched(dict[ScheduledTask, None]):
-        def __delitem__(self, task: ScheduledTask) -> None:
-            if task in self:
-                seen.append(task.last_error)
-            super().__delitem__(task)
-
-    seen: list[object] = []
-    error = BrokenThreadPool("broken")
-    with timed_pool() as (pool, _):
-        pool._crew.timers.schedules = Watched()
-        task = pool.schedule(LONG, print)
-        assert task.stop(error)
-        assert seen == [error]
-        assert not task.stop(BrokenThreadPool("later"))
-        assert task.last_error is error
 
 
 def test_due_in_the_moment_of_the_shutdown() -> None:

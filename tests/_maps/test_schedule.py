@@ -122,18 +122,6 @@ def test_a_run_that_ends_on_a_beat_does_not_miss_it() -> None:
         gate.await_begun()
 
 
-def test_after_a_suspension_one_run_comes_at_once_and_no_burst() -> None:
-    with timed_pool() as (pool, keeper):
-        ran: list[float] = []
-        task = pool.schedule(60, lambda: ran.append(keeper.now))
-        pass_time(pool, keeper, 60.0)
-        pass_time(pool, keeper, 8 * 3600.0 + 30.0)
-        assert ran == [1060.0, 1060.0 + 8 * 3600 + 30]
-        assert (task.runs, task.missed) == (2, 8 * 60 - 1)
-        assert task.next_run == 1060.0 + 8 * 3600 + 60
-        assert keeper.settle() == 30.0
-
-
 @pytest.mark.parametrize("interval", [5e-324, 1e-12, 1e-9])
 def test_an_interval_below_the_clocks_resolution(interval: float) -> None:
     with timed_pool() as (pool, keeper):

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from support.common import (
 )
 from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, QueueFull
+from ebbpool import AdaptiveExecutor, BrokenThreadPool
 
 
 @settings(max_examples=50)
@@ -186,13 +186,8 @@ def test_the_caller_runs_the_generator_as_it_reads() -> None:
         held.result(TIMEOUT)
 
 
-def test_a_full_queue_that_rejects() -> None:
-    with AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool, Gate() as gate:
-        held = gate.hold(pool)
-        with pytest.raises(QueueFull):
-            pool.stream(Source())
-        gate.open()
-        held.result(TIMEOUT)
+async def async_source(_: int) -> AsyncIterator[int]:
+    yield 1
 
 
 @pytest.mark.parametrize(
@@ -202,6 +197,8 @@ def test_a_full_queue_that_rejects() -> None:
         (range, 0, ValueError, r"buffersize.*0"),
         (range, 1.5, TypeError, r"buffersize.*1\.5"),
         (range, None, TypeError, r"buffersize.*None"),
+        (asyncio.sleep, 1, TypeError, r"genfn.*plain generator"),
+        (async_source, 1, TypeError, r"genfn.*plain generator"),
     ],
 )
 def test_bad_arguments(genfn: Any, buffersize: Any, error: type[Exception], text: str) -> None:
@@ -209,18 +206,6 @@ def test_bad_arguments(genfn: Any, buffersize: Any, error: type[Exception], text
         with pytest.raises(error, match=text):
             pool.stream(genfn, 3, buffersize=buffersize)
         assert pool.stats().submitted == 0
-
-
-def test_an_async_generator_function_is_refused() -> None:
-    async def source() -> Any:
-        yield 1
-
-    async def coroutine() -> None: ...
-
-    with AdaptiveExecutor(1) as pool:
-        for genfn in (source, coroutine):
-            with pytest.raises(TypeError, match=r"genfn.*plain generator"):
-                pool.stream(genfn)  # type: ignore[arg-type]
 
 
 def leave_by_close(pool: AdaptiveExecutor, source: Source) -> None:

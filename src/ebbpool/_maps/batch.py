@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 from ebbpool import _interpreter
@@ -57,6 +58,29 @@ class Batch:
         self.failed = True
         self.out.append(Failure(error))
 
+    def run(self, calls: Callable[..., Iterator[Any]], is_complete: Callable[[Batch], bool]) -> None:
+        """Run the items that have not begun; `calls` returns an iterator over the results of its argument's items."""
+        results = None
+        try:
+            while True:
+                try:
+                    results = calls(self.source)
+                    if ITERATORS:
+                        self.out.extend(results)
+                    else:
+                        # `extend` may keep the list locked, which others have to read meanwhile.
+                        deque(map(self.out.append, results), 0)
+                except BaseException as error:
+                    self.fail(error)
+                    continue
+                if is_complete(self):
+                    return
+                # A call has raised StopIteration, which ends the built-in `map` silently.
+                self.fail(StopIteration())
+        finally:
+            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
+            del self, results
+
     def drain(self) -> list[Any]:
         """Take the items that have not begun, last one first; any thread may call this."""
         rest: list[Any] = []
@@ -74,3 +98,10 @@ def _emptying(items: deque[Any]) -> Iterator[Any]:
     with suppress(IndexError):
         while True:
             yield items.popleft()
+
+
+def chunks(inbox: deque[Any], items: Iterator[Any], size: int) -> Iterator[int]:
+    """Move `items` to `inbox`, `size` at a time; yield how many were moved at once."""
+    while chunk := list(islice(items, size)):
+        inbox.extend(chunk)
+        yield len(chunk)

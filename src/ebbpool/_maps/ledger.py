@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import copy_context
+from functools import partial
 from itertools import islice, repeat, starmap
 from math import inf
 from operator import itemgetter
@@ -24,7 +25,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from ebbpool._core.accel import wait_counted
-from ebbpool._maps.batch import ITERATORS, Batch, Failure
+from ebbpool._maps.batch import Batch, Failure, chunks
 
 QUICK: Final = 300e-6
 """Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
@@ -80,8 +81,7 @@ class Ledger:
         self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
         self.context = copy_context() if getattr(self.pool, "contextual", False) else None
         self.process = os.getpid()
-        self.fn = fn
-        self.each: Callable[..., Iterator[Any]] = starmap if spread else map
+        self.calls: Callable[..., Iterator[Any]] = partial(starmap if spread else map, fn)
         self.fixed = chunksize is not None
         self.size = chunksize or 1
         self.largest = sys.maxsize if buffersize is None else max(1, buffersize // 4)
@@ -141,29 +141,22 @@ class Ledger:
         inbox = self.inbox
         count = served = 0
         try:
-            for added in _chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
+            for added in chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
                 count += added or 1
                 if self.hungry:
                     if not self._recruit():
                         break
                     served = count
             else:
-                if inbox and self._recruit():
-                    served = count
+                served = count if inbox and self._recruit() else served
             if self.refusal is not None:
                 with self.lock:
-                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
-                count -= len(given_up)
-                del given_up
+                    count -= sum(1 for _ in map(deque.pop, repeat(inbox, min(count - served, len(inbox)))))
         finally:
             self.taken += count
 
     def insist(self) -> None:
-        """Raise what `submit` raised, if no more items are read because of that.
-
-        Raises:
-            RuntimeError: What `submit` raised.
-        """
+        """Raise what `submit` raised, if no more items are read because of that."""
         refusal, self.refusal = self.refusal, None
         try:
             if refusal is not None:
@@ -175,12 +168,8 @@ class Ledger:
     def next_piece(self, position: int, limit: float) -> list[Any] | BaseException:
         """Wait until there are results at `position`, and return them, or the error in place of the first.
 
-        Args:
-            position: The position of an item that has been read.
-            limit: When to stop waiting (`perf_counter`).
-
         Raises:
-            TimeoutError: `limit` has passed.
+            TimeoutError: `limit` has passed (`perf_counter`).
             BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
             BaseException: The error in place of items that will not run.
         """
@@ -224,8 +213,7 @@ class Ledger:
             with self.lock:
                 count = self._missing(executor)
                 if count <= 0:
-                    width = min(executor._max_workers, UP_FRONT)
-                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < width)
+                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < min(executor._max_workers, UP_FRONT))
                     return True
                 self.queued += count
             self.submitter = get_ident()
@@ -261,9 +249,9 @@ class Ledger:
             if not (aside or self.fixed):
                 self._enlist()
             if self.context is None:
-                self._run(batch)
+                batch.run(self.calls, self._is_complete)
             else:
-                self.context.copy().run(self._run, batch)
+                self.context.copy().run(batch.run, self.calls, self._is_complete)
             executor = self.executor()
             if getattr(executor, "_discarding", False):
                 self.fail(CancelledError())
@@ -274,29 +262,9 @@ class Ledger:
                 batch = None if aside or self.fixed or makes_way else self._claim(False)
             del executor
 
-    def _run(self, batch: Batch) -> None:
-        results = None
-        try:
-            complete = False
-            while not complete:
-                try:
-                    results = self.each(self.fn, batch.source)
-                    if ITERATORS:
-                        batch.out.extend(results)
-                    else:
-                        # `extend` may keep the list locked, which others have to read meanwhile.
-                        deque(map(batch.out.append, results), 0)
-                except BaseException as error:
-                    batch.fail(error)
-                    continue
-                with self.lock:
-                    complete = self.closed or len(batch.out) >= batch.size
-                if not complete:
-                    # A call has raised StopIteration, which ends the built-in `map` silently.
-                    batch.fail(StopIteration())
-        finally:
-            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
-            del batch, results
+    def _is_complete(self, batch: Batch) -> bool:
+        with self.lock:
+            return self.closed or len(batch.out) >= batch.size
 
     def _enlist(self) -> None:
         """Submit other tasks if items need them. One is always queued, so that the pool sees the work."""
@@ -418,14 +386,13 @@ class Ledger:
             del self.under_way[batch.start]
             if self.divided.pop(batch.start, None) is not None and not self.divided:
                 self.settled.notify_all()
-            self._adapt(batch.size, now - batch.since)
+            if not self.fixed:
+                self._adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
                 self._ring()
 
     def _adapt(self, count: int, seconds: float) -> None:
-        if self.fixed:
-            return
         if seconds >= QUICK:
             self.size = max(1, min(self.size, int(count * TARGET / seconds)))
         elif count >= self.size:
@@ -481,9 +448,3 @@ class Ledger:
         if self.bell is not None:
             self.bell.release()
             self.bell = None
-
-
-def _chunks(inbox: deque[Any], items: Iterator[Any], size: int) -> Iterator[int]:
-    while chunk := list(islice(items, size)):
-        inbox.extend(chunk)
-        yield len(chunk)
