@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any
@@ -229,7 +230,8 @@ async def next_watched(results: AsyncIterator[Any]) -> weakref.ref[Any]:
 @both_orders
 async def test_nothing_is_kept_of_what_was_handed_out(kind: str, ordered: bool) -> None:
     async with AdaptiveExecutor(1) as pool:
-        things = map(lambda _: Thing(), range(3))
+        # A generator's frame would hold the last one.
+        things: Any = itertools.starmap(Thing, [()] * 3)
         source: Any = things if kind == "plain" else Source(kind, things).open()
         results = pool.amap(lambda item: item, source, ordered=ordered, buffersize=1)
         with no_collector():

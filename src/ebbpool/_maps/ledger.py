@@ -55,9 +55,8 @@ class Ledger:
         divided: Those of them that may have items to recall.
         ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
             their positions as they come; `filed` is the next.
-        queued: How many tasks are on the way to a worker.
+        queued: How many tasks are on the way to a worker; `watching`, how many wait until batches may be recalled.
         hungry: Whether the next item that is read may need another task.
-        watching: How many tasks wait until batches may have to be recalled.
         futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
             runs one batch and nothing more.
@@ -213,7 +212,8 @@ class Ledger:
             with self.lock:
                 count = self._missing(executor)
                 if count <= 0:
-                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < min(executor._max_workers, UP_FRONT))
+                    width = min(executor._max_workers, UP_FRONT)
+                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < width)
                     return True
                 self.queued += count
             self.submitter = get_ident()
