@@ -61,7 +61,7 @@ class Channel:
         self.bell: LockType = allocate_lock()
         self.bell.acquire()
         self.stalled: bool = False
-        self.wake: Callable[[], object] | None = None
+        self.wake: Callable[..., object] | None = None
         self.owner: tuple[int, int] = _reader_here()
         self.left: bool = False
         self.over: bool = False
@@ -143,7 +143,7 @@ class Channel:
 
     # The consumer's end.
 
-    def next_value(self, wake: Callable[[], object], owner: tuple[int, int]) -> Any:
+    def next_value(self, wake: Callable[..., object], owner: tuple[int, int]) -> Any:
         """Return the next value, `_END`, or `_WAIT` if `wake` will be called; `owner` is who reads.
 
         Raises:
@@ -358,7 +358,7 @@ def _reader_here() -> tuple[int, int]:
     return threading.get_ident(), 0 if task is None else id(task)
 
 
-def _ring(wake: Callable[[], object] | None) -> None:
+def _ring(wake: Callable[..., object] | None) -> None:
     if wake is not None:
         # The loop may be closed; then its task waits no longer.
         with suppress(RuntimeError):
