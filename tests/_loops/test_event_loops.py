@@ -201,35 +201,6 @@ def test_the_loop_shuts_its_default_executor_down(loops: Loops) -> None:
 
 
 @on_every_loop
-async def test_cancelling_the_await_takes_the_call_off_the_queue() -> None:
-    ran: list[int] = []
-
-    loop = asyncio.get_running_loop()
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        loop.set_default_executor(pool)
-        running = loop.run_in_executor(None, gate, "ran on")
-        gate.await_begun()
-        calls = [
-            loop.run_in_executor(None, ran.append, 1),
-            asyncio.create_task(asyncio.to_thread(ran.append, 2)),
-            asyncio.ensure_future(asyncio.wait_for(loop.run_in_executor(None, ran.append, 3), TIMEOUT)),
-            asyncio.wrap_future(pool.submit(ran.append, 4)),
-        ]
-        await until(lambda: pool._work_queue.qsize() == 4)
-        for call in calls:
-            assert call.cancel()
-        for call in calls:
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        await until(lambda: pool._work_queue.qsize() == 0)
-        stats = pool.stats()
-        assert (stats.queued, stats.cancelled) == (0, 4)
-        gate.open()
-        assert await running == "ran on"
-    assert ran == []
-
-
-@on_every_loop
 async def test_async_with_never_blocks_the_loop() -> None:
     """Only the loop opens the gate that the last task waits for."""
 
