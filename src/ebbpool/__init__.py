@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
-from ebbpool._maps.schedule import ScheduledTask
+from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._maps.streams import Stream
 from ebbpool._pool.decisions import Decision
 from ebbpool._pool.loop_lag import LoopLag

@@ -15,7 +15,6 @@ setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves i
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import sys
 import threading
 import warnings
@@ -51,12 +50,11 @@ TESTED: Final[dict[str, tuple[str, ...]]] = {
 """The releases that this was tested on, each with its bug-fix releases."""
 
 METHOD: Final = "run_sync_in_worker_thread"
-PARAMETERS: Final = ["func", "args", "abandon_on_cancel", "limiter"]
-ROOMS: Final = {"asyncio": "anyio._backends._asyncio", "trio": "anyio._backends._trio"}
+TRIO: Final = "anyio._backends._trio"
 
 
 class UnsupportedVersion(RuntimeError):
-    """The installed anyio or trio is not one of those in `TESTED`, or lacks something that they all have."""
+    """The installed anyio or trio is not one of those in `TESTED`, or lacks a private part that they have."""
 
 
 class Installation:
@@ -268,12 +266,12 @@ def _put_in(installation: Installation) -> None:
     """
     _check_anyio()
     backends = [_eventloop.get_async_backend("asyncio")]
-    trio = sys.modules.get(ROOMS["trio"])
+    trio = sys.modules.get(TRIO)
     if trio is not None and hasattr(trio, "backend_class"):
         backends.append(trio.backend_class)
     for backend in backends:
         _check(backend)
-    if len(backends) < len(ROOMS):
+    if len(backends) == 1:
         installation.replace(_eventloop, "import_module", _importer(installation))
     for backend in backends:
         _redirect(installation, backend)
@@ -316,7 +314,7 @@ def _importer(installation: Installation) -> Callable[..., ModuleType]:
 
     def import_module(name: str, package: str | None = None) -> ModuleType:
         module = load(name, package)
-        if name == ROOMS["trio"]:
+        if name == TRIO:
             with _lock:
                 backend = module.backend_class
                 if _installed is installation and all(owner is not backend for owner, *_ in installation.replaced):
@@ -355,8 +353,8 @@ def _check_anyio() -> None:
         UnsupportedVersion: This anyio is not supported.
     """
     _require_tested("anyio")
-    for name in ("get_async_backend", "import_module", "loaded_backends", "threadlocals"):
-        _require(hasattr(_eventloop, name), f"anyio._core._eventloop.{name}")
+    if _eventloop is None:
+        raise UnsupportedVersion(f"{_versions()} lacks anyio._core._eventloop")
 
 
 def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -365,36 +363,25 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     Raises:
         UnsupportedVersion: It is not supported.
     """
+    global _current_task
     with _lock:
         if backend not in _halves:
-            name = next((name for name, room in ROOMS.items() if room == backend.__module__), None)
-            if name is None:
-                raise UnsupportedVersion(f"ebbpool.anyio does not know the backend {backend!r}")
-            if name == "trio":
-                _require_tested("trio")
-            method = vars(backend).get(METHOD)
-            _require(isinstance(method, classmethod), f"{backend.__name__}.{METHOD} as a class method")
-            found = [*inspect.signature(getattr(backend, METHOD)).parameters]
-            _require(found == PARAMETERS, f"{METHOD}({', '.join(PARAMETERS)})")
             try:
-                _halves[backend] = _load(name)
+                if backend.__module__ == TRIO:
+                    _require_tested("trio")
+                    from ebbpool._anyio import on_trio
+
+                    _halves[backend] = on_trio.run_sync
+                else:
+                    import asyncio
+
+                    from ebbpool._anyio import on_asyncio
+
+                    _halves[backend] = on_asyncio.run_sync
+                    _current_task = asyncio.current_task
             except (ImportError, AttributeError) as error:
                 raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {error}") from error
         return _halves[backend]
-
-
-def _load(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    if name == "trio":
-        from ebbpool._anyio import on_trio
-
-        return on_trio.run_sync
-    import asyncio
-
-    from ebbpool._anyio import on_asyncio
-
-    global _current_task
-    _current_task = asyncio.current_task
-    return on_asyncio.run_sync
 
 
 def _require_tested(package: str) -> None:
@@ -408,11 +395,6 @@ def _require_tested(package: str) -> None:
             f"ebbpool.anyio was tested on {package} {tested[0]} to {tested[-1]}, not on the installed "
             f"{package} {version}"
         )
-
-
-def _require(present: bool, what: str) -> None:
-    if not present:
-        raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {what}")
 
 
 def _versions() -> str:

@@ -20,7 +20,7 @@ from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callabl
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, say_if_plain
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, maps, streams
-from ebbpool._maps.schedule import OnError, ScheduledTask
+from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
 from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool import spill as spilling

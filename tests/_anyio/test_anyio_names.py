@@ -31,13 +31,6 @@ def resource(gate: Gate) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def session(first: Gate, last: Gate) -> Iterator[None]:
-    first()
-    yield
-    last()
-
-
 def lines(gate: Gate) -> Iterator[str]:
     gate()
     yield "line"
@@ -55,36 +48,13 @@ async def in_a_context(gate: Gate) -> None:
     await to_thread.run_sync(copy_context().run, wait_at, gate)
 
 
-async def in_a_partial_of_a_context(gate: Gate) -> None:
-    await to_thread.run_sync(functools.partial(copy_context().run, wait_at, gate))
-
-
 async def to_enter(gate: Gate) -> None:
     await to_thread.run_sync(resource(gate).__enter__)
-
-
-async def to_exit(gate: Gate) -> None:
-    opened = Gate()
-    opened.open()
-    manager = session(opened, gate)
-    await to_thread.run_sync(manager.__enter__)
-    await to_thread.run_sync(manager.__exit__, None, None, None)
-
-
-async def with_starlette(gate: Gate) -> None:
-    concurrency = import_module("starlette.concurrency")
-    await concurrency.run_in_threadpool(wait_at, gate, value=1)
 
 
 async def in_a_response_of_starlette(gate: Gate) -> None:
     concurrency = import_module("starlette.concurrency")
     assert [line async for line in concurrency.iterate_in_threadpool(lines(gate))] == ["line"]
-
-
-async def as_a_dependency_of_fastapi(gate: Gate) -> None:
-    concurrency = import_module("fastapi.concurrency")
-    async with concurrency.contextmanager_in_threadpool(resource(gate)):
-        pass
 
 
 async def at_an_endpoint_of_fastapi(gate: Gate) -> None:
@@ -116,12 +86,8 @@ def using(library: str) -> pytest.MarkDecorator:
         (directly, "wait_at"),
         (in_partials, "wait_at"),
         (in_a_context, "wait_at"),
-        (in_a_partial_of_a_context, "wait_at"),
         (to_enter, "resource"),
-        (to_exit, "session"),
-        pytest.param(with_starlette, "wait_at", marks=using("starlette")),
         pytest.param(in_a_response_of_starlette, "lines", marks=using("starlette")),
-        pytest.param(as_a_dependency_of_fastapi, "resource", marks=using("fastapi")),
         pytest.param(at_an_endpoint_of_fastapi, "at_an_endpoint_of_fastapi.<locals>.endpoint", marks=using("fastapi")),
     ],
 )

@@ -33,7 +33,7 @@ from support.common import (
 )
 
 import ebbpool.anyio
-from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool import AdaptiveExecutor
 from ebbpool._testing.seams import places_lent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -221,20 +221,6 @@ async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(n
 
 
 @pytest.mark.anyio
-async def test_a_full_queue_rejects() -> None:
-    limiter = anyio.CapacityLimiter(5)
-    with Gate() as gate, AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool:
-        running = pool.submit(gate)
-        gate.await_begun()
-        with pytest.raises(QueueFull):
-            await ebbpool.anyio.run_sync(abs, -1, executor=pool)
-        assert await ebbpool.anyio.run_sync(abs, -1, executor=pool, limiter=limiter) == 1
-        assert limiter.borrowed_tokens == 0
-        gate.open()
-        running.result()
-
-
-@pytest.mark.anyio
 async def test_a_full_queue_that_blocks_does_not_block_the_loop() -> None:
     results: list[int] = []
 
@@ -273,13 +259,6 @@ async def test_a_call_that_the_caller_runs_has_no_way_back() -> None:
         with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
             await ebbpool.anyio.run_sync(stopping, executor=pool)
         gate.open()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("executor", [17, concurrent.futures.ThreadPoolExecutor])
-async def test_an_executor_of_another_kind(executor: Any) -> None:
-    with pytest.raises(TypeError, match=r"executor must be an ebbpool\.AdaptiveExecutor or None, not"):
-        await ebbpool.anyio.run_sync(abs, -1, executor=executor)
 
 
 @missing("trio")

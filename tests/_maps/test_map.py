@@ -1,36 +1,34 @@
-"""AdaptiveExecutor.map: order, laziness, time-outs, and what happens when it stops half-way."""
+"""Maps in threads: order and errors, how many items a task takes at once, buffers, bounds and context."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
+import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, Thing, gone, no_collector, wait_for_idle
-from support.maps import Source
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.common import (
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    gone,
+    no_collector,
+    wait_for_idle,
+)
+from support.maps import FAR, Source
 
-from ebbpool import AdaptiveExecutor
-from ebbpool._maps import maps
-
-
-def test_results_come_in_the_order_of_the_items() -> None:
-    """The first item finishes last."""
-    last_done = threading.Event()
-
-    def work(number: int) -> int:
-        if number == 0:
-            assert last_done.wait(TIMEOUT)
-        if number == 3:
-            last_done.set()
-        return number * number
-
-    with AdaptiveExecutor(4) as pool:
-        assert list(pool.map(work, range(4), timeout=TIMEOUT)) == [0, 1, 4, 9]
+from ebbpool import AdaptiveExecutor, QueueFull
 
 
 @pytest.mark.parametrize("buffersize", [None, 2])
@@ -40,24 +38,10 @@ def test_the_shortest_iterable_decides(buffersize: int | None) -> None:
         assert list(results) == [(0, "a", 10), (1, "b", 11), (2, "c", 12)]
 
 
-def test_without_a_buffer_the_work_begins_before_anybody_asks() -> None:
-    with AdaptiveExecutor(3) as pool, Gate() as gate:
-        source = Source(3)
-        results = pool.map(gate, source)
-        assert source.taken == 3
-        gate.await_begun(3)
-        gate.open()
-        assert list(results) == [0, 1, 2]
-
+ENDS = sys.version_info < (3, 16)
+"""Whether the error of a call ends the iterator of `map`."""
 
 either = pytest.mark.parametrize("method", ["map", "map_unordered"])
-
-
-@pytest.fixture(params=[True, False], ids=["until 3.15", "since 3.16"])
-def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the error of a call ends the iterator, as the standard library has it in this or that Python."""
-    monkeypatch.setattr(maps, "ENDS", request.param)
-    return bool(request.param)
 
 
 def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> None:
@@ -73,7 +57,7 @@ def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> N
 
 
 @pytest.mark.parametrize("buffersize", [None, 3])
-def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None, ends: bool) -> None:
+def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None) -> None:
     gate, begun = Gate(), []
 
     def work(number: int) -> None:
@@ -87,11 +71,11 @@ def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize:
         gate.await_begun()
         with pytest.raises(Boom):
             next(results)
-        assert (pool.stats().queued == 0) is ends
+        assert (pool.stats().queued == 0) is ENDS
         gate.open()
         wait_for_idle(pool)
-        assert begun == ([0, 1] if ends else [0, 1, 2])
-        assert pool.stats().cancelled == int(ends)
+        assert begun == ([0, 1] if ENDS else [0, 1, 2])
+        assert pool.stats().cancelled == int(ENDS)
 
 
 @pytest.mark.parametrize("buffersize", [1, 2, 5])
@@ -122,106 +106,18 @@ def test_a_buffer_is_filled_and_never_overshot(buffersize: int) -> None:
 def test_an_input_that_fails_passes_its_error_on(buffersize: int | None) -> None:
     def source() -> Iterator[int]:
         yield 1
-        raise Boom("input")
-
-    with AdaptiveExecutor(2) as pool:
-        with pytest.raises(Boom, match="input"):
-            list(pool.map(lambda number: number, source(), buffersize=buffersize))
-        assert pool.submit(int).result(TIMEOUT) == 0
-
-
-@contextmanager
-def place(kind: str) -> Iterator[Any]:
-    """A pool, or a lane of one."""
-    with AdaptiveExecutor(2) as pool:
-        yield pool if kind == "pool" else pool.lane("narrow", limit=2)
-
-
-def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
-    """Return the results until the error, which is the end."""
-    got = []
-    with pytest.raises(RuntimeError, match=error):
-        while True:
-            got.append(next(results))
-    assert list(results) == []
-    return got
-
-
-@pytest.mark.parametrize("kind", ["pool", "lane"])
-@either
-@pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
-@pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("more", [False, True])
-def test_what_was_read_before_a_shutdown_is_handed_out(
-    kind: str, method: str, chunksize: int | None, count: int, begun: bool, more: bool
-) -> None:
-    with place(kind) as executor:
-        source = Source(count + more)
-        results = getattr(executor, method)(str, source, buffersize=4, chunksize=chunksize)
-        got = [next(results)] if begun else []
-        executor.shutdown()
-        if more:
-            got += read_to_the_end(results, "cannot schedule new futures after shutdown")
-        else:
-            got += results
-    assert sorted(got) == [str(number) for number in range(count)]
-    assert source.taken == count + more
-
-
-@pytest.mark.parametrize("kind", ["pool", "lane"])
-@either
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_what_runs_or_waits_at_a_shutdown_is_handed_out(kind: str, method: str, chunksize: int | None) -> None:
-    with place(kind) as executor, Gate() as gate:
-        source = Source()
-        results = getattr(executor, method)(gate, source, buffersize=5, chunksize=chunksize)
-        gate.await_begun(2)
-        executor.shutdown(wait=False)
-        waiting = Background(lambda: next(results))
-        assert waiting.still_waits()
-        assert source.taken == 5, "nothing is read for tasks that nobody takes"
-        gate.open()
-        got = [waiting.join(), *read_to_the_end(results, "cannot schedule new futures after shutdown")]
-    assert sorted(got) == [0, 1, 2, 3, 4]
-
-
-class Moody(AdaptiveExecutor):
-    """An executor that takes tasks, or does not."""
-
-    mood: RuntimeError | None = None
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        if self.mood is not None:
-            raise self.mood
-        return super().submit(*args, **kwargs)
-
-
-@either
-@pytest.mark.parametrize("chunksize", [None, 1, 2])
-def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chunksize: int | None) -> None:
-    ran: list[int] = []
-    with Moody(2) as pool:
-        results = getattr(pool, method)(ran.append, Source(), buffersize=4, chunksize=chunksize)
-        wait_for_idle(pool)
-        pool.mood = RuntimeError("not in the mood")
-        assert read_to_the_end(results, "not in the mood") == [None] * 4
-        pool.mood = None
-        assert sorted(ran) == [0, 1, 2, 3]
-
-
-def test_a_runtime_error_of_the_input_is_none_of_submit() -> None:
-    def source() -> Iterator[int]:
-        yield from range(4)
         raise RuntimeError("input")
 
-    with AdaptiveExecutor(2) as pool, pytest.raises(RuntimeError, match="input"):
-        list(pool.map(str, source(), buffersize=4))
+    with AdaptiveExecutor(2) as pool:
+        with pytest.raises(RuntimeError, match="input"):
+            list(pool.map(lambda number: number, source(), buffersize=buffersize))
+        assert pool.submit(int).result(TIMEOUT) == 0
 
 
 @either
 @pytest.mark.parametrize("timeout", [0, 0.001])
 @pytest.mark.parametrize("buffersize", [None, 2])
-def test_a_map_that_times_out_cancels_the_rest(method: str, buffersize: int | None, timeout: float, ends: bool) -> None:
+def test_a_map_that_times_out_cancels_the_rest(method: str, buffersize: int | None, timeout: float) -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         results = getattr(pool, method)(gate, range(2), timeout=timeout, buffersize=buffersize)
         gate.await_begun()
@@ -232,16 +128,6 @@ def test_a_map_that_times_out_cancels_the_rest(method: str, buffersize: int | No
         gate.open()
         wait_for_idle(pool)
         assert gate.nobody_begins()
-
-
-@either
-@pytest.mark.parametrize("buffersize", [None, 2])
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_map_after_shutdown(method: str, buffersize: int | None, chunksize: int | None) -> None:
-    pool = AdaptiveExecutor(2)
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-        getattr(pool, method)(int, iter("12"), buffersize=buffersize, chunksize=chunksize)
 
 
 @either
@@ -273,23 +159,415 @@ def test_a_bad_call_takes_nothing_from_the_input(
 
 
 @pytest.mark.parametrize("buffersize", [None, 3])
-def test_a_map_lets_go_of_the_results_it_handed_out(buffersize: int | None) -> None:
-    with no_collector(), AdaptiveExecutor(2) as pool:
-        things = {number: Thing() for number in range(8)}
-        references = [weakref.ref(thing) for thing in things.values()]
-        results = pool.map(things.pop, range(8), buffersize=buffersize)
-        for reference in references:
-            next(results)
-            gone(reference)
-
-
-@pytest.mark.parametrize("buffersize", [None, 3])
-def test_a_map_lets_go_of_the_items_it_is_done_with(buffersize: int | None) -> None:
+def test_a_map_lets_go_of_items_and_results_it_is_done_with(buffersize: int | None) -> None:
     with no_collector(), AdaptiveExecutor(2) as pool:
         things = [Thing() for _ in range(20)]
         references = [weakref.ref(thing) for thing in things]
-        results = pool.map(lambda thing: None, (things.pop(0) for _ in range(20)), buffersize=buffersize)
+        results = pool.map(lambda thing: thing, (things.pop(0) for _ in range(20)), buffersize=buffersize)
         for reference in references[:10]:
             next(results)
             gone(reference)
         results.close()  # type: ignore[attr-defined]
+
+
+def outcome(results: Iterator[Any]) -> tuple[list[Any], str | None]:
+    """What an iterator hands out, and the error that ends it."""
+    out = []
+    try:
+        for result in results:
+            out.append(result)
+    except Boom as error:
+        return out, str(error)
+    return out, None
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(0, 300),
+    chunksize=st.none() | st.integers(1, 50),
+    buffersize=st.none() | st.integers(1, 60),
+    failing=st.sets(st.integers(0, 299), max_size=3),
+    lazy=st.booleans(),
+    wide=st.booleans(),
+)
+def test_a_map_is_what_map_is(
+    count: int, chunksize: int | None, buffersize: int | None, failing: set[int], lazy: bool, wide: bool
+) -> None:
+    """`map` goes on after an error, and so does that of an executor from Python 3.16 on."""
+
+    def work(number: int, *others: int) -> tuple[int, ...]:
+        if number in failing:
+            raise Boom(str(number))
+        return (number, *others)
+
+    def inputs() -> list[Any]:
+        columns: list[Any] = [range(count), range(1, count + 1)] if wide else [range(count)]
+        return [iter(column) for column in columns] if lazy else columns
+
+    with AdaptiveExecutor(3) as pool:
+        results = pool.map(work, *inputs(), chunksize=chunksize, buffersize=buffersize)
+        expected = map(work, *inputs())
+        assert outcome(results) == outcome(expected)
+        for _ in failing:
+            assert outcome(results) == (([], None) if ENDS else outcome(expected))
+        assert list(results) == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, range, iter, dict.fromkeys])
+def test_every_kind_of_input(kind: Any) -> None:
+    items = kind(5_000) if kind is range else kind(range(5_000))
+    with AdaptiveExecutor(4) as pool:
+        assert list(pool.map(str, items)) == [str(number) for number in range(5_000)]
+
+
+def test_the_input_is_read_before_map_returns() -> None:
+    items = [1, 2, 3]
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        held = pool.submit(gate)
+        results = pool.map(str, items)
+        items.clear()
+        gate.open()
+        assert held.result(TIMEOUT) is None
+        assert list(results) == ["1", "2", "3"]
+
+
+def test_trivial_items_share_a_few_tasks() -> None:
+    with AdaptiveExecutor(4) as pool:
+        assert list(pool.map(abs, range(50_000))) == list(range(50_000))
+        wait_for_idle(pool)
+        assert pool.stats().submitted < 5_000
+        assert pool.stats().failed == 0
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_blocking_items_all_run_at_once_though_the_pool_is_closed(closed: bool) -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(50)
+        results = pool.map(gate, range(100))
+        if closed:
+            pool.shutdown(wait=False)
+        gate.await_begun(50)
+        assert gate.nobody_begins()
+        gate.open()
+        assert list(results) == list(range(100))
+        pool.shutdown()
+
+
+@pytest.mark.parametrize("consumes", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_items_claimed_with_one_that_blocks_run_elsewhere(consumes: bool, closed: bool) -> None:
+    """Trivial items have made claims large; the last ones block all at once, each in a worker of its own."""
+    with AdaptiveExecutor(12) as pool, Gate() as gate, Gate() as ahead:
+        # No turn ends before the pool is closed, which would take no other in its place.
+        results = pool.map(
+            lambda number: (ahead if number < 12 else int if number < FAR else gate)(number), range(FAR + 8)
+        )
+        if closed:
+            pool.shutdown(wait=False)
+        waiting = Background(lambda: list(results)) if consumes else None
+        ahead.open()
+        gate.await_begun(8)
+        assert gate.peak == 8
+        gate.open()
+        assert (waiting.join() if waiting is not None else list(results)) == list(range(FAR + 8))
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+def test_only_one_worker_and_an_item_that_waits_for_the_consumer(method: str) -> None:
+    """The results before it are handed out, though its claim has not ended."""
+    seen = threading.Event()
+
+    def work(number: int) -> int:
+        if number == FAR:
+            assert seen.wait(TIMEOUT)
+        return number
+
+    with AdaptiveExecutor(1) as pool:
+        out = []
+        for result in getattr(pool, method)(work, range(FAR + 50)):
+            out.append(result)
+            if len(out) == FAR:
+                seen.set()
+        assert sorted(out) == list(range(FAR + 50))
+
+
+class Loader:
+    """A collection that may take long for its next item."""
+
+    def __init__(self, items: Iterator[int]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return FAR + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return self.items
+
+
+@pytest.mark.parametrize("kind", [iter, Loader])
+def test_an_input_that_pauses_keeps_nobody_from_what_it_has_given(kind: Any) -> None:
+    done = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield from range(FAR)
+        assert done.wait(TIMEOUT), "the items before were not run"
+        yield FAR
+
+    def work(number: int) -> int:
+        if number == FAR - 1:
+            done.set()
+        return number
+
+    with AdaptiveExecutor(2) as pool:
+        assert list(pool.map(work, kind(source()))) == list(range(FAR + 1))
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_an_item_that_is_read_while_all_workers_are_busy_is_in_the_queue(buffersize: int | None) -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def source() -> Iterator[int]:
+            yield 0
+            gate.await_begun()
+            yield 1
+
+        results = pool.map(gate, source(), buffersize=buffersize)
+        assert pool.stats().queued == 1
+        pool.resize(max_workers=2)
+        gate.await_begun()
+        gate.open()
+        assert list(results) == [0, 1]
+
+
+def test_stop_iteration_does_not_cut_a_map_short() -> None:
+    def work(number: int) -> int:
+        if number == FAR:
+            raise StopIteration(number)
+        return number
+
+    with AdaptiveExecutor(1) as pool:
+        results = pool.map(work, range(2 * FAR))
+        assert [next(results) for _ in range(FAR)] == list(range(FAR))
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(results)
+        assert list(results) == ([] if ENDS else list(range(FAR + 1, 2 * FAR)))
+        unordered = pool.map_unordered(work, range(2 * FAR))
+        out = []
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            out.extend(unordered)
+        out.extend(unordered)
+        assert sorted(out) == [number for number in range(2 * FAR) if number != FAR]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_any_exception_comes_at_its_place(error: type[BaseException]) -> None:
+    def work(number: int) -> int:
+        if number == 5:
+            raise error
+        return number
+
+    with AdaptiveExecutor(2) as pool:
+        results = pool.map(work, range(10))
+        assert [next(results) for _ in range(5)] == list(range(5))
+        with pytest.raises(error):
+            next(results)
+        wait_for_idle(pool)
+        assert pool.submit(int).result(TIMEOUT) == 0
+
+
+@pytest.mark.parametrize(("count", "chunksize", "tasks"), [(10, 1, 10), (10, 3, 4), (9, 3, 3), (2, 100, 1)])
+def test_a_given_chunksize_is_the_items_of_a_task(count: int, chunksize: int, tasks: int) -> None:
+    threads: dict[int, list[int]] = {}
+    pool = AdaptiveExecutor(50)
+    with pool, Gate() as gate:
+
+        def work(number: int) -> int:
+            threads.setdefault(threading.get_ident(), []).append(number)
+            gate()
+            return number
+
+        results = pool.map(work, range(count), chunksize=chunksize)
+        gate.await_begun(tasks)
+        assert gate.nobody_begins()
+        assert pool.stats().submitted == tasks
+        gate.open()
+        assert list(results) == list(range(count))
+        chunks = sorted(threads.values())
+        wait_for_idle(pool)
+        assert pool.stats().completed == tasks
+    assert chunks == [list(range(first, min(first + chunksize, count))) for first in range(0, count, chunksize)]
+
+
+@pytest.mark.parametrize("max_workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [3, FAR])
+def test_maps_in_maps(max_workers: int, count: int) -> None:
+    with AdaptiveExecutor(max_workers) as pool:
+
+        def inner(number: int) -> int:
+            return sum(pool.map(abs, range(number % 7)))
+
+        outer = pool.submit(lambda: list(pool.map(inner, range(min(count, 60)))))
+        assert outer.result(TIMEOUT) == [sum(range(number % 7)) for number in range(min(count, 60))]
+        assert pool.submit(lambda: list(pool.map(abs, range(count)))).result(TIMEOUT) == list(range(count))
+        wait_for_idle(pool)
+        assert pool.stats().blocked == 0
+
+
+@pytest.mark.parametrize("when_full", ["block", "caller_runs"])
+@pytest.mark.parametrize("max_queue", [0, 1, 3])
+@pytest.mark.parametrize("chunksize", [None, 1, 4])
+@pytest.mark.parametrize("buffersize", [None, 5])
+def test_a_bounded_queue(when_full: Any, max_queue: int, chunksize: int | None, buffersize: int | None) -> None:
+    with AdaptiveExecutor(2, max_queue=max_queue, when_full=when_full) as pool:
+        results = pool.map(str, range(500), chunksize=chunksize, buffersize=buffersize)
+        assert list(results) == [str(number) for number in range(500)]
+        nested = pool.submit(lambda: list(pool.map(str, range(50), chunksize=chunksize, buffersize=buffersize)))
+        assert nested.result(TIMEOUT) == [str(number) for number in range(50)]
+        wait_for_idle(pool)
+        assert pool.stats().rejected == 0
+
+
+def test_the_caller_runs_no_more_than_it_has_to() -> None:
+    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
+        held = gate.hold(pool)
+
+        def work(number: int) -> int:
+            if number == 0:
+                gate.open()
+                held.result(TIMEOUT)
+                wait_for_idle(pool)
+            return threading.get_ident()
+
+        threads = list(pool.map(work, range(100)))
+        assert threads[0] == threading.get_ident()
+        assert threads[-1] != threading.get_ident()
+
+
+@pytest.mark.parametrize("chunksize", [None, 1])
+def test_a_full_queue_that_rejects_ends_the_map(chunksize: int | None) -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(3, max_queue=1, when_full="reject") as pool, Gate() as gate:
+        held = [pool.submit(gate) for _ in range(3)]
+        gate.await_begun(3)
+        with pytest.raises(QueueFull):
+            pool.map(ran.append, range(100), chunksize=chunksize)
+        assert pool.stats().queued == 0
+        gate.open()
+        concurrent.futures.wait(held, TIMEOUT)
+        wait_for_idle(pool)
+        assert ran == []
+
+
+def test_a_queue_that_rejects_is_enough_for_a_map_of_any_length() -> None:
+    with AdaptiveExecutor(3, max_queue=3, when_full="reject") as pool:
+        assert list(pool.map(str, range(1000))) == [str(number) for number in range(1000)]
+        assert pool.stats().rejected == 0
+
+
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 10])
+def test_every_claim_runs_in_a_copy_of_the_callers_context(chunksize: int | None) -> None:
+    def work(number: int) -> str:
+        seen = variable.get()
+        variable.set(f"{seen}, and {number}")
+        return seen
+
+    token = variable.set("mine")
+    try:
+        with AdaptiveExecutor(2, propagate_context=True) as pool:
+            results = list(pool.map(work, range(200), chunksize=chunksize))
+    finally:
+        variable.reset(token)
+    assert all(result.startswith("mine") for result in results)
+    if chunksize == 1:
+        assert set(results) == {"mine"}
+    assert results.count("mine") >= (20 if chunksize == 10 else 2)
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize("buffersize", [1, 3, 16, 100])
+@pytest.mark.parametrize("chunksize", [None, 1, 8])
+def test_a_buffer_is_never_overshot(method: str, buffersize: int, chunksize: int | None) -> None:
+    source = Source()
+    with AdaptiveExecutor(3) as pool:
+        results = getattr(pool, method)(abs, source, buffersize=buffersize, chunksize=chunksize)
+        assert source.taken <= buffersize
+        seen = set()
+        for handed, result in enumerate(itertools.islice(results, 1000)):
+            seen.add(result)
+            assert result == handed or method == "map_unordered"
+            assert source.taken <= handed + 1 + buffersize
+        assert len(seen) == 1000
+        assert max(seen) < 1000 + buffersize
+        results.close()
+
+
+def everything(results: Iterator[Any]) -> Counter[Any]:
+    """All results and errors, for it goes on after an error."""
+    out: Counter[Any] = Counter()
+    while True:
+        try:
+            out[next(results)] += 1
+        except StopIteration:
+            return out
+        except Boom as error:
+            out[str(error)] += 1
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(0, 300),
+    chunksize=st.none() | st.integers(1, 50),
+    buffersize=st.none() | st.integers(1, 60),
+    failing=st.sets(st.integers(0, 299), max_size=20),
+    lazy=st.booleans(),
+)
+def test_every_item_has_its_result_or_its_error_once(
+    count: int, chunksize: int | None, buffersize: int | None, failing: set[int], lazy: bool
+) -> None:
+    def work(number: int) -> int:
+        if number in failing:
+            raise Boom(f"error {number}")
+        return number
+
+    with AdaptiveExecutor(3) as pool:
+        items: Any = iter(range(count)) if lazy else range(count)
+        results = pool.map_unordered(work, items, chunksize=chunksize, buffersize=buffersize)
+        expected = Counter(f"error {number}" if number in failing else number for number in range(count))
+        assert everything(results) == expected
+        assert list(results) == []
+
+
+def test_results_come_as_they_are_there() -> None:
+    gates = [Gate() for _ in range(4)]
+    with AdaptiveExecutor(4) as pool:
+        results = pool.map_unordered(lambda number: gates[number](number), range(4))
+        for number in (2, 0, 3, 1):
+            gates[number].await_begun()
+            gates[number].open()
+            assert next(results) == number
+        with pytest.raises(StopIteration):
+            next(results)
+
+
+def test_an_error_that_was_raised_is_not_held() -> None:
+    class Marked(Exception):
+        pass
+
+    def work(number: int) -> None:
+        raise Marked
+
+    def reference(results: Iterator[Any]) -> weakref.ref[Any]:
+        try:
+            next(results)
+        except Marked as error:
+            return weakref.ref(error)
+        raise AssertionError("no error")
+
+    with no_collector(), AdaptiveExecutor(1) as pool:
+        results = pool.map_unordered(work, range(5))
+        for _ in range(5):
+            gone(reference(results), pool=pool)
+        assert list(results) == []

@@ -1,18 +1,35 @@
-"""schedule: the beat, what does not overlap, what is missed, what an error does, and bad arguments."""
+"""schedule: the beat, what is missed, what an error does, what ends it, and what it keeps alive."""
 
 from __future__ import annotations
 
 import contextvars
+import gc
 import logging
 import math
+import threading
+import weakref
+from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.common import Boom, Gate, wait_for_idle
-from support.manual_time import ManualTimekeeper, break_down, pass_time, timed_pool
+from support.common import (
+    FORK,
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    all_end,
+    collected,
+    eventually,
+    gone,
+    needs_fork,
+    output_of,
+    wait_for_idle,
+)
+from support.manual_time import break_down, pass_time, timed_pool
 
 from ebbpool import AdaptiveExecutor, ScheduledTask
 
@@ -105,60 +122,6 @@ def test_a_run_that_ends_on_a_beat_does_not_miss_it() -> None:
         gate.await_begun()
 
 
-def test_a_run_that_waits_for_a_thread_is_not_joined_by_another() -> None:
-    with timed_pool(1) as (pool, keeper), Gate() as gate:
-        gate.hold(pool)
-        task = pool.schedule(10, int)
-        for _ in range(4):
-            keeper.advance(10.0)
-        assert pool.stats().queued == 1
-        assert task.next_run == 1020.0
-        gate.open()
-        wait_for_idle(pool)
-        assert (task.runs, task.missed, task.next_run) == (1, 2, 1040.0)
-
-
-def test_after_a_suspension_one_run_comes_at_once_and_no_burst() -> None:
-    with timed_pool() as (pool, keeper):
-        ran: list[float] = []
-        task = pool.schedule(60, lambda: ran.append(keeper.now))
-        pass_time(pool, keeper, 60.0)
-        pass_time(pool, keeper, 8 * 3600.0 + 30.0)
-        assert ran == [1060.0, 1060.0 + 8 * 3600 + 30]
-        assert (task.runs, task.missed) == (2, 8 * 60 - 1)
-        assert task.next_run == 1060.0 + 8 * 3600 + 60
-        assert keeper.settle() == 30.0
-
-
-@given(
-    begin=st.floats(0, 1e9),
-    step=st.floats(1e-9, 1e9),
-    beat=st.integers(0, 10**6),
-    late=st.floats(0, 1e6),
-)
-def test_the_next_beat_is_the_first_that_has_not_passed(begin: float, step: float, beat: int, late: float) -> None:
-    keeper = ManualTimekeeper()
-    armed: list[int] = []
-
-    class Timers:
-        def __init__(self) -> None:
-            self.keeper = keeper
-            self.schedules: dict[Any, None] = {}
-
-    task = ScheduledTask(Timers(), step, begin, print, (), {}, "log", None)  # type: ignore[arg-type]
-    task.arm = lambda _, following: armed.append(following)  # type: ignore[method-assign, assignment]
-    task._armed = (beat, None)
-    keeper.now = task._time_of(beat) + late * step
-    task._go_on(None)  # type: ignore[arg-type]
-    (following,) = armed
-    assert following > beat
-    assert task.missed == following - beat - 1
-    # Numbers this large are as far apart as that; a beat that is so little overdue runs at once.
-    grain = 4 * math.ulp(keeper.now)
-    assert task._time_of(following) >= keeper.now - grain
-    assert following == beat + 1 or task._time_of(following - 1) < keeper.now + grain
-
-
 @pytest.mark.parametrize("interval", [5e-324, 1e-12, 1e-9])
 def test_an_interval_below_the_clocks_resolution(interval: float) -> None:
     with timed_pool() as (pool, keeper):
@@ -168,13 +131,6 @@ def test_an_interval_below_the_clocks_resolution(interval: float) -> None:
         assert task.runs >= 3
         assert task.missed > 1e9
         assert task.interval == interval
-
-
-def test_an_interval_without_end_in_sight() -> None:
-    with timed_pool() as (pool, keeper):
-        task = pool.schedule(1e308, int, first=0)
-        pass_time(pool, keeper, 0.0)
-        assert (task.runs, task.missed, task.next_run) == (1, 0, 1e308)
 
 
 def test_an_error_is_logged_and_the_schedule_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,69 +192,43 @@ def test_the_context_of_each_run_is_a_copy_of_the_callers() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
     seen: list[str] = []
 
-    def run() -> None:
+    def run(*args: int, **names: int) -> None:
+        assert (args, names) == ((1,), {"self": 2, "callable": 3})
         seen.append(variable.get())
         variable.set("changed by a run")
 
     with timed_pool(propagate_context=True) as (pool, keeper):
         token = variable.set("caller's")
-        pool.schedule(1, run)
+        pool.schedule(1, run, 1, self=2, callable=3)
         variable.reset(token)
         for _ in range(3):
             pass_time(pool, keeper, 1.0)
     assert seen == ["caller's"] * 3
 
 
-def test_arguments_of_any_name_arrive_in_a_context() -> None:
-    seen: list[object] = []
-    with timed_pool(propagate_context=True) as (pool, keeper):
-        pool.schedule(1, lambda *args, **names: seen.append((args, names)), 1, self=2, callable=3)
-        for _ in range(2):
-            pass_time(pool, keeper, 1.0)
-    assert seen == [((1,), {"self": 2, "callable": 3})] * 2
+seconds = "must be a number of seconds, not "
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *(({name: value}, TypeError, f"^{name} {seconds}") for name in ("interval", "first") for value in (True, "1", 1j)),
+    *(
+        ({name: value}, ValueError, f"^{name} must be .* seconds, not {value!r}$")
+        for name in ("interval", "first")
+        for value in (-1, math.inf, math.nan)
+    ),
+    *(({"interval": value}, ValueError, "interval must be greater than 0 seconds, not ") for value in (0, -0.0)),
+    ({"interval": None}, TypeError, f"interval {seconds}None"),
+    *(({"on_error": value}, ValueError, "on_error must be one of 'log', 'stop', not ") for value in ("raise", None)),
+    ({"fn": 3}, TypeError, "fn must be callable, not 3"),
+]
 
 
-@pytest.mark.parametrize("name", ["interval", "first"])
-@pytest.mark.parametrize("value", [True, "1", b"1", 1j, [1]])
-def test_what_is_no_number_of_seconds(name: str, value: Any) -> None:
-    with AdaptiveExecutor() as pool, pytest.raises(TypeError, match=rf"^{name} must be a number of seconds, not "):
-        pool.schedule(
-            *([value, print] if name == "interval" else [1, print]), **({} if name == "interval" else {name: value})
-        )
-
-
-@pytest.mark.parametrize("name", ["interval", "first"])
-@pytest.mark.parametrize("value", [-1, -math.inf, math.inf, math.nan])
-def test_seconds_out_of_range(name: str, value: float) -> None:
-    with AdaptiveExecutor() as pool, pytest.raises(ValueError, match=rf"^{name} must be .* seconds, not {value!r}$"):
-        pool.schedule(
-            *([value, print] if name == "interval" else [1, print]), **({} if name == "interval" else {name: value})
-        )
-
-
-@pytest.mark.parametrize("interval", [0, 0.0, -0.0])
-def test_an_interval_of_nothing(interval: float) -> None:
-    with AdaptiveExecutor() as pool, pytest.raises(ValueError, match="interval must be greater than 0 seconds, not "):
-        pool.schedule(interval, print)
-
-
-def test_an_interval_that_is_missing() -> None:
-    with AdaptiveExecutor() as pool, pytest.raises(TypeError, match="interval must be a number of seconds, not None"):
-        pool.schedule(None, print)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("on_error", ["raise", "", None, 1, ["log"]])
-def test_a_policy_that_there_is_not(on_error: Any) -> None:
-    with AdaptiveExecutor() as pool, pytest.raises(ValueError, match="on_error must be one of 'log', 'stop', not "):
-        pool.schedule(1, print, on_error=on_error)
-
-
+@pytest.mark.parametrize(("given", "error", "text"), BAD)
 @pytest.mark.parametrize("propagate", [False, True])
-def test_a_call_that_cannot_be_called(propagate: bool) -> None:
+def test_bad_arguments(given: dict[str, Any], error: type[Exception], text: str, propagate: bool) -> None:
+    others = {name: value for name, value in given.items() if name not in ("interval", "fn")}
     with AdaptiveExecutor(propagate_context=propagate) as pool:
-        with pytest.raises(TypeError, match="fn must be callable, not 3"):
-            pool.schedule(1, 3)  # type: ignore[arg-type]
-        assert not pool._crew.timers.schedules and not pool._crew.timers.waiting
+        with pytest.raises(error, match=text):
+            pool.schedule(given.get("interval", 1), given.get("fn", print), **others)
+        assert pool.stats().delayed == 0
 
 
 def test_how_it_shows_itself() -> None:
@@ -308,3 +238,189 @@ def test_how_it_shows_itself() -> None:
         pass_time(pool, keeper, 9.0)
         task.cancel()
         assert repr(task) == "<ScheduledTask of print every 2.5 s: ended, runs=1, missed=2>"
+
+
+def test_cancelled_before_its_first_run() -> None:
+    with timed_pool() as (pool, keeper):
+        thing = Thing()
+        reference = weakref.ref(thing)
+        task = pool.schedule(1, thing.method)
+        del thing
+        assert task.cancel()
+        assert not task.cancel()
+        gone(reference)
+        assert (task.active, task.next_run, task.runs) == (False, None, 0)
+        assert keeper.advance(5.0) == inf
+
+
+def test_cancelled_while_a_run_waits_for_a_thread() -> None:
+    with timed_pool(1) as (pool, keeper), Gate() as gate:
+        gate.hold(pool)
+        ran: list[int] = []
+        task = pool.schedule(1, ran.append, 1)
+        keeper.advance(1.0)
+        assert pool.stats().queued == 1
+        assert task.cancel()
+        assert pool.stats().queued == 0
+        gate.open()
+        pass_time(pool, keeper, 5.0)
+        assert (ran, task.runs) == ([], 0)
+
+
+def test_cancelled_while_it_runs() -> None:
+    with timed_pool() as (pool, keeper), Gate() as gate:
+        task = pool.schedule(1, gate)
+        keeper.advance(1.0)
+        gate.await_begun()
+        assert task.cancel()
+        assert (task.active, task.next_run) == (False, None)
+        gate.open()
+        pass_time(pool, keeper, 5.0)
+        assert task.runs == 1
+        assert gate.nobody_begins()
+
+
+def test_cancelled_by_itself() -> None:
+    with timed_pool() as (pool, keeper):
+        tasks: list[ScheduledTask] = []
+        tasks.append(pool.schedule(1, lambda: tasks[0].cancel()))
+        for _ in range(3):
+            pass_time(pool, keeper, 1.0)
+        assert tasks[0].runs == 1
+        assert not tasks[0].active
+
+
+def test_cancelled_between_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last run has ended, and the next is not yet where cancel() would find it."""
+    with timed_pool() as (pool, keeper):
+        task = pool.schedule(1, int)
+        hold_back = pool.hold_back
+
+        def slow(*call: Any) -> Any:
+            future = hold_back(*call)
+            assert task.cancel()
+            return future
+
+        monkeypatch.setattr(pool, "hold_back", slow)
+        pass_time(pool, keeper, 1.0)
+        assert pool.stats().delayed == 0
+        assert keeper.advance(5.0) == inf
+        assert (task.runs, task.active) == (1, False)
+
+
+def test_no_run_begins_after_cancel_has_returned() -> None:
+    """Cancelled at any moment of its beat, by another thread."""
+    with AdaptiveExecutor(4) as pool:
+        for round_number in range(100):
+            cancelled = threading.Event()
+            late: list[bool] = []
+
+            def run(late: list[bool] = late, cancelled: threading.Event = cancelled) -> None:
+                late.append(cancelled.is_set())
+
+            task = pool.schedule(0.0001, run, first=0)
+            eventually(lambda: len(late) > round_number % 5)  # noqa: B023  (used at once)
+            task.cancel()
+            assert pool.wait_idle(TIMEOUT)
+            cancelled.set()
+            count = len(late)
+            assert pool.submit_later(0.001, len, late).result(TIMEOUT) == count
+            assert task.runs <= count
+
+
+def test_shutdown_ends_schedules_says_how_many_and_does_not_wait(caplog: pytest.LogCaptureFixture) -> None:
+    pool = AdaptiveExecutor(thread_name_prefix="mine")
+    tasks = [pool.schedule(LONG, print) for _ in range(3)]
+    pool.submit_later(LONG, print)
+    tasks[0].cancel()
+    with caplog.at_level(logging.INFO, "concurrent.futures"):
+        Background(pool.shutdown).join()
+    assert [record.getMessage() for record in caplog.records] == [
+        "shutdown of mine: 1 delayed calls cancelled, 2 schedules ended"
+    ]
+    assert not any(task.active for task in tasks)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        pool.schedule(1, print)
+
+
+def test_shutdown_lets_the_run_under_way_finish() -> None:
+    with timed_pool() as (pool, keeper), Gate() as gate:
+        task = pool.schedule(1, gate)
+        keeper.advance(1.0)
+        gate.await_begun()
+        pool.shutdown(wait=False)
+        assert not task.active
+        gate.open()
+        pool.shutdown(timeout=TIMEOUT)
+        assert (task.runs, task.last_error) == (1, None)
+        assert keeper.advance(5.0) == inf
+
+
+def test_a_pool_that_breaks_ends_its_schedules() -> None:
+    with timed_pool(initializer=break_down) as (pool, keeper):
+        running, waiting = pool.schedule(1, print), pool.schedule(LONG, print)
+        keeper.advance(1.0)
+        eventually(lambda: not running.active and not waiting.active)
+        for task in (running, waiting):
+            assert isinstance(task.last_error, BrokenThreadPool)
+            assert task.runs == 0
+        with pytest.raises(BrokenThreadPool):
+            pool.schedule(1, print)
+
+
+def test_a_schedule_keeps_its_pool_and_its_call_alive_until_it_is_cancelled() -> None:
+    pool, thing, threads = AdaptiveExecutor(keep_alive=LONG), Thing(), set()
+    ran = threading.Semaphore(0)
+
+    def run(_: Any) -> None:
+        threads.add(threading.current_thread())
+        ran.release()
+
+    task = pool.schedule(0.001, run, thing)
+    references = weakref.ref(pool), weakref.ref(thing)
+    del pool, thing
+    for _ in range(3):
+        gc.collect()
+        assert ran.acquire(timeout=TIMEOUT)
+    task.cancel()
+    for reference in references:
+        collected(reference)
+    assert all_end(threads)
+
+
+def test_exit_ends_schedules_and_does_not_hang() -> None:
+    lines = output_of("""
+        import threading
+        from ebbpool import AdaptiveExecutor
+        ran = threading.Semaphore(0)
+        AdaptiveExecutor().schedule(0.001, ran.release)
+        AdaptiveExecutor().schedule(3600, print)
+        for _ in range(3):
+            ran.acquire(timeout=10)
+        print("over")
+    """)
+    assert lines == ["over"]
+
+
+@needs_fork
+def test_a_forked_child_forgets_the_schedules() -> None:
+    lines = output_of(
+        """
+        pool = AdaptiveExecutor()
+        ran = threading.Semaphore(0)
+        task = pool.schedule(0.005, ran.release)
+        ran.acquire(timeout=10)
+        def check():
+            print(task.active, task.next_run, task.cancel())
+            again = threading.Event()
+            other = pool.schedule(0.005, again.set)
+            print(again.wait(10), other.cancel())
+            pool.shutdown()
+        print(in_child(check))
+        for _ in range(3):
+            ran.acquire(timeout=10)
+        print(task.active)
+    """,
+        FORK,
+    )
+    assert lines == ["False None False", "True True", "0", "True"]

@@ -1,20 +1,37 @@
-"""AdaptiveExecutor.stream: a generator in a worker, and its consumer in a thread, a worker or an event loop."""
+"""AdaptiveExecutor.stream: a generator in a worker, its consumer in a thread, a worker or a loop, and the end."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import gc
+import os
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import TIMEOUT, Background, Boom, Gate, eventually, wait_for_idle
+from support.common import (
+    FREE_THREADED,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    fail,
+    gone,
+    needs_fork,
+    no_collector,
+    output_of,
+    wait_for_idle,
+)
 from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
 
-from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._maps import streams
+from ebbpool import AdaptiveExecutor, BrokenThreadPool
 
 
 @settings(max_examples=50)
@@ -59,15 +76,6 @@ def test_anything_iterable_will_do() -> None:
             list(pool.stream(lambda: 17))
 
 
-def test_it_runs_in_one_worker() -> None:
-    source = Source(100)
-    with AdaptiveExecutor(4) as pool:
-        assert list(pool.stream(source)) == list(range(100))
-        wait_for_idle(pool)
-        assert source.threads <= set(pool._threads)
-    assert len(source.threads) == 1
-
-
 @pytest.mark.parametrize("buffersize", [1, 2, 5])
 def test_the_worker_is_ahead_by_the_buffer_and_no_more(buffersize: int) -> None:
     source = Source()
@@ -80,29 +88,11 @@ def test_the_worker_is_ahead_by_the_buffer_and_no_more(buffersize: int) -> None:
             assert next(stream) == taken
 
 
-def test_values_come_as_they_are_yielded() -> None:
-    gate = Gate()
-
-    def source() -> Iterator[int]:
-        yield 1
-        gate()
-        yield 2
-
-    with AdaptiveExecutor(2) as pool, gate:
-        stream = pool.stream(source)
-        assert next(stream) == 1
-        waiting = Background(lambda: next(stream))
-        gate.await_begun()
-        assert waiting.still_waits()
-        gate.open()
-        assert waiting.join() == 2
-
-
 def test_one_consumer_at_a_time(run: Run) -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         stream = pool.stream(lambda: iter([gate(1)]))
         waiting = Background(lambda: next(stream))
-        eventually(lambda: stream._channel.reader is not None)
+        assert waiting.still_waits()
         with pytest.raises(RuntimeError, match="read already"):
             next(stream)
 
@@ -159,21 +149,6 @@ def test_streams_of_streams() -> None:
         assert list(pool.stream(nested, 8, buffersize=1)) == list(range(8, -1, -1))
 
 
-def test_the_loop_goes_on_while_a_consumer_waits(run: Run) -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-
-        async def main() -> int:
-            stream = pool.stream(lambda: iter([gate(7)]))
-            waiting = asyncio.ensure_future(anext(stream))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            assert not waiting.done()
-            gate.open()
-            return await waiting
-
-        assert run(main()) == 7
-
-
 def test_the_loop_goes_on_while_there_is_always_more(run: Run) -> None:
     async def main(pool: AdaptiveExecutor) -> None:
         stream = pool.stream(Source(5_000), buffersize=5_001)
@@ -211,18 +186,8 @@ def test_the_caller_runs_the_generator_as_it_reads() -> None:
         held.result(TIMEOUT)
 
 
-def test_a_task_in_a_bounded_pool_runs_its_stream_itself() -> None:
-    with AdaptiveExecutor(1, max_queue=0) as pool:
-        assert pool.submit(lambda: list(pool.stream(Source(50), buffersize=1))).result(TIMEOUT) == list(range(50))
-
-
-def test_a_full_queue_that_rejects() -> None:
-    with AdaptiveExecutor(1, max_queue=0, when_full="reject") as pool, Gate() as gate:
-        held = gate.hold(pool)
-        with pytest.raises(QueueFull):
-            pool.stream(Source())
-        gate.open()
-        held.result(TIMEOUT)
+async def async_source(_: int) -> AsyncIterator[int]:
+    yield 1
 
 
 @pytest.mark.parametrize(
@@ -232,6 +197,8 @@ def test_a_full_queue_that_rejects() -> None:
         (range, 0, ValueError, r"buffersize.*0"),
         (range, 1.5, TypeError, r"buffersize.*1\.5"),
         (range, None, TypeError, r"buffersize.*None"),
+        (asyncio.sleep, 1, TypeError, r"genfn.*plain generator"),
+        (async_source, 1, TypeError, r"genfn.*plain generator"),
     ],
 )
 def test_bad_arguments(genfn: Any, buffersize: Any, error: type[Exception], text: str) -> None:
@@ -241,25 +208,330 @@ def test_bad_arguments(genfn: Any, buffersize: Any, error: type[Exception], text
         assert pool.stats().submitted == 0
 
 
-def test_an_async_generator_function_is_refused() -> None:
-    async def source() -> Any:
-        yield 1
+def leave_by_close(pool: AdaptiveExecutor, source: Source) -> None:
+    stream = pool.stream(source)
+    assert next(stream) == 0
+    stream.close()
+    stream.close()
+    assert list(stream) == []
 
-    async def coroutine() -> None: ...
+
+def leave_by_break(pool: AdaptiveExecutor, source: Source) -> None:
+    for value in pool.stream(source):
+        if value == 100:
+            break
+
+
+def leave_by_collector(pool: AdaptiveExecutor, source: Source) -> None:
+    cycle: list[Any] = [pool.stream(source)]
+    cycle.append(cycle)
+    assert next(cycle[0]) == 0
+    del cycle
+    gc.collect()
+
+
+def leave_unread(pool: AdaptiveExecutor, source: Source) -> None:
+    pool.stream(source)
+    pool.submit(source.closed.set).result(TIMEOUT)
+
+
+@pytest.mark.parametrize("leave", [leave_by_close, leave_by_break, leave_by_collector, leave_unread])
+def test_the_generator_is_closed_in_its_worker_when_the_consumer_leaves(
+    leave: Callable[[AdaptiveExecutor, Source], None],
+) -> None:
+    source = Source()
+    with AdaptiveExecutor(1) as pool:
+        leave(pool, source)
+        eventually(source.closed.is_set)
+        wait_for_idle(pool)
+        assert len(source.threads) <= 1
+        assert threading.current_thread() not in source.threads
+
+
+def test_a_consumer_that_waits_is_released_by_close() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        stream = pool.stream(lambda: iter([gate()]))
+        waiting = Background(lambda: list(stream))
+        gate.await_begun()
+        assert waiting.still_waits()
+        stream.close()
+        assert waiting.join() == []
+        gate.open()
+
+
+def test_a_stream_that_has_not_begun_never_does() -> None:
+    source = Source()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        held = pool.submit(gate)
+        stream = pool.stream(source)
+        stream.close()
+        gate.open()
+        held.result(TIMEOUT)
+    assert source.yielded == 0
+
+
+def test_cancelling_the_consumer_closes_the_generator(run: Run) -> None:
+    source = Source(1)
+    gate = Gate()
+    closed = threading.Event()
+
+    def generator() -> Iterator[int]:
+        try:
+            yield from source()
+            gate()
+            yield 1
+        finally:
+            closed.set()
+
+    with AdaptiveExecutor(1) as pool, gate:
+        stream = pool.stream(generator)
+
+        async def consume(taken: asyncio.Event) -> None:
+            async for value in stream:
+                assert value == 0
+                taken.set()
+
+        async def main() -> None:
+            taken = asyncio.Event()
+            task = asyncio.ensure_future(consume(taken))
+            await taken.wait()
+            await asyncio.to_thread(gate.await_begun)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        run(main())
+        gate.open()
+        assert closed.wait(TIMEOUT)
+        assert list(stream) == []
+
+
+def test_aclose_and_async_with(run: Run) -> None:
+    sources = [Source(), Source()]
+
+    async def main(pool: AdaptiveExecutor) -> None:
+        stream = pool.stream(sources[0])
+        assert await anext(stream) == 0
+        await stream.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        async with pool.stream(sources[1]) as stream:
+            assert await anext(stream) == 0
+
+    with AdaptiveExecutor(2) as pool:
+        run(main(pool))
+        for source in sources:
+            assert source.closed.wait(TIMEOUT)
+
+
+def test_a_loop_that_is_closed_while_a_consumer_waits() -> None:
+    source = Source()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        async def wait() -> None:
+            task: Any = asyncio.ensure_future(anext(stream))
+            tasks.append(task)
+            await asyncio.sleep(0)
+            task._log_destroy_pending = False
+
+        tasks: list[Any] = []
+        held = pool.submit(gate)
+        stream = pool.stream(source, buffersize=1)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(wait())
+        loop.close()
+        gate.open()
+        held.result(TIMEOUT)
+        assert next(stream) == 0
+        stream.close()
+        assert source.closed.wait(TIMEOUT)
+
+
+def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(1)
+        gate.hold(pool)
+        streams = [pool.stream(Source()), pool.stream(Source())]
+        waiting = Background(lambda: next(streams[0]))
+        assert waiting.still_waits()
+        pool.shutdown(wait=False, cancel_futures=True)
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.join()
+
+        async def main() -> None:
+            with pytest.raises(concurrent.futures.CancelledError):
+                await anext(streams[1])
+
+        run(main())
+        gate.open()
+        pool.shutdown()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.stream(Source())
+
+
+def test_a_broken_pool() -> None:
+    with AdaptiveExecutor(1, initializer=fail) as pool, pytest.raises(BrokenThreadPool):
+        list(pool.stream(Source(3)))
+
+
+def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def source() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            raise Boom("on the way out")
 
     with AdaptiveExecutor(1) as pool:
-        for genfn in (source, coroutine):
-            with pytest.raises(TypeError, match=r"genfn.*plain generator"):
-                pool.stream(genfn)  # type: ignore[arg-type]
+        with pool.stream(source, buffersize=1) as stream:
+            assert next(stream) == 1
+        wait_for_idle(pool)
+    assert "whose consumer has left" in caplog.text
+    assert "on the way out" in caplog.text
 
 
-def test_many_streams_under_contention() -> None:
-    """Every hand-over races with a wait at the other end; nothing is lost, and nobody is left waiting."""
-    with AdaptiveExecutor(8) as pool:
-        readers = [
-            Background(lambda size=size: list(pool.stream(Source(2_000), buffersize=size)))  # type: ignore[misc]
-            for size in (1, 1, 2, 3, 16)
-        ]
-        for reader in readers:
-            assert reader.join() == list(range(2_000))
-    assert not streams._open
+def test_values_are_let_go_as_they_are_taken() -> None:
+    references: list[weakref.ref[Thing]] = []
+
+    def source() -> Iterator[Thing]:
+        for _ in range(10):
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            yield thing
+            del thing
+
+    with no_collector(), AdaptiveExecutor(1) as pool:
+        stream = pool.stream(source, buffersize=1)
+        for number in range(5):
+            next(stream)
+            eventually(lambda: len(references) > number + 1)  # noqa: B023  (used at once)
+            # Free-threaded, it is freed by the worker, which is not where it would do so.
+            if not FREE_THREADED:
+                gone(references[number])
+        del stream
+        wait_for_idle(pool)
+        gone(*references, pool=pool)
+
+
+def test_an_error_leaves_no_garbage() -> None:
+    class Marked(Exception):
+        pass
+
+    references: list[weakref.ref[Any]] = []
+
+    def source(thing: Thing) -> Iterator[int]:
+        references.append(weakref.ref(thing))
+        error = Marked()
+        references.append(weakref.ref(error))
+        yield 1
+        try:
+            raise error
+        finally:
+            del error
+
+    def consume(pool: AdaptiveExecutor) -> None:
+        try:
+            list(pool.stream(source, Thing()))
+        except Marked:
+            pass
+
+    with no_collector(), AdaptiveExecutor(1) as pool:
+        consume(pool)
+        wait_for_idle(pool)
+        gone(*references, pool=pool)
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_leaves_the_stream_with_the_parent() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        stream = pool.stream(lambda: iter([gate(1)]))
+        gate.await_begun()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                next(stream)
+            except BrokenThreadPool:
+                stream.close()
+                code = 0
+            except BaseException:
+                pass
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        gate.open()
+        assert list(stream) == [1]
+
+
+def test_a_stream_that_is_held_does_not_keep_the_interpreter_from_exiting() -> None:
+    script = """
+        import itertools
+        from ebbpool import AdaptiveExecutor
+
+        def source():
+            try:
+                yield from itertools.count()
+            finally:
+                print("closed", flush=True)
+
+        pool = AdaptiveExecutor(2)
+        stream = pool.stream(source)
+        print(next(stream), flush=True)
+    """
+    assert output_of(script) == ["0", "closed"]
+
+
+def test_who_shuts_the_pool_down_does_not_wait_for_a_stream_of_its_own() -> None:
+    source = Source()
+    with AdaptiveExecutor(1) as pool:
+        streams = [pool.stream(source, buffersize=3), pool.stream(Source(), buffersize=3)]
+        assert next(streams[0]) == 0
+    assert source.closed.is_set()
+    for stream in streams:
+        with pytest.raises(RuntimeError, match="shut down before this stream"):
+            list(stream)
+        assert list(stream) == []
+
+
+def test_a_stream_that_somebody_else_reads_is_read_to_its_end() -> None:
+    with Gate() as gate, AdaptiveExecutor(1) as pool:
+        stream = pool.stream(Source(100), buffersize=3)
+
+        def read() -> list[int]:
+            out = [next(stream)]
+            gate()
+            return [*out, *stream]
+
+        reader = Background(read)
+        gate.await_begun()
+        closer = Background(pool.shutdown)
+        assert closer.still_waits()
+        gate.open()
+        assert reader.join() == list(range(100))
+        closer.join()
+
+
+def test_a_task_that_leaves_the_pool_does_not_wait_for_a_stream_of_its_own(run: Run) -> None:
+    async def main() -> None:
+        other = None
+        with pytest.raises(Boom):
+            async with AdaptiveExecutor(2) as pool:
+                mine = pool.stream(Source(), buffersize=3)
+                others = pool.stream(Source(20), buffersize=3)
+
+                async def read() -> list[int]:
+                    out = [await anext(others)]
+                    begun.set()
+                    await closing.wait()
+                    return [*out, *[value async for value in others]]
+
+                begun, closing = asyncio.Event(), asyncio.Event()
+                other = asyncio.ensure_future(read())
+                await begun.wait()
+                assert await anext(mine) == 0
+                asyncio.get_running_loop().call_later(0.01, closing.set)
+                raise Boom
+        assert other is not None
+        assert await other == list(range(20))
+
+    run(main())

@@ -1,25 +1,13 @@
-"""What the tests of maps share: both ways to hold the items of a claim, and inputs and outcomes that are watched."""
+"""What the tests of maps share: inputs and outcomes that are watched."""
 
 from __future__ import annotations
 
 import weakref
 
-import pytest
-
-from ebbpool._maps import ledger
 from support.common import Thing
 
 FAR = 2_000
 """Trivial items after which claims are large."""
-
-
-@pytest.fixture(params=[True, False], ids=["iterators", "deques"])
-def iterators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both ways to hold the items of a claim, where the interpreter allows both."""
-    if request.param and not ledger.ITERATORS:
-        pytest.skip("list iterators do not exclude each other here")
-    monkeypatch.setattr(ledger, "ITERATORS", request.param)
-    return bool(request.param)
 
 
 class Source:

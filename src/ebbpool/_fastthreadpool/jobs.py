@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ebbpool._checks import time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._maps.schedule import ScheduledTask
+from ebbpool._maps.delayed import ScheduledTask
 
 if TYPE_CHECKING:
     from ebbpool._fastthreadpool.outlet import Outlet, Sink

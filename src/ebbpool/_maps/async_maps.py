@@ -57,6 +57,7 @@ class _Calls:
     Attributes:
         held: All of them, in the order of the items.
         turn: Those to be handed out next, one after the other: all, or those that are done if any order will do.
+        news: Set when it is a call's turn, or the reading task is over.
         closed: Whether the consumer has left.
     """
 
@@ -64,8 +65,8 @@ class _Calls:
         self._submit = submit
         self._size = size
         self._ordered = ordered
-        self._news: asyncio.Future[None] | None = None
-        self._space: asyncio.Future[None] | None = None
+        self._space = asyncio.Event()
+        self.news = asyncio.Event()
         self.held: dict[asyncio.Future[Any], None] = {}
         self.turn: deque[asyncio.Future[Any]] = deque()
         self.closed = False
@@ -87,7 +88,7 @@ class _Calls:
         # Calls that `drop` has forgotten come here, too; their results are not taken.
         if call in self.held:
             self.turn.append(call)
-            self.tell()
+            self.news.set()
 
     async def read(self, source: AsyncIterator[Any]) -> None:
         """Add a call for each item, as there is room; raise what the iterable or the executor raises.
@@ -107,26 +108,17 @@ class _Calls:
                 self.add(item)
                 item = None
                 while self.room() <= 0:
-                    self._space = asyncio.get_running_loop().create_future()
-                    await self._space
+                    self._space.clear()
+                    await self._space.wait()
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
-
-    def news(self) -> asyncio.Future[None]:
-        """Return what to await while it is no call's turn: done when it is, or when the reading task is over."""
-        self._news = asyncio.get_running_loop().create_future()
-        return self._news
-
-    def tell(self, *_: Any) -> None:
-        """Wake the consumer if it awaits `news`."""
-        _wake(self._news)
 
     def next_result(self) -> Any:
         """Return or raise the outcome of the next call, and forget the call."""
         del self.held[self.turn[0]]
         # A task that reads uses the room in a later turn of the loop.
-        _wake(self._space)
+        self._space.set()
         return self.turn.popleft().result()
 
     def drop(self) -> None:
@@ -155,11 +147,6 @@ def _ignore(call: asyncio.Future[Any]) -> None:
         call.exception()
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
-
-
 async def _results(
     calls: _Calls, added: Iterator[None] | None, source: AsyncIterator[Any] | None
 ) -> AsyncGenerator[Any, None]:
@@ -171,7 +158,7 @@ async def _results(
     failure: Exception | None = None
     if source is not None:
         reader = asyncio.get_running_loop().create_task(calls.read(source))
-        reader.add_done_callback(calls.tell)
+        reader.add_done_callback(lambda _: calls.news.set())
     try:
         while True:
             if added is not None:
@@ -183,7 +170,8 @@ async def _results(
                     failure, added = error, None
             while not calls.turn:
                 if calls.held or not (reader is None or reader.done()):
-                    await calls.news()
+                    calls.news.clear()
+                    await calls.news.wait()
                 elif failure is not None:
                     raise failure
                 else:

@@ -1,19 +1,185 @@
-"""`submit_later` and `schedule`: calls for a pool's timers, and their end when the pool is shut down."""
+"""Calls for a pool's timers: delayed ones, and those that run again and again; and their end with the pool."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
-from contextvars import copy_context
-from typing import Any, get_args
+from concurrent.futures.thread import BrokenThreadPool
+from contextvars import Context, copy_context
+from math import floor
+from typing import Any, Literal, NoReturn, get_args
 
-from ebbpool._checks import finite_seconds, one_of
-from ebbpool._core.accel import instrumented
-from ebbpool._maps.schedule import OnError, ScheduledTask
+from ebbpool._checks import finite_seconds, no_copy, one_of
+from ebbpool._core.accel import Timers, instrumented
 from ebbpool._pool import instruments
 from ebbpool._pool.timers import HasTimers, TimerOwner
 
 LOGGER = logging.getLogger("concurrent.futures")
+
+OnError = Literal["log", "stop"]
+
+RESOLUTION = 1e-9
+"""Seconds: the clock's resolution. A shorter interval is taken to be this long."""
+
+
+class ScheduledTask:
+    """What `AdaptiveExecutor.schedule` returns: a call that a pool runs again and again.
+
+    The runs are due at `first`, `first` + `interval`, `first` + 2 `interval`, ... seconds from the call of `schedule`.
+    Each of these times is a *beat*; they do not drift, however late a run starts. A run never overlaps the one before;
+    beats that come while one is under way (or waits for a thread) are dropped, and counted in `missed`.
+
+    The clock is `time.monotonic`. Setting the wall clock changes nothing. While the machine is suspended that clock
+    stands still on Linux and macOS, and so do the beats; on Windows it goes on. Where it jumps, one overdue run starts
+    at once, and the other beats that have passed count as missed.
+
+    The schedule goes on, and keeps its pool alive, until it is cancelled, or its pool is shut down or broken, the
+    interpreter exits, or a run fails with ``on_error="stop"``. It goes on even if this object is not kept.
+
+    Attributes:
+        interval: Seconds from beat to beat.
+        runs: How many runs have ended, failed ones included.
+        missed: How many beats were dropped.
+        last_error: What the last failing run raised, with its traceback; None if none has failed. If the pool broke,
+            its `BrokenThreadPool`.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        interval: float,
+        begin: float,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        on_error: OnError,
+        context: Context | None,
+    ) -> None:
+        self.interval = interval
+        self.runs: int = 0
+        self.missed: int = 0
+        self.last_error: BaseException | None = None
+        self._timers = timers
+        self._begin = begin
+        self._step = max(interval, RESOLUTION)
+        self._name = getattr(fn, "__qualname__", None) or repr(fn)
+        self._call: tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], Context | None] | None
+        self._call = fn, args, kwargs, context
+        self._on_error = on_error
+        self._armed: tuple[int, Any] = (0, None)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
+
+    @property
+    def active(self) -> bool:
+        """Whether the schedule goes on: runs will come, or one is under way and others will follow it."""
+        return self in self._timers.schedules
+
+    @property
+    def next_run(self) -> float | None:
+        """When the next run is due, in seconds of `time.monotonic`; None if there will be none.
+
+        While a run is due or under way this is the next beat, which is dropped if the run is not over by then.
+        """
+        if not self.active:
+            return None
+        beat, future = self._armed
+        return self._time_of(beat if future is None or future in self._timers.waiting else beat + 1)
+
+    def cancel(self) -> bool:
+        """End the schedule: no run begins after this has returned; one that is under way finishes.
+
+        Returns:
+            False if the schedule had ended already.
+        """
+        return self.stop(None)
+
+    def stop(self, error: BaseException | None) -> bool:
+        """Do what `cancel` does, and keep `error` as `last_error` if there is one. For the pool only."""
+        # Set before the schedule ends: a thread that sees that it has ended may read why.
+        if error is not None and self.active:
+            self.last_error = error
+        if not self._ends():
+            return False
+        # `arm` writes `_armed` before it looks whether the schedule goes on, so either it cancels the future, or this
+        # method does.
+        _, future = self._armed
+        if future is not None:
+            future.cancel()
+        return True
+
+    def arm(self, executor: HasTimers, beat: int) -> None:
+        """Have the run of `beat` queued when it is due. For the pool only.
+
+        Raises:
+            RuntimeError: The pool has been shut down, or is broken.
+        """
+        call = self._call
+        if call is None:
+            return
+        fn, args, kwargs, context = call
+        if context is not None:
+            fn, args, kwargs = context.copy().run, (functools.partial(fn, **kwargs) if kwargs else fn, *args), {}
+        future = executor.hold_back(fn, args, kwargs)
+        future.add_done_callback(functools.partial(self._over, executor))
+        self._armed = beat, future
+        # Nothing may follow `add`: the run may begin, and end, before `add` returns.
+        if self.active:
+            self._timers.add(executor, future, self._time_of(beat))
+        else:
+            future.cancel()
+
+    def _over(self, executor: HasTimers, future: Any) -> None:
+        if future.cancelled():
+            self._ends()
+            return
+        error = future.exception()
+        if isinstance(error, BrokenThreadPool) and executor._pool.broken:
+            self.stop(error)
+            return
+        self.runs += 1
+        try:
+            if error is not None:
+                self.last_error = error
+                LOGGER.error("Exception in the scheduled call of %s:", self._name, exc_info=error)
+        finally:
+            if error is not None and self._on_error == "stop":
+                self._ends()
+            else:
+                self._go_on(executor)
+
+    def _go_on(self, executor: HasTimers) -> None:
+        now = self._timers.keeper.clock()
+        following = self._armed[0] + 1
+        beat = max(following, floor((now - self._begin) / self._step))
+        if self._time_of(beat) < now:
+            beat += 1
+        try:
+            self.arm(executor, beat)
+        except RuntimeError:
+            # The pool has been shut down meanwhile.
+            self._ends()
+        else:
+            self.missed += beat - following
+
+    def _ends(self) -> bool:
+        try:
+            del self._timers.schedules[self]
+        except KeyError:
+            return False
+        self._call = None
+        return True
+
+    def _time_of(self, beat: int) -> float:
+        return self._begin + beat * self._step
+
+    def __repr__(self) -> str:
+        state = "goes on" if self.active else "ended"
+        counts = f"runs={self.runs}, missed={self.missed}"
+        return f"<{type(self).__name__} of {self._name} every {self.interval:g} s: {state}, {counts}>"
 
 
 def submit_later(
@@ -21,19 +187,20 @@ def submit_later(
 ) -> Any:
     """Do what `AdaptiveExecutor.submit_later` does."""
     delay = finite_seconds("delay", delay)
-    call = None
-    if instrumented():
-        _prepare(executor)
-        call = instruments.delayed(executor, fn, args, kwargs)
+    call = _instrumented(executor, fn, args, kwargs)
     future = executor.hold_back(fn, args, kwargs) if call is None else call.hand_to(executor.hold_back)
     executor._crew.timers.add_after(executor, future, delay)
     return future
 
 
-def _prepare(executor: HasTimers) -> None:
-    """Start the timekeeper before a tool is shown a call: it would wait for the end of one that is then refused."""
+def _instrumented(executor: HasTimers, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Show a call to the tools that instrument submitting; return what they make of it, or None."""
+    if not instrumented():
+        return None
     if not executor._pool.closed:
+        # Before a tool is shown a call: it would wait for the end of one that is then refused.
         executor._crew.timers.prepare()
+    return instruments.delayed(executor, fn, args, kwargs)
 
 
 def schedule(
@@ -55,11 +222,9 @@ def schedule(
     context = copy_context() if executor._pool.contextual else None
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    if instrumented():
-        _prepare(executor)
-        if (call := instruments.delayed(executor, fn, args, kwargs)) is not None:
-            # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
-            fn, args, kwargs = call.fn, call.args, call.kwargs
+    if (call := _instrumented(executor, fn, args, kwargs)) is not None:
+        # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
+        fn, args, kwargs = call.fn, call.args, call.kwargs
     task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
     timers.schedules[task] = None
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 from _thread import LockType, allocate_lock
@@ -12,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, whole
@@ -19,8 +20,6 @@ from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
 
 if TYPE_CHECKING:
-    import asyncio
-    from types import TracebackType
     from typing import Self
 
 T = TypeVar("T")
@@ -46,7 +45,7 @@ class Channel:
     Attributes:
         buffer: Values that have not been taken.
         stalled: Whether the worker waits for room, at `bell`.
-        reader: What to wake when there is a value: a lock, or a future and its loop.
+        wake: What wakes the consumer that waits for a value, or None.
         owner: The thread, and the asyncio task or 0, that read last.
         left: Whether the consumer has left.
         over: Whether the generator has ended, with `error` if that is not None.
@@ -57,13 +56,12 @@ class Channel:
         self.pool = pool
         self.call: Callable[[], Iterable[Any]] | None = call
         self.size = size
-        self.process: int = os.getpid()
         self.mutex: threading.RLock = threading.RLock()
         self.buffer: deque[Any] = deque()
         self.bell: LockType = allocate_lock()
         self.bell.acquire()
         self.stalled: bool = False
-        self.reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop] | None = None
+        self.wake: Callable[..., object] | None = None
         self.owner: tuple[int, int] = _reader_here()
         self.left: bool = False
         self.over: bool = False
@@ -80,7 +78,7 @@ class Channel:
             return
         if self.submitter == threading.get_ident():
             # A loop over the generator would wait here for room that only this very thread can make.
-            self.local = _steps(call)
+            self.local = iter(call())
             return
         error: BaseException | None = None
         try:
@@ -101,38 +99,29 @@ class Channel:
                     value = next(values)
                 except StopIteration:
                     return
-                self._put(value)
+                with self.mutex:
+                    if not self.left:
+                        self.buffer.append(value)
+                    wake, self.wake = self.wake, None
                 value = None
+                _ring(wake)
         finally:
-            close = getattr(values, "close", None)
-            if close is not None:
-                close()
+            _close(values)
 
     def _await_room(self) -> bool:
         """Wait while the buffer is full; return False if the consumer has left."""
-        if self.left:
-            return False
-        if len(self.buffer) < self.size:
-            return True
-        with self.mutex:
-            self.stalled = True
-            if self._goes_on():
-                self.stalled = False
-                return not self.left
-        # The worker counts as blocked: the consumer may be a task that waits for a worker.
-        wait_counted(self.pool, self.bell.acquire)
+        if not self._goes_on():
+            with self.mutex:
+                self.stalled = True
+                if self._goes_on():
+                    self.stalled = False
+                    return not self.left
+            # The worker counts as blocked: the consumer may be a task that waits for a worker.
+            wait_counted(self.pool, self.bell.acquire)
         return not self.left
 
     def _goes_on(self) -> bool:
         return self.left or len(self.buffer) < self.size
-
-    def _put(self, value: Any) -> None:
-        with self.mutex:
-            if self.left:
-                return
-            self.buffer.append(value)
-            reader, self.reader = self.reader, None
-        _wake(reader)
 
     def end(self, error: BaseException | None) -> None:
         """End the stream after the values that are in the buffer."""
@@ -141,14 +130,12 @@ class Channel:
                 return
             self.over = True
             self.error = None if self.left else error
-            reader, self.reader = self.reader, None
-        _wake(reader)
+            wake, self.wake = self.wake, None
+        _ring(wake)
 
     def ended(self, future: Future[Any]) -> None:
         """End the stream if its task never ran; a callback, in the thread that ends `future`."""
         _open.pop(id(self), None)
-        if os.getpid() != self.process:
-            return
         if future.cancelled():
             self.end(CancelledError())
         elif future.exception() is not None:
@@ -156,29 +143,26 @@ class Channel:
 
     # The consumer's end.
 
-    def next_value(self, reader: LockType | tuple[asyncio.Future[None], asyncio.AbstractEventLoop]) -> Any:
-        """Return the next value, `_END`, or `_WAIT` if `reader` will be woken.
+    def next_value(self, wake: Callable[..., object], owner: tuple[int, int]) -> Any:
+        """Return the next value, `_END`, or `_WAIT` if `wake` will be called; `owner` is who reads.
 
         Raises:
             RuntimeError: Another consumer waits already.
-            BrokenThreadPool: The process was forked, and the generator stayed with the parent.
             BaseException: What the generator raised.
         """
-        if os.getpid() != self.process:
-            raise BrokenThreadPool("the process was forked; this stream was left with the parent")
         if self.local is not None:
-            return self._step()
+            return _END if self.left else next(self.local, _END)
         with self.mutex:
-            if self.reader is not None:
+            if self.wake is not None:
                 raise RuntimeError("this stream is being read already")
-            self.owner = _reader_here() if isinstance(reader, tuple) else (threading.get_ident(), 0)
+            self.owner = owner
             if self.buffer:
                 value = self.buffer.popleft()
-                if self.stalled and len(self.buffer) <= self.size // 2:
+                if len(self.buffer) <= self.size // 2:
                     self._make_room()
                 return value
             if not (self.over or self.left):
-                self.reader = reader
+                self.wake = wake
                 return _WAIT
             error, self.error = self.error, None
         if error is None:
@@ -189,41 +173,30 @@ class Channel:
             # Breaks a cycle: the traceback holds this frame.
             error = None
 
-    def _step(self) -> Any:
-        assert self.local is not None
-        return _END if self.left else next(self.local, _END)
-
     def _make_room(self) -> None:
         if self.stalled:
             self.stalled = False
             self.bell.release()
 
-    def forget_reader(self) -> None:
-        """Forget the reader, which no longer waits."""
-        with self.mutex:
-            self.reader = None
-
     def leave(self) -> None:
         """Leave the stream, for the consumer: the worker closes the generator at its next yield."""
-        if self.left or os.getpid() != self.process:
+        if self.left:
             return
         with self.mutex:
             self.left = True
             self._make_room()
             self.error = None
             trash, self.buffer = self.buffer, deque()
-            reader, self.reader = self.reader, None
+            wake, self.wake = self.wake, None
         self.call = None
         trash.clear()
-        _wake(reader)
-        close = getattr(self.local, "close", None)
-        if close is not None:
-            close()
+        _ring(wake)
+        _close(self.local)
 
-    def cut(self, reason: str) -> None:
+    def cut(self, error: Exception) -> None:
         """End the stream early, for both ends; the values in the buffer can still be taken."""
         with self.mutex:
-            self.end(RuntimeError(reason))
+            self.end(error)
             self.left = True
             self._make_room()
 
@@ -265,12 +238,12 @@ class Stream(Generic[T]):
         while True:
             waiter = allocate_lock()
             waiter.acquire()
-            value = channel.next_value(waiter)
+            value = channel.next_value(waiter.release, (threading.get_ident(), 0))
             if value is _WAIT:
                 try:
                     wait_counted(channel.pool, waiter.acquire)
                 except BaseException:
-                    channel.forget_reader()
+                    channel.wake = None
                     raise
             elif value is _END:
                 raise StopIteration
@@ -299,7 +272,7 @@ class Stream(Generic[T]):
                 await asyncio.sleep(0)
             while True:
                 waiter = loop.create_future()
-                value = channel.next_value((waiter, loop))
+                value = channel.next_value(partial(loop.call_soon_threadsafe, _tell, waiter), _reader_here())
                 if value is _END:
                     raise StopAsyncIteration
                 if value is not _WAIT:
@@ -321,18 +294,14 @@ class Stream(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.leave()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.leave()
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         channel = getattr(self, "_channel", None)
@@ -378,7 +347,7 @@ def end_own(pool: Any, blocking: bool) -> None:
     here = _reader_here()
     for channel in list(_open.values()):
         if channel.pool is pool and channel.owner[0] == here[0] and (blocking or channel.owner == here):
-            channel.cut("the pool was shut down before this stream had been read to its end")
+            channel.cut(RuntimeError("the pool was shut down before this stream had been read to its end"))
 
 
 def _reader_here() -> tuple[int, int]:
@@ -389,27 +358,22 @@ def _reader_here() -> tuple[int, int]:
     return threading.get_ident(), 0 if task is None else id(task)
 
 
-def _steps(call: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    yield from call()
-
-
-def _wake(reader: Any) -> None:
-    if reader is None:
-        return
-    if not isinstance(reader, tuple):
-        reader.release()
-        return
-    waiter, loop = reader
-    try:
-        loop.call_soon_threadsafe(_tell, waiter)
-    except RuntimeError:
-        # The loop is closed, so its task waits no longer.
-        return
+def _ring(wake: Callable[..., object] | None) -> None:
+    if wake is not None:
+        # The loop may be closed; then its task waits no longer.
+        with suppress(RuntimeError):
+            wake()
 
 
 def _tell(waiter: Any) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _close(values: Any) -> None:
+    close = getattr(values, "close", None)
+    if close is not None:
+        close()
 
 
 def _trimmed(error: BaseException) -> BaseException:
@@ -422,8 +386,18 @@ def _trimmed(error: BaseException) -> BaseException:
 
 def _cut_all() -> None:
     for channel in list(_open.values()):
-        channel.cut("the interpreter shuts down")
+        channel.cut(RuntimeError("the interpreter shuts down"))
+
+
+def _leave_to_parent() -> None:
+    while _open:
+        channel = _open.popitem()[1]
+        # A thread that is not here may have held it.
+        channel.mutex = threading.RLock()
+        channel.wake = None
+        channel.cut(BrokenThreadPool("the process was forked; this stream was left with the parent"))
 
 
 # A worker that waits for room in a buffer would keep the interpreter from exiting.
 lifecycle.before_exit(_cut_all)
+lifecycle.after_fork(_leave_to_parent)

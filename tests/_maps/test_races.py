@@ -1,9 +1,10 @@
-"""The ledger of a map: who has claimed what, without threads and with a clock of the test's own."""
+"""Races of maps and of delayed calls that only who reaches inside can bring about, one step at a time."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -13,13 +14,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import TIMEOUT, Background, Boom, eventually, tight_switching
-from support.maps import iterators  # noqa: F401  (a fixture)
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    eventually,
+    tight_switching,
+)
+from support.manual_time import timed_pool
 
+from ebbpool import AdaptiveExecutor
 from ebbpool._maps import ledger
-from ebbpool._maps.ledger import STALE, Batch, Ledger
-
-pytestmark = pytest.mark.usefixtures("iterators")
+from ebbpool._maps.batch import ITERATORS, Batch
+from ebbpool._maps.ledger import STALE, Ledger
 
 
 class Script:
@@ -162,27 +171,6 @@ def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled:
         run.next_piece(0, time.perf_counter() + TIMEOUT)
 
 
-def test_the_consumer_does_not_rely_on_what_a_worker_has_yet_to_submit() -> None:
-    """The pool may be closed before the worker comes to it."""
-
-    class Closing(Script):
-        def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
-            if not self._shutdown and self.run.under_way and self.run.submitter is None:
-                # A worker is about to submit: just now the consumer sees to what it has read.
-                self.run._recruit()
-                self._shutdown = True
-            if self._shutdown:
-                raise RuntimeError("closed")
-            return super().submit(task)
-
-    script = Closing([])
-    run = script.run
-    run.inbox.extend(range(6))
-    run.queued = 1
-    run.work()
-    assert len(script.tasks) == run.queued == 5
-
-
 def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,14 +208,7 @@ def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
     assert run.size == 1
 
 
-def test_a_claim_leaves_room_in_the_buffer() -> None:
-    script = Script(range(100), buffersize=20)
-    for _ in range(20):
-        script.run._adapt(script.run.size, 0.0)
-    assert script.run.size == 5
-
-
-@pytest.mark.skipif(not ledger.ITERATORS, reason="a deque serves instead")
+@pytest.mark.skipif(not ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that batches rest on: nothing is lost, nothing comes twice."""
     with tight_switching():
@@ -238,3 +219,97 @@ def test_a_list_iterator_is_emptied_in_one_step() -> None:
             rest = list(source)
             worker.join()
             assert front + rest == list(range(20_000))
+
+
+def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look recalls everything: workers and the consumer take items from each other all the time."""
+    monkeypatch.setattr(ledger, "STALE", 0.0)
+    with tight_switching(1e-5), AdaptiveExecutor(4, min_workers=4) as pool:
+        for size in (1, 50, 3_000):
+            ran: Counter[int] = Counter()
+            begun: list[int] = []
+
+            def work(number: int, begun: list[int] = begun) -> int:
+                begun.append(number)
+                return number
+
+            assert list(pool.map(work, range(size))) == list(range(size))
+            ran.update(begun)
+            assert ran == Counter(range(size))
+            assert sorted(pool.map_unordered(work, range(size))) == list(range(size))
+
+
+def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    with timed_pool() as (pool, keeper), Gate() as gate:
+        task = pool.schedule(1, gate)
+        keeper.advance(1.0)
+        gate.await_begun()
+        pool._pool.close()
+        gate.open()
+        eventually(lambda: not task.active)
+        assert (task.runs, task.missed) == (1, 0)
+        assert caplog.records == []
+
+
+def test_due_in_the_moment_of_the_shutdown() -> None:
+    """The pool is closed between the timekeeper's look at it and the queue: the call is cancelled."""
+    with timed_pool() as (pool, keeper):
+        release = pool.release
+        future = pool.submit_later(1, int)
+        told_in: list[threading.Thread] = []
+        future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
+
+        def closing(held: Any) -> bool:
+            pool._pool.close()
+            queued = release(held)
+            assert told_in == []
+            return queued
+
+        pool.release = closing
+        keeper.advance(1.0)
+        pool.shutdown()
+        assert future.cancelled() and pool.stats().delayed == 0
+        assert told_in == [threading.current_thread()]
+
+
+class Noting(AdaptiveExecutor):
+    """Notes when it hears of a delayed call that is done, and may be interrupted there."""
+
+    def __init__(self, notes: list[str], interrupt: type[BaseException] | None = None) -> None:
+        super().__init__(1)
+        self.notes = notes
+        self.interrupt = interrupt
+
+    def _forget_delayed(self, future: Any) -> None:
+        self.notes.append("heard")
+        super()._forget_delayed(future)
+        if self.interrupt is not None:
+            raise self.interrupt
+
+
+def test_only_the_end_of_a_call_tells_its_executor() -> None:
+    """Not who adds a callback while another thread is still ending it: without a GIL both would drop the executor."""
+    notes: list[str] = []
+
+    class Waiter:
+        def add_cancelled(self, future: Any) -> None:
+            future.add_done_callback(lambda _: notes.append("told"))
+            notes.append("added")
+
+    with Noting(notes) as pool:
+        future = pool.submit_later(LONG, int)
+        with future._condition:
+            future._waiters.append(Waiter())
+        assert future.cancel()
+    assert notes == ["told", "added", "heard"]
+
+
+def test_all_are_told_of_a_cancelled_call_whatever_interrupts() -> None:
+    notes: list[str] = []
+    with Noting(notes, KeyboardInterrupt) as pool:
+        future = pool.submit_later(LONG, int)
+        future.add_done_callback(lambda _: notes.append("told"))
+        with pytest.raises(KeyboardInterrupt):
+            future.cancel()
+        assert notes == ["heard", "told"]
+        assert pool.stats().delayed == 0
