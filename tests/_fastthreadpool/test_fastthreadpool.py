@@ -20,22 +20,15 @@ from ebbpool.fastthreadpool import Pool, PoolStopped, Semaphore
 
 
 def test_results_go_to_one_queue_and_failures_to_another(pool: Pool) -> None:
-    pool.submit(same, 1)
+    future = pool.submit(same, 1)
     pool.submit(same, 2, key="word")
-    pool.submit(boom, "no")
+    failing = pool.submit(boom, "no")
     assert pool.wait_idle(TIMEOUT)
+    assert isinstance(future, ebbpool.Future) and future.result(0) == 1 and isinstance(failing.exception(0), Boom)
     assert sorted(pool.done, key=str) == [(2, {"key": "word"}), 1]
     [error] = pool.failed
     assert isinstance(error, Boom) and error.args == ("no",)
     assert isinstance(pool.done, deque) and isinstance(pool.failed, deque)
-
-
-def test_submit_returns_a_future_unless_the_pool_has_ids(pool: Pool) -> None:
-    future = pool.submit(same, 7)
-    assert isinstance(future, ebbpool.Future) and future.result(TIMEOUT) == 7
-    assert isinstance(pool.submit(boom).exception(TIMEOUT), Boom)
-    with Pool(result_id=True) as other:
-        assert isinstance(other.submit(same), int)
 
 
 def test_the_semaphores_count_results_and_failures(pool: Pool) -> None:
@@ -120,22 +113,6 @@ def test_ids_are_unique_and_name_their_results() -> None:
             expected |= submitter.join()
     assert len(expected) == 2000
     assert dict(pool.done) == expected
-    assert not pool._outlet.pending
-
-
-def test_a_job_that_is_over_before_its_id_is_noted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Pool(result_id=True) as pool:
-        submit = pool._executor.submit
-
-        def dawdle(*args: Any) -> Any:
-            future = submit(*args)
-            future.result(TIMEOUT)
-            return future
-
-        monkeypatch.setattr(pool._executor, "submit", dawdle)
-        job = pool.submit(same)
-        assert not pool._outlet.pending
-        assert pool.cancel(job) is False
 
 
 def test_every_value_of_a_generator_carries_its_job_s_id() -> None:

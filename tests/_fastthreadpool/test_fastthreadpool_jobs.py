@@ -236,27 +236,6 @@ def test_as_completed_takes_all_results_and_failures_until_the_jobs_are_done(poo
     assert pool.done_cnt.value == pool.failed_cnt.value == 0
 
 
-def test_as_completed_takes_an_entry_that_its_worker_has_yet_to_count(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Gate() as gate:
-        release = pool.failed_cnt.release
-
-        def late() -> None:
-            gate()
-            release()
-
-        monkeypatch.setattr(pool.failed_cnt, "release", late)
-        pool.submit(boom)
-        gate.await_begun()
-        taken = pool.as_completed()
-        assert isinstance(next(taken), Boom)
-        assert pool.failed_cnt.value == 0
-        gate.open()
-        assert list(taken) == []
-    assert pool.failed_cnt.value == 0, "there is nothing left to be taken"
-
-
 def test_as_completed_need_not_wait_and_stops_at_a_count_or_a_time(pool: Pool) -> None:
     with Gate() as gate:
         gate.hold(pool)
