@@ -73,8 +73,7 @@ IMPORTS: dict[str, set[str]] = {
 BRIDGES = {
     "_dask.joining": {"distributed"},
     "_dask.link": {"distributed"},
-    "_dask.once": {"dask", "distributed"},
-    "_dask.remote": {"cloudpickle", "distributed"},
+    "_dask.remote": {"cloudpickle", "dask", "distributed"},
     "dask": {"distributed"},
     "_top.run": {"rich"},
     "_top.terminal": {"rich"},

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -153,7 +154,7 @@ class Pool(Jobs):
         if self._keeps_nothing:
             raise PoolCallback(f"there is nothing to iterate over: {self._keeps_nothing} results do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
-        limit = None if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
+        limit = inf if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
         return self._outlet.drain(self._executor.wait_idle, limit, most)
 
     # What it is doing.

@@ -1,12 +1,16 @@
-"""An executor over a Dask cluster is an executor like any other, where distributed's own is not."""
+"""An executor over a Dask cluster is an executor like any other; whatever ends it, nothing of it is left."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import subprocess
+import sys
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +79,7 @@ def test_a_call_that_the_cluster_has_is_running_and_cannot_be_cancelled(pool: Cl
     future = pool.submit(remote.wait_at, gate.name)
     gate.wait_begun()
     assert future.running() and not future.cancel() and not future.cancelled()
+    assert [task.name for task in pool.running()] == ["support.cluster.wait_at"]
     gate.opened.set()
     assert future.result(TIMEOUT) == gate.name
 
@@ -119,12 +124,6 @@ def test_callbacks_are_not_called_in_the_clients_thread(pool: ClusterExecutor, c
     assert threads[0].name.startswith("ebbpool-") or threads[0] is threading.current_thread()
 
 
-def test_wait_and_as_completed(pool: ClusterExecutor) -> None:
-    futures = [pool.submit(remote.add, number) for number in range(20)]
-    assert wait(futures, TIMEOUT).not_done == set()
-    assert sorted(future.result() for future in as_completed(futures, TIMEOUT)) == list(range(1, 21))
-
-
 def test_no_more_than_the_window_is_with_the_cluster(client: Client, gate: Any) -> None:
     with ClusterExecutor(client, window=1.0, max_queue=1, when_full="reject") as pool:
         futures = [pool.submit(remote.wait_at, gate.name) for _ in range(2)]
@@ -152,26 +151,12 @@ def test_shutdown_says_what_is_still_with_the_cluster_and_where(
     pool.shutdown()
 
 
-def test_shutdown_cancels_what_waits(client: Client, gate: Any) -> None:
-    pool = ClusterExecutor(client, window=0.5)
-    first = pool.submit(remote.wait_at, gate.name)
-    gate.wait_begun()
-    waiting = pool.submit(remote.add, 1)
-    pool.shutdown(wait=False, cancel_futures=True)
-    assert waiting.cancelled()
-    gate.opened.set()
-    assert first.result(TIMEOUT) == gate.name
-    pool.shutdown()
-
-
 def test_an_error_has_the_traceback_of_the_worker(pool: ClusterExecutor) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         pool.submit(remote.divide, 0).result(TIMEOUT)
     assert isinstance(caught.value.__cause__, RemoteTraceback)
     assert "in divide" in str(caught.value.__cause__)
-
-
-def test_what_is_no_exception_is_the_calls_outcome_too(pool: ClusterExecutor) -> None:
+    # What is no `Exception` is the call's outcome, too.
     with pytest.raises(SystemExit, match="3"):
         pool.submit(remote.leave).result(TIMEOUT)
     assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
@@ -201,25 +186,12 @@ def test_what_cannot_be_sent_is_named_at_once(
         submit(pool)
 
 
-def test_what_cannot_be_sent_back_is_named(pool: ClusterExecutor) -> None:
-    with pytest.raises(TypeError, match=r"the result cannot be pickled: <unlocked _thread\.lock"):
-        pool.submit(remote.a_lock).result(TIMEOUT)
-    with pytest.raises(TypeError, match=r"the error cannot be pickled: Strange\('1 and 2'\)") as caught:
-        pool.submit(remote.raise_strange).result(TIMEOUT)
-    assert "in raise_strange" in str(caught.value.__cause__)
-
-
 def test_context_variables_go_along_if_they_are_named(client: Client) -> None:
     remote.REQUEST.set("of this test")
     with ClusterExecutor(client) as plain, ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]) as pool:
         assert plain.submit(remote.request).result(TIMEOUT) == "none"
         assert pool.submit(remote.request).result(TIMEOUT) == "of this test"
         assert list(pool.map(lambda _: remote.request(), [1, 2])) == ["of this test"] * 2
-
-
-def test_large_arguments_and_results(pool: ClusterExecutor) -> None:
-    large = os.urandom(8 << 20)
-    assert pool.submit(remote.given, large).result(TIMEOUT) == ((large,), {})
 
 
 def test_run_and_amap(pool: ClusterExecutor) -> None:
@@ -231,14 +203,6 @@ def test_run_and_amap(pool: ClusterExecutor) -> None:
         return [result async for result in pool.amap(remote.add, range(20))]
 
     assert asyncio.run(main()) == list(range(1, 21))
-
-
-def test_async_with(client: Client) -> None:
-    async def main() -> int:
-        async with ClusterExecutor(client) as pool:
-            return await pool.run(remote.add, 1)
-
-    assert asyncio.run(main()) == 2
 
 
 def test_a_lane_is_one_of_the_cluster(pool: ClusterExecutor, gate: Any) -> None:
@@ -266,14 +230,6 @@ def test_delayed_and_repeated_calls(pool: ClusterExecutor, tmp_path: Path) -> No
 def test_a_generator_is_refused(pool: ClusterExecutor) -> None:
     with pytest.raises(NotImplementedError, match="map with a buffersize"):
         pool.stream(range, 3)
-
-
-def test_what_runs_has_the_name_of_the_users_function(pool: ClusterExecutor, gate: Any) -> None:
-    future = pool.submit(remote.wait_at, gate.name)
-    gate.wait_begun()
-    assert [task.name for task in pool.running()] == ["support.cluster.wait_at"]
-    gate.opened.set()
-    assert future.result(TIMEOUT) == gate.name
 
 
 def test_two_executors_may_share_a_client(client: Client) -> None:
@@ -309,7 +265,9 @@ def test_a_client_made_for_an_address_is_closed_at_the_end(cluster: Any) -> None
         ({"timeout": -1}, ValueError, "timeout .* -1"),
         ({"when_full": "caller_runs"}, ValueError, "when_full must be one of 'block', 'reject', not 'caller_runs'"),
         ({"max_queue": -1}, ValueError, "max_queue .* -1"),
-        ({"context_vars": "support.cluster:REQUEST"}, TypeError, "context_vars"),
+        ({"context_vars": "name"}, TypeError, "context_vars must be a collection of names, not 'name'"),
+        ({"context_vars": 5}, TypeError, "context_vars must be a collection of names, not 5"),
+        ({"context_vars": [1]}, TypeError, r"context_vars must be a collection of names, not \[1\]"),
         ({"context_vars": ["support.cluster:NOTHING"]}, ValueError, "no context variable 'support.cluster:NOTHING'"),
         ({"context_vars": ["support.cluster:TIMEOUT"]}, ValueError, "must name a context variable, not 30.0"),
     ],
@@ -343,8 +301,153 @@ def test_other_versions_are_refused(client: Client) -> None:
         joining.compare(versions)
 
 
-@pytest.mark.parametrize("given", ["name", 5, [1], ["os:path", None]])
-def test_context_variables_that_are_no_names_are_refused(client: Client, given: Any) -> None:
-    with pytest.raises(TypeError, match="context_vars must be a collection of names, not") as raised:
-        ClusterExecutor(client, context_vars=given)
-    assert repr(given) in str(raised.value)
+TESTS = Path(__file__).parent.parent
+
+
+def scripted(text: str) -> str:
+    """Run a script with a cluster of its own; return what it has printed."""
+    script = f"""
+import os
+from distributed import Client, LocalCluster
+from ebbpool.dask import ClusterExecutor
+from support import cluster as remote
+
+def main():
+    cluster = LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0")
+{text}
+
+if __name__ == "__main__":
+    main()
+"""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_a_shutdown_in_a_callback_closes_the_client_in_the_end(cluster: Any) -> None:
+    pool = ClusterExecutor(cluster.scheduler_address)
+    client = pool._link.client
+    told: list[BaseException] = []
+    called = threading.Event()
+
+    def called_back(_: object) -> None:
+        try:
+            pool.shutdown()
+        except RuntimeError as error:
+            told.append(error)
+        called.set()
+
+    name = f"callback-{os.urandom(8).hex()}"
+    future = pool.submit(remote.wait_at, name)
+    future.add_done_callback(called_back)
+    remote.Event(f"{name}-open", client=client).set()
+    assert called.wait(TIMEOUT)
+    assert "cannot wait for its own pool" in str(told[0])
+    eventually(lambda: client.status == "closed")
+
+
+def test_a_shutdown_that_is_refused_changes_nothing(pool: ClusterExecutor) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        pool.shutdown(timeout=-1)
+    assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+
+
+def test_async_with_ends_when_the_client_is_closed(cluster: Any) -> None:
+    async def main() -> Any:
+        async with ClusterExecutor(cluster.scheduler_address) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            assert await asyncio.to_thread(remote.add, 1) == 2
+        return pool._link.client
+
+    assert asyncio.run(main()).status == "closed"
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_an_executor_that_is_dropped_closes_the_client_that_it_has_made(cluster: Any, used: bool) -> None:
+    pool = ClusterExecutor(cluster.scheduler_address)
+    client = pool._link.client
+    if used:
+        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+    del pool
+    gc.collect()
+    eventually(lambda: client.status == "closed")
+
+
+def test_what_a_dropped_executor_has_accepted_is_done_first(cluster: Any) -> None:
+    pool = ClusterExecutor(cluster.scheduler_address, window=0.5)
+    client = pool._link.client
+    name = f"dropped-{os.urandom(8).hex()}"
+    futures = [pool.submit(remote.wait_at, name), pool.submit(remote.add, 1)]
+    del pool
+    gc.collect()
+    remote.Event(f"{name}-open", client=client).set()
+    assert [future.result(TIMEOUT) for future in futures] == [name, 2]
+    eventually(lambda: client.status == "closed")
+
+
+def test_a_client_does_not_keep_the_executors_that_it_had(client: Client) -> None:
+    with ClusterExecutor(client) as pool:
+        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
+        kept = weakref.ref(pool._link)
+    del pool
+
+    def gone() -> bool:
+        gc.collect()
+        return kept() is None
+
+    eventually(gone)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_told_that_the_connection_is_its_parents() -> None:
+    told = scripted("""
+    pool = ClusterExecutor(cluster.scheduler_address)
+    assert pool.submit(remote.add, 1).result() == 2
+    child = os.fork()
+    if not child:
+        try:
+            pool.submit(remote.add, 1)
+        except RuntimeError as error:
+            print(error, flush=True)
+        pool.shutdown()
+        print("child", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(pool.submit(remote.add, 2).result(), flush=True)
+    pool.shutdown()
+    cluster.close()
+""")
+    assert told.splitlines() == [
+        "cannot schedule new futures: the client's connection belongs to the parent process",
+        "child",
+        "3",
+    ]
+
+
+@pytest.mark.parametrize("made_for", ["cluster.scheduler_address", "Client(cluster)"])
+def test_the_interpreter_ends_when_all_calls_are_done(made_for: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "ran")
+    scripted(f"""
+    global pool
+    pool = ClusterExecutor({made_for}, window=1.0)
+    for number in range(5):
+        pool.submit(remote.note, {path!r})
+""")
+    assert Path(path).read_text() == "run\n" * 5
+
+
+def test_spare_threads_that_do_not_fit_any_more_stop_no_call(pool: ClusterExecutor) -> None:
+    # As after many short calls.
+    pool._link._pace.note("short", 0.001, 0.0)
+    pool._link._fit()
+    pool.resize(min_spare_workers=20)
+    futures = [pool.submit(remote.add, number) for number in range(40)]
+    assert [future.result(TIMEOUT) for future in futures] == list(range(1, 41))
+    assert pool._settings.min_spare_workers <= pool._settings.max_workers

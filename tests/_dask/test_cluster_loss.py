@@ -15,8 +15,7 @@ from distributed import Client, LocalCluster
 from support import cluster as remote
 from support.common import eventually
 
-from ebbpool._dask.once import ONCE, AtMostOnce
-from ebbpool._dask.remote import LOST, dumps, perform
+from ebbpool._dask.remote import LOST, ONCE, AtMostOnce, dumps, perform
 from ebbpool.dask import ClusterExecutor
 
 LIMIT = 40.0

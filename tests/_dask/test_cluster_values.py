@@ -39,9 +39,19 @@ def test_an_error_that_cannot_be_carried_over_is_named(pool: ClusterExecutor, wa
     assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
 
 
-def test_a_result_that_cannot_be_unpickled_here_is_named(pool: ClusterExecutor) -> None:
-    with pytest.raises(TypeError, match=r"the result of .*result_only_there cannot be unpickled here: .*not here"):
-        pool.submit(remote.result_only_there).result(TIMEOUT)
+@pytest.mark.parametrize(
+    ("fn", "named"),
+    [
+        (remote.a_lock, r"the result cannot be pickled: <unlocked _thread\.lock"),
+        (remote.a_future, "the result cannot be pickled: <Future"),
+        (remote.result_only_there, r"the result of .*result_only_there cannot be unpickled here: .*not here"),
+        (remote.raise_strange, r"the error cannot be pickled: Strange\('1 and 2'\)"),
+    ],
+)
+def test_what_cannot_be_sent_back_is_named(pool: ClusterExecutor, fn: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=named) as caught:
+        pool.submit(fn).result(TIMEOUT)
+    assert fn is not remote.raise_strange or "in raise_strange" in str(caught.value.__cause__)
 
 
 def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
@@ -49,11 +59,6 @@ def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
     assert error is not None and len(str(error)) == 10 * TEXT
     assert TEXT < len(str(error.__cause__)) < 2 * TEXT
     assert "characters are left out" in str(error.__cause__)
-
-
-def test_a_future_is_no_result(pool: ClusterExecutor) -> None:
-    with pytest.raises(TypeError, match="the result cannot be pickled: <Future"):
-        pool.submit(remote.a_future).result(TIMEOUT)
 
 
 def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
@@ -190,13 +195,11 @@ def test_the_function_of_a_map_is_sent_once(pool: ClusterExecutor, caplog: pytes
 
 
 def test_large_arguments_do_not_stay_on_the_cluster(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ebbpool._dask import scattered
-
     def there() -> int:
         keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
         return sum(key.startswith("ebbpool-part-") for key in keys)
 
-    monkeypatch.setattr(scattered, "KEPT", 3 * LARGE)
+    monkeypatch.setattr("ebbpool._dask.packing.KEPT", 3 * LARGE)
     with ClusterExecutor(client) as pool:
         for _ in range(5):
             assert pool.submit(remote.size_of, os.urandom(LARGE + 1)).result(TIMEOUT) == LARGE + 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, eventually
+from support.common import TIMEOUT, Background, Boom, Gate, eventually, output_of
 from support.fastthreadpool import boom, each_pool, same, three  # noqa: F401  (a fixture)
 
 import ebbpool
@@ -20,22 +23,15 @@ from ebbpool.fastthreadpool import Pool, PoolStopped, Semaphore
 
 
 def test_results_go_to_one_queue_and_failures_to_another(pool: Pool) -> None:
-    pool.submit(same, 1)
+    future = pool.submit(same, 1)
     pool.submit(same, 2, key="word")
-    pool.submit(boom, "no")
+    failing = pool.submit(boom, "no")
     assert pool.wait_idle(TIMEOUT)
+    assert isinstance(future, ebbpool.Future) and future.result(0) == 1 and isinstance(failing.exception(0), Boom)
     assert sorted(pool.done, key=str) == [(2, {"key": "word"}), 1]
     [error] = pool.failed
     assert isinstance(error, Boom) and error.args == ("no",)
     assert isinstance(pool.done, deque) and isinstance(pool.failed, deque)
-
-
-def test_submit_returns_a_future_unless_the_pool_has_ids(pool: Pool) -> None:
-    future = pool.submit(same, 7)
-    assert isinstance(future, ebbpool.Future) and future.result(TIMEOUT) == 7
-    assert isinstance(pool.submit(boom).exception(TIMEOUT), Boom)
-    with Pool(result_id=True) as other:
-        assert isinstance(other.submit(same), int)
 
 
 def test_the_semaphores_count_results_and_failures(pool: Pool) -> None:
@@ -50,63 +46,48 @@ def test_the_semaphores_count_results_and_failures(pool: Pool) -> None:
     assert sorted(pool.done) == list(range(10))
 
 
-def test_a_generator_function_yields_several_results(pool: Pool) -> None:
-    pool.submit(three, 1)
-    pool.submit(functools.partial(three, 11))
-    assert pool.wait_idle(TIMEOUT)
-    assert sorted(pool.done) == [1, 2, 3, 11, 12, 13]
-
-
-def test_a_generator_that_a_function_returns_is_one_result(pool: Pool) -> None:
-    pool.submit(lambda: (number for number in range(3)))
-    pool.submit_done(lambda: (number for number in range(3)), True)
-    pool.map(lambda count: (number for number in range(count)), [3])
-    assert pool.wait_idle(TIMEOUT)
-    assert [list(result) for result in pool.done] == [[0, 1, 2]] * 3
-
-
-def test_what_a_generator_yielded_before_it_failed_is_kept(pool: Pool) -> None:
-    def fails() -> Iterator[int]:
-        yield 1
-        raise Boom
-
-    pool.submit(fails)
-    assert pool.wait_idle(TIMEOUT)
-    assert list(pool.done) == [1] and len(pool.failed) == 1
-
-
 @pytest.mark.parametrize("result_id", [False, True])
-def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
-    with Pool(3, result_id=result_id) as pool, Gate() as gate:
-        pool.submit(gate)
-        pool.submit_done(gate, same)
-        pool.map(gate, [1])
-        gate.await_begun(3)
-        assert {task.name for task in pool._executor.running()} == {"support.common.Gate"}
+def test_a_generator_function_has_several_results_and_any_other_one(result_id: bool) -> None:
+    def fails() -> Iterator[int]:
+        yield 21
+        raise SystemExit(1)
 
+    def returns() -> Iterator[int]:
+        return (number for number in range(31, 33))
 
-def test_even_a_system_exit_in_a_job_is_a_failure(pool: Pool) -> None:
-    pool.submit(lambda: exec("raise SystemExit(1)"))
-    assert pool.wait_idle(TIMEOUT)
-    assert isinstance(pool.failed.popleft(), SystemExit)
+    with Pool(1, result_id=result_id) as pool:
+        jobs = [pool.submit(job) for job in (functools.partial(three, 1), functools.partial(three, 11), fails)]
+        pool.submit(returns)
+        pool.submit_done(returns, True)
+        pool.map(lambda _: returns(), [0])
+    done = list(pool.done)
+    if result_id:
+        assert [job for job, _ in done[:7]] == [jobs[0]] * 3 + [jobs[1]] * 3 + [jobs[2]]
+        done = [value for _, value in done]
+    assert done[:7] == [1, 2, 3, 11, 12, 13, 21]
+    assert [list(result) for result in done[7:]] == [[31, 32]] * 3
+    assert len(pool.failed) == 1
 
 
 @pytest.mark.parametrize("result_id", [False, True])
 @pytest.mark.parametrize("exc_args", [False, True])
 @pytest.mark.parametrize("exc_stack", [False, True])
-def test_the_entries_of_the_failed_queue(result_id: bool, exc_args: bool, exc_stack: bool) -> None:
-    with Pool(result_id=result_id, exc_args=exc_args, exc_stack=exc_stack) as pool:
-        job = pool.submit(boom, 1, key=2)
-    [entry] = pool.failed
-    parts = list(entry) if result_id or exc_args else [entry]
-    if result_id:
-        assert parts.pop(0) == job
-    error = parts.pop(0)
-    if exc_stack:
-        assert error.startswith("Traceback") and error.endswith("Boom: 1\n") and "in boom" in error
-    else:
-        assert isinstance(error, Boom)
-    assert parts == ([(1,), {"key": 2}] if exc_args else [])
+def test_what_tells_of_a_failure(result_id: bool, exc_args: bool, exc_stack: bool) -> None:
+    got: list[Any] = []
+    for callback in (None, lambda *entry: got.append(entry)):
+        with Pool(result_id=result_id, exc_args=exc_args, exc_stack=exc_stack, failed_callback=callback) as pool:
+            job = pool.submit(boom, 1, key=2)
+        [entry] = got if callback else pool.failed
+        assert callback is None or not pool.failed
+        parts = list(entry) if result_id or exc_args or callback else [entry]
+        if result_id:
+            assert parts.pop(0) == job
+        error = parts.pop(0)
+        if exc_stack:
+            assert error.startswith("Traceback") and error.endswith("Boom: 1\n") and "in boom" in error
+        else:
+            assert isinstance(error, Boom)
+        assert parts == ([(1,), {"key": 2}] if exc_args else [])
 
 
 def test_ids_are_unique_and_name_their_results() -> None:
@@ -120,28 +101,6 @@ def test_ids_are_unique_and_name_their_results() -> None:
             expected |= submitter.join()
     assert len(expected) == 2000
     assert dict(pool.done) == expected
-    assert not pool._outlet.pending
-
-
-def test_a_job_that_is_over_before_its_id_is_noted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Pool(result_id=True) as pool:
-        submit = pool._executor.submit
-
-        def dawdle(*args: Any) -> Any:
-            future = submit(*args)
-            future.result(TIMEOUT)
-            return future
-
-        monkeypatch.setattr(pool._executor, "submit", dawdle)
-        job = pool.submit(same)
-        assert not pool._outlet.pending
-        assert pool.cancel(job) is False
-
-
-def test_every_value_of_a_generator_carries_its_job_s_id() -> None:
-    with Pool(result_id=True) as pool:
-        job = pool.submit(three, 1)
-    assert list(pool.done) == [(job, 1), (job, 2), (job, 3)]
 
 
 # What becomes of a result.
@@ -149,20 +108,15 @@ def test_every_value_of_a_generator_carries_its_job_s_id() -> None:
 
 def test_submit_done_says_what_becomes_of_the_result(pool: Pool) -> None:
     got: list[Any] = []
-    threads: list[Any] = []
-    pool.submit_done(lambda: threads.append(threading.current_thread()), False)
+    places: list[Any] = []
+    pool.submit_done(same, False, 0)
     pool.submit_done(same, True, 1)
     pool.submit_done(same, got.append, 2)
     pool.submit_done(three, got.append, 10)
-    assert pool.wait_idle(TIMEOUT)
-    assert list(pool.done) == [1] and sorted(got) == [2, 10, 11, 12]
-
-
-def test_a_callback_given_with_a_job_runs_in_its_thread_and_may_fail_it(pool: Pool) -> None:
-    places: list[Any] = []
     pool.submit_done(threading.current_thread, lambda thread: places.append((thread, threading.current_thread())))
     pool.submit_done(same, boom, 5)
     assert pool.wait_idle(TIMEOUT)
+    assert list(pool.done) == [1] and sorted(got) == [2, 10, 11, 12]
     [(worker, caller)] = places
     assert worker is caller
     assert isinstance(pool.failed.popleft(), Boom)
@@ -170,12 +124,44 @@ def test_a_callback_given_with_a_job_runs_in_its_thread_and_may_fail_it(pool: Po
 
 def test_a_pool_that_drops_results_drops_those_of_every_kind_of_job() -> None:
     with Pool(done_callback=False) as pool:
-        pool.submit(same, 1)
-        pool.submit_first(same, 2)
-        pool.submit_later(0, same, 3)
+        for submit in (pool.submit, pool.submit_first, functools.partial(pool.submit_later, 0)):
+            submit(same, 1)
         pool.submit(boom)
         eventually(lambda: not pool.delayed and pool.pending == 0)
     assert not pool.done and len(pool.failed) == 1
+
+
+@pytest.mark.parametrize("level", [logging.ERROR, logging.CRITICAL])
+def test_log_level_logs_failures_in_place_of_keeping_them(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    with Pool(log_level=level) as pool:
+        pool.submit(boom)
+    told = [(record.name, record.levelname, record.exc_info and record.exc_info[0]) for record in caplog.records]
+    assert told == ([("fastthreadpool", "ERROR", Boom)] if level == logging.ERROR else [])
+    assert not pool.failed
+
+
+def test_done_max_bounds_what_waits_for_a_callback() -> None:
+    with Gate() as gate:
+        got: list[Any] = []
+        pool = Pool(2, done_callback=lambda value: got.append(gate(value)), done_max=2)
+        for number in range(30):
+            pool.submit(same, number)
+        gate.await_begun()
+        # One result is with the callback, two wait for it, and each thread has one that does not fit.
+        eventually(lambda: pool.pending == 27)
+        assert not pool.wait_idle(0.02) and pool.pending == 27
+        gate.open()
+        assert Background(pool.shutdown).join() is True
+    assert len(got) == 30
+
+
+def test_the_semaphore_shows_its_value() -> None:
+    semaphore = Semaphore(2)
+    assert isinstance(semaphore, ebbpool.sync.Semaphore)
+    with semaphore:
+        assert semaphore.acquire() is True and semaphore.value == 0
+        semaphore.release()
+    assert semaphore.value == 2 and Semaphore().value == 1
 
 
 def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own() -> None:
@@ -192,9 +178,8 @@ def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own
         pool.map(same, range(200, 299))
         assert pool.wait_idle(TIMEOUT)
         children = set(pool.children)
-        caller = pool._outlet.caller
-        assert caller is not None
-        caller.resize(keep_alive=0)
+        assert pool._outlet.caller is not None
+        pool._outlet.caller.resize(keep_alive=0)
         for number in range(299, 302):
             pool.submit(same, number)
             assert pool.wait_idle(TIMEOUT)
@@ -217,20 +202,6 @@ def test_no_callback_is_lost_at_shutdown() -> None:
     assert sorted(got) == list(range(400))
 
 
-def test_failures_go_to_the_pool_s_callback_with_what_the_queue_would_hold() -> None:
-    got: list[Any] = []
-    with Pool(failed_callback=lambda *entry: got.append(entry), result_id=True, exc_args=True) as pool:
-        job = pool.submit(boom, 1)
-    [(job_id, error, args, kwargs)] = got
-    assert (job_id, args, kwargs) == (job, (1,), {}) and isinstance(error, Boom)
-    assert not pool.failed
-    got.clear()
-    with Pool(failed_callback=lambda *entry: got.append(entry)) as pool:
-        pool.submit(boom)
-    [(error,)] = got
-    assert isinstance(error, Boom)
-
-
 def test_a_callback_that_raises_is_logged_and_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
     got: list[Any] = []
 
@@ -245,19 +216,6 @@ def test_a_callback_that_raises_is_logged_and_the_next_one_comes(caplog: pytest.
     assert got == [1, 2]
     [record] = caplog.records
     assert record.name == "fastthreadpool" and record.exc_info is not None and record.exc_info[0] is Boom
-
-
-def test_log_level_logs_failures_in_place_of_keeping_them(caplog: pytest.LogCaptureFixture) -> None:
-    with Pool(log_level=logging.ERROR) as pool:
-        pool.submit(boom)
-    [record] = caplog.records
-    assert (record.name, record.levelname) == ("fastthreadpool", "ERROR")
-    assert record.exc_info is not None and record.exc_info[0] is Boom
-    assert not pool.failed
-    caplog.clear()
-    with Pool(log_level=logging.CRITICAL) as pool:
-        pool.submit(boom)
-    assert not caplog.records
 
 
 def test_a_full_done_queue_holds_the_jobs_up_until_something_is_taken() -> None:
@@ -305,20 +263,6 @@ def test_a_full_done_queue_does_not_hold_up_a_shutdown() -> None:
     eventually(lambda: len(pool.done) == 1)
     assert not pool.wait_idle(0.02), "the bound holds again"
     assert pool.shutdown(soon=True) is True
-
-
-def test_done_max_bounds_what_waits_for_a_callback() -> None:
-    with Gate() as gate:
-        pool = Pool(2, done_callback=gate, done_max=2)
-        for number in range(30):
-            pool.submit(same, number)
-        gate.await_begun()
-        caller = pool._outlet.caller
-        assert caller is not None
-        eventually(lambda: caller.stats().queued == 2)
-        gate.open()
-        assert Background(pool.shutdown).join() is True
-        assert caller.stats().completed == 30
 
 
 # Threads, and what is shown of them.
@@ -386,56 +330,33 @@ def test_wait_idle_waits_for_jobs_and_for_callbacks() -> None:
         assert pool.wait_idle() is True
 
 
-def test_wait_idle_waits_for_the_jobs_that_callbacks_submit(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs_done = threading.Event()
+def test_wait_idle_waits_for_the_jobs_that_callbacks_submit() -> None:
+    waits = threading.Event()
 
     def callback(value: Any) -> None:
         if value:
-            assert jobs_done.wait(TIMEOUT)
+            assert waits.wait(TIMEOUT)
             pool.submit(gate)
 
     with Gate() as gate, Pool(2, done_callback=callback) as pool:
-        caller = pool._outlet.caller
-        assert caller is not None
-        wait = caller.wait_idle
-
-        def tell_and_wait(timeout: float | None) -> bool:
-            jobs_done.set()
-            return wait(timeout)
-
-        monkeypatch.setattr(caller, "wait_idle", tell_and_wait)
         pool.submit(same, 1)
         waiting = Background(pool.wait_idle)
+        assert waiting.still_waits()
+        waits.set()
         gate.await_begun()
         assert waiting.still_waits()
         gate.open()
         assert waiting.join() is True
 
 
-def test_the_semaphore_shows_its_value_and_excludes() -> None:
-    semaphore = Semaphore(2)
-    assert isinstance(semaphore, ebbpool.sync.Semaphore)
-    assert semaphore.acquire() is True and semaphore.value == 1
-    with semaphore:
-        assert semaphore.value == 0
-        assert semaphore.acquire(False) is False
-    semaphore.release()
-    assert semaphore.value == 2 and Semaphore().value == 1
-    with pytest.raises(ValueError):
-        Semaphore(-1)
-    alone = Semaphore(1)
-    with Pool(3) as pool, Gate() as gate:
-
-        def enter() -> None:
-            with alone:
-                gate()
-
-        for _ in range(3):
-            pool.submit(enter)
-        gate.await_begun()
-        assert gate.nobody_begins()
-        gate.open()
-    assert gate.peak == 1 and len(pool.done) == 3
+@pytest.mark.parametrize("result_id", [False, True])
+def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
+    with Pool(3, result_id=result_id) as pool, Gate() as gate:
+        pool.submit(gate)
+        pool.submit_done(gate, same)
+        pool.map(gate, [1])
+        gate.await_begun(3)
+        assert {task.name for task in pool._executor.running()} == {"support.common.Gate"}
 
 
 @pytest.mark.parametrize(
@@ -476,7 +397,40 @@ def test_bad_input_is_named(pool: Pool, call: Any, error: type[Exception], text:
     assert not pool.is_shutdown
 
 
-def test_the_names_belong_to_the_module() -> None:
-    import ebbpool.fastthreadpool as module
+# Its namesake's example, and the migration page.
 
-    assert {getattr(module, name).__module__ for name in module.__all__} == {module.__name__}
+PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_more_complex_example() -> None:
+    pool = Pool(result_id=True)
+    for i in range(100):
+        jobid = pool.submit(lambda *args: args, "foo1", i)
+    pool.submit_first(same, "foo2")
+    cancelled = pool.cancel(jobid)
+    pool.submit_later(0.01, same, "foo3")
+    pool.schedule(0.01, same, "foo4")
+    eventually(lambda: len(pool.done) >= 105)
+    pool.cancel(None, True)
+    pool.shutdown()
+    values = [value for _, value in pool.done]
+    jobs = {value[1] for value in values if isinstance(value, tuple)}
+    assert jobs == set(range(99 if cancelled else 100))
+    assert values.count("foo2") == values.count("foo3") == 1
+    assert not pool.failed
+
+
+def test_the_migration_page_shows_the_same_thing_twice() -> None:
+    old, new, thread_pool, ours, standard, *_ = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    assert output_of(old) == output_of(new)
+    assert output_of(thread_pool) == output_of(ours) == ["9 [0, 1, 4, 9, 16] [8, 9]", "[0, 1, 4, 9, 16]"]
+    assert sorted(output_of(standard)) == ["ebb 3", "flood 5"]
+
+
+@pytest.mark.parametrize("pool", [Pool, ThreadPool])
+def test_the_migration_page_names_every_public_call(pool: type) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = [name for name in dir(pool) if not name.startswith("_") and name != "Process"]
+    assert len(names) > 10
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
 from time import monotonic
@@ -22,11 +21,9 @@ from typing import Any, Final
 
 from distributed import Client, KilledWorker
 
-from ebbpool._dask.once import ONCE, AtMostOnce
 from ebbpool._dask.pace import TARGET, Pace
-from ebbpool._dask.packing import LARGE, Packed, packed_call
-from ebbpool._dask.remote import HANDED_BACK, LOST, OK, Outcome, error_of, loads, perform, variable
-from ebbpool._dask.scattered import Scattered, There
+from ebbpool._dask.packing import LARGE, Call, Packed, Parcel, Scattered, Shipment, out_of_context, packed_call
+from ebbpool._dask.remote import HANDED_BACK, LOST, OK, ONCE, AtMostOnce, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
 
@@ -39,42 +36,6 @@ SMALL: Final = 16 << 10
 CONNECTED: Final = 0.1
 """Seconds between two looks whether a lost connection is there again."""
 _logger = logging.getLogger("concurrent.futures")
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """A call that is ready to be sent."""
-
-    link: Link
-    fn: Callable[..., Any]
-    name: str
-    packed: Packed
-
-    def make(self) -> Any:
-        """Have the call made; return its result or raise its error."""
-        return self.link.result_of(self.name, self.link.send(self.name, self.packed))
-
-
-@dataclass(slots=True, eq=False)
-class Parcel:
-    """A call that is on its way to the cluster, and the thread here that waits for its outcome."""
-
-    name: str
-    packed: Packed
-    alone: bool
-    since: float = field(default_factory=monotonic)
-    outcome: Outcome | None = None
-    error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(slots=True, eq=False)
-class Shipment:
-    """One task of the cluster's, and the calls that it makes."""
-
-    key: str
-    parcels: list[Parcel]
-    parts: list[There] = field(default_factory=list)
 
 
 class Link:
@@ -140,7 +101,7 @@ class Link:
             self._send_all()
 
     def _fit(self) -> None:
-        """Let the executor have as many threads as there may be calls on their way; in any thread. It never raises."""
+        """Let the executor have as many threads as there may be calls on their way; in any thread."""
         executor = self._executor() if self._executor is not None else None
         if executor is None:
             return
@@ -150,11 +111,7 @@ class Link:
             if (settings.max_workers, settings.min_workers) == (most, self.width):
                 return
             spare = min(settings.min_spare_workers, most)
-            try:
-                executor.resize(max_workers=most, min_workers=self.width, min_spare_workers=spare)
-            except Exception:
-                # The calls that are on their way go on with the threads that there are.
-                _logger.exception("%r cannot be given max_workers=%d, min_workers=%d", executor, most, self.width)
+            executor.resize(max_workers=most, min_workers=self.width, min_spare_workers=spare)
 
     def values(self, context: Context | None = None) -> dict[str, Any]:
         """Return the values of the context variables that go along: those in a context, or those of the caller."""
@@ -181,23 +138,12 @@ class Link:
     def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Return a call that can be sent, with the values of context variables that the caller has.
 
-        A context cannot be sent. So of ``context.run(fn)``, which is what `asyncio.to_thread` submits, `fn` is sent,
-        with the values in that context.
-
         Raises:
             TypeError: `fn` is not callable, or something cannot be pickled; the message says what.
             RuntimeError: As `check` does.
         """
         self.check(fn)
-        partial: Any = fn
-        if isinstance(partial, functools.partial) and isinstance(getattr(partial.func, "__self__", None), Context):
-            fn, args, kwargs = partial.func, (*partial.args, *args), {**partial.keywords, **kwargs}
-        context: Any = getattr(fn, "__self__", None)
-        if isinstance(context, Context) and getattr(fn, "__name__", "") == "run" and args:
-            fn, *rest = args
-            args = tuple(rest)
-        else:
-            context = None
+        fn, args, kwargs, context = out_of_context(fn, args, kwargs)
         packed = packed_call(fn, args, kwargs, self.values(context))
         name = called_name(fn)
         now = monotonic()

@@ -1,16 +1,34 @@
-"""Calls as bytes: what is large goes by itself, so that it is sent once for all calls that have it."""
+"""Calls as bytes. What is large is sent by itself, once for all calls that have it, and kept a while longer."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import hashlib
+import logging
+import threading
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final
 
-from ebbpool._dask.remote import Ready, Slot, brief, dumps
+from ebbpool._dask.remote import Outcome, Ready, Slot, brief, dumps
 
 LARGE: Final = 1 << 20
 """Bytes of a pickle from which on a function or an argument goes by itself."""
+KEPT: Final = 256 << 20
+"""Bytes of parts that are kept there although no call under way has them."""
+KEPT_FOR: Final = 60.0
+"""Seconds for which they are kept."""
+PATIENCE: Final = 1e9
+"""Seconds for which sending waits for a worker: as long as it takes, as any call does."""
+RETRIED: Final = 0.5
+"""Seconds after which what could not be sent is sent again."""
+ATTEMPTS: Final = 3
+"""How often it is sent at most."""
+_logger = logging.getLogger("concurrent.futures")
 
 
 class Part:
@@ -68,6 +86,21 @@ def packed_call(
     return Packed(dumps(rest), tuple(parts)) if parts else Packed(data)
 
 
+def out_of_context(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any], Context | None]:
+    """Return a call, and the context in which it is to be made, if it is one of ``context.run(fn)``.
+
+    That is what `asyncio.to_thread` submits. A context cannot be sent: `fn` is, with the values in that context.
+    """
+    if isinstance(fn, functools.partial) and isinstance(getattr(fn.func, "__self__", None), Context):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    context = getattr(fn, "__self__", None)
+    if isinstance(context, Context) and getattr(fn, "__name__", "") == "run" and args:
+        return args[0], args[1:], kwargs, context
+    return fn, args, kwargs, None
+
+
 class Mapped:
     """The function of a map, pickled once for all its items, with the values of context variables."""
 
@@ -119,3 +152,126 @@ def _culprit(named: list[tuple[str, Any]], whole: str, error: Exception) -> Type
         except Exception as reason:
             return TypeError(f"{name} cannot be pickled: {brief(value)}: {reason}")
     return TypeError(f"{whole} cannot be pickled: {error}")
+
+
+class There:
+    """A part that is on the cluster, or on its way."""
+
+    def __init__(self, size: int, sending: asyncio.Task[Any]) -> None:
+        self.size = size
+        self.sending = sending
+        self.users = 0
+        self.used = monotonic()
+
+    def good(self) -> bool:
+        """Return whether it may be used."""
+        if not self.sending.done():
+            return True
+        if self.sending.cancelled() or self.sending.exception() is not None:
+            return False
+        # "lost" when the only worker that had it is, "cancelled" when the connection is.
+        return bool(self.sending.result().status == "finished")
+
+
+class Scattered:
+    """The parts that a client has sent. All of this is for the thread of the client's loop."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._there: dict[str, There] = {}
+
+    async def take(self, part: Part) -> There:
+        """Send a part, unless it is there. Then `leave` is due."""
+        there = self._there.get(part.digest)
+        if there is None or not there.good():
+            there = There(len(part.packed), asyncio.get_running_loop().create_task(self._send(part)))
+            self._there[part.digest] = there
+        there.users += 1
+        try:
+            # Shielded: others may wait for it, too.
+            await asyncio.shield(there.sending)
+        except BaseException:
+            self.leave(there)
+            raise
+        return there
+
+    def leave(self, there: There) -> None:
+        """Note that a call that had a part has ended."""
+        there.users -= 1
+        there.used = monotonic()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Let go what no call under way has: what is old, and the oldest of what is too much."""
+        idle = [digest for digest, there in self._there.items() if there.users == 0 and there.sending.done()]
+        idle.sort(key=lambda digest: self._there[digest].used)
+        size = sum(self._there[digest].size for digest in idle)
+        for digest in idle:
+            there = self._there[digest]
+            if there.good() and size <= KEPT and monotonic() - there.used < KEPT_FOR:
+                break
+            size -= there.size
+            del self._there[digest]
+
+    def clear(self) -> None:
+        """Let go everything."""
+        self._there.clear()
+
+    async def _send(self, part: Part) -> Any:
+        # By a name of its own each time: what was lost under a name is lost.
+        key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
+        began = monotonic()
+        attempts = 1
+        while True:
+            try:
+                sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
+                break
+            except OSError:
+                # The worker that it was sent to is gone; the next one is another.
+                if attempts == ATTEMPTS:
+                    raise
+                attempts += 1
+                await asyncio.sleep(RETRIED)
+        _logger.debug(
+            "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s",
+            part.name,
+            len(part.packed),
+            monotonic() - began,
+        )
+        return sent[key]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call that is ready to be sent."""
+
+    link: Any
+    fn: Callable[..., Any]
+    name: str
+    packed: Packed
+
+    def make(self) -> Any:
+        """Have the call made; return its result or raise its error."""
+        return self.link.result_of(self.name, self.link.send(self.name, self.packed))
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """A call that is on its way to the cluster, and the thread here that waits for its outcome."""
+
+    name: str
+    packed: Packed
+    alone: bool
+    since: float = field(default_factory=monotonic)
+    outcome: Outcome | None = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True, eq=False)
+class Shipment:
+    """One task of the cluster's, and the calls that it makes."""
+
+    key: str
+    parcels: list[Parcel]
+    parts: list[There] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What runs on the cluster's workers: calls, or the items of a map, from bytes to bytes."""
+"""What runs on the cluster: calls and the items of a map, from bytes to bytes, and what tells of their loss."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from time import perf_counter
 from typing import Any, Final
 
 import cloudpickle
-from distributed import get_worker
+from dask._task_spec import Task
+from distributed import SchedulerPlugin, get_worker
 
 from ebbpool._pool.marks import Spillable
 
+ONCE: Final = "ebbpool_once"
+"""What the keys of calls that must not be made again begin with; then comes the topic, then a number."""
 OK: Final = 0
 RAISED: Final = 1
 LOST: Final = 2
@@ -284,3 +287,46 @@ def error_of(packed: bytes) -> BaseException:
     error.__cause__ = RemoteTraceback(text)
     found: BaseException = error
     return found
+
+
+def topic_of(key: str) -> str:
+    """Return the topic under which the loss of a call is told."""
+    return key.rsplit("-", 1)[0]
+
+
+class AtMostOnce(SchedulerPlugin):
+    """Has calls of ours end, and not begin again, when the worker that had them, or their results, is lost.
+
+    By itself the scheduler gives them to another worker. Whether they had begun cannot be known: what a worker
+    sent last may be lost with it.
+    """
+
+    name = "ebbpool"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self._scheduler: Any = None
+        self._places: dict[str, str] = {}
+
+    async def start(self, scheduler: Any) -> None:
+        """Remember the scheduler."""
+        self._scheduler = scheduler
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """Note which worker has a call; when it is lost, put what tells so in the place of the call."""
+        if not (isinstance(key, str) and key.startswith(ONCE)):
+            return
+        if finish == "processing":
+            self._places[key] = self._scheduler.tasks[key].processing_on.address
+        elif finish == "forgotten":
+            self._places.pop(key, None)
+        elif finish == "released" and start in ("processing", "memory"):
+            task = self._scheduler.tasks[key]
+            if task.who_wants:
+                worker = self._places.get(key, "")
+                if worker in self._scheduler.workers:
+                    # Another worker had taken the call from this one, which is not told.
+                    worker = "that had taken it over"
+                task.run_spec = Task(key, lost, worker)
+                # Told at once, because there may be no worker left that could run what stands in.
+                self._scheduler.log_event(topic_of(key), {"key": key, "worker": worker})

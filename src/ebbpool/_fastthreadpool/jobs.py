@@ -86,9 +86,7 @@ class Jobs:
         except RuntimeError as error:
             raise self._refusal(error) from error
 
-    def submit_done(
-        self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
-    ) -> Any:
+    def submit_done(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
         """Do what `submit` does, but treat the job's result as `done_callback` says.
 
         Args:
@@ -104,9 +102,7 @@ class Jobs:
         """Do what `submit` does, at the head of the queue."""
         return self._queue(self._executor.submit_first, self._default, fn, args, kwargs)
 
-    def submit_done_first(
-        self, fn: Callable[..., Any], done_callback: Callable[[Any], object] | bool, *args: Any, **kwargs: Any
-    ) -> Any:
+    def submit_done_first(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
         """Do what `submit_done` does, at the head of the queue."""
         return self._queue(self._executor.submit_first, done_callback, fn, args, kwargs)
 
@@ -120,12 +116,7 @@ class Jobs:
         return self._later(delay, self._default, fn, args, kwargs)
 
     def submit_done_later(
-        self,
-        delay: float,
-        fn: Callable[..., Any],
-        done_callback: Callable[[Any], object] | bool,
-        *args: Any,
-        **kwargs: Any,
+        self, delay: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
     ) -> Future[Any]:
         """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
         return self._later(delay, done_callback, fn, args, kwargs)
@@ -155,7 +146,7 @@ class Jobs:
         _runat: float | time.struct_time,
         interval: float,
         fn: Callable[..., Any],
-        done_callback: Callable[[Any], object] | bool,
+        done_callback: Sink,
         *args: Any,
         **kwargs: Any,
     ) -> TimerObj:
@@ -174,12 +165,7 @@ class Jobs:
         return self._repeat(interval, interval, self._default, fn, args, kwargs)
 
     def schedule_done(
-        self,
-        interval: float,
-        fn: Callable[..., Any],
-        done_callback: Callable[[Any], object] | bool,
-        *args: Any,
-        **kwargs: Any,
+        self, interval: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
     ) -> TimerObj:
         """Do what `schedule` does, with `done_callback` as in `submit_done`."""
         return self._repeat(interval, interval, done_callback, fn, args, kwargs)
@@ -188,7 +174,7 @@ class Jobs:
         self,
         fn: Callable[..., Any],
         itr: Iterable[Any],
-        done_callback: Callable[[Any], object] | bool = True,
+        done_callback: Sink = True,
         direct: bool = True,
         unpack_args: bool | None = None,
         chunksize: int | None = None,
@@ -228,11 +214,11 @@ class Jobs:
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outlet = self._outlet
-        if not outlet.result_id:
-            return self._enter(enter, outlet.work, sink, None, fn, args, kwargs)
-        (job_id,) = outlet.ids(1)
-        outlet.pending[job_id] = future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
-        future.add_done_callback(functools.partial(_forget, outlet.pending, job_id))
+        (job_id,) = outlet.ids(1) if outlet.result_id else (None,)
+        future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
+        if job_id is None:
+            return future
+        outlet.pending[job_id] = future
         return job_id
 
     def _later(self, delay: float, sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Future[Any]:
@@ -242,29 +228,21 @@ class Jobs:
         return future
 
     def _at(
-        self,
-        when: float | time.struct_time,
-        interval: float,
-        sink: Sink,
-        fn: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
+        self, when: float | time.struct_time, interval: float, sink: Sink, fn: Callable[..., Any], *job: Any
     ) -> TimerObj:
         moment = time.mktime(when) if isinstance(when, time.struct_time) else time_limit("_runat", when)
         delay = moment - time.time()
         if delay < 0:
             raise ValueError(f"_runat must be a time to come, not {when!r}, which was {-delay:g} s ago")
-        return self._repeat(delay, interval, sink, fn, args, kwargs)
+        return self._repeat(delay, interval, sink, fn, *job)
 
-    def _repeat(
-        self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any
-    ) -> TimerObj:
+    def _repeat(self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], *job: Any) -> TimerObj:
         first, interval = time_limit("interval", first), time_limit("interval", interval)
         if interval > 0:
             enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
         else:
             enter = functools.partial(self._executor.submit_later, first)
-        timer = self._enter(enter, self._outlet.work_quietly, sink, None, fn, args, kwargs)
+        timer = self._enter(enter, self._outlet.work_quietly, sink, None, fn, *job)
         self._scheduled[timer] = None
         return TimerObj(timer)
 
@@ -288,7 +266,3 @@ class Jobs:
 def waits(future: Future[Any]) -> bool:
     """Return whether a job has not begun, and may still do so."""
     return not (future.running() or future.done())
-
-
-def _forget(pending: dict[int, Any], job_id: int, _: object) -> None:
-    pending.pop(job_id, None)

@@ -13,10 +13,12 @@ from itertools import islice, starmap
 from time import monotonic, perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from ebbpool import sync
 
 if TYPE_CHECKING:
+    from ebbpool._core.accel import Future
     from ebbpool.executor import AdaptiveExecutor
 
 LOGGER = logging.getLogger("fastthreadpool")
@@ -96,7 +98,7 @@ class Outlet:
         done_cnt: Counts the results in `done`, if each is taken after acquiring it.
         failed_cnt: The same for `failed`.
         caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
-        pending: The jobs that have an id and are not over, by it.
+        pending: Jobs by their ids, at least those that wait.
         result_id: Whether jobs have ids, and results carry them.
         generation: A number that changes when workers are to drop the slices that they run.
         keep: See `keeper`.
@@ -123,8 +125,9 @@ class Outlet:
         self._keep = self.done.put if isinstance(self.done, Bounded) else self.done.append
         self.done_cnt = Semaphore(0)
         self.failed_cnt = Semaphore(0)
+        self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
         self.caller: AdaptiveExecutor | None = None
-        self.pending: dict[int, Any] = {}
+        self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()
         self.generation = 0
         self._lock = threading.Lock()
         self._next_id = 1
@@ -136,10 +139,6 @@ class Outlet:
             first = self._next_id
             self._next_id += count
         return range(first, first + count)
-
-    def new_id(self) -> int | None:
-        """Return an id for a job, or None if jobs have no ids."""
-        return self.ids(1)[0] if self.result_id else None
 
     def keeper(self) -> Callable[..., Any] | None:
         """Return what runs a job and keeps its result: the most common case of `work`, at half the cost; or None."""
@@ -167,7 +166,7 @@ class Outlet:
     def work(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a job in a worker; return or raise what `fn` does, for the future. A job without an id gets one now."""
         if job_id is None and self.result_id:
-            job_id = self.new_id()
+            (job_id,) = self.ids(1)
         try:
             value = fn(*args, **kwargs)
             if type(value) is GeneratorType and isgeneratorfunction(fn):
@@ -276,33 +275,27 @@ class Outlet:
             # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
             _report(callback, args)
 
-    def drain(self, wait_idle: Callable[[float], bool], limit: float | None, most: int) -> Iterator[Any]:
+    def drain(self, wait_idle: Callable[[float], bool], limit: float, most: int) -> Iterator[Any]:
         """Take results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
-        queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
-        owed = {self.done_cnt: 0, self.failed_cnt: 0}
         taken = 0
         idle = False
         patience = 0.001
         while True:
             before = taken
-            for queue, count in queues:
-                while True:
-                    # A worker appends an entry and counts it after that. An entry that was taken in between is owed:
-                    # its count is acquired later.
-                    while owed[count] and count.acquire(False):
-                        owed[count] -= 1
+            for queue, count in self._queues:
+                # A worker appends an entry first, and then counts it.
+                while count.acquire(False):
                     try:
                         entry = queue.popleft()
                     except IndexError:
-                        break
-                    if not count.acquire(False):
-                        owed[count] += 1
+                        # Somebody has taken it without acquiring it.
+                        continue
                     yield entry
                     taken += 1
                     if taken == most:
                         return
-            left = patience if limit is None else min(patience, limit - monotonic())
-            # A result is in its queue before its job is over, so nothing more comes once the pool was idle.
+            left = min(patience, limit - monotonic())
+            # A result is counted before its job is over, so nothing more comes once the pool was idle.
             if taken == before and (idle or left <= 0):
                 return
             patience = min(2 * patience, LONGEST_LOOK) if taken == before else 0.001
@@ -310,7 +303,7 @@ class Outlet:
 
     def clear(self) -> None:
         """Drop all results and failures."""
-        for queue, count in ((self.done, self.done_cnt), (self.failed, self.failed_cnt)):
+        for queue, count in self._queues:
             queue.clear()
             while count.acquire(False):
                 pass
