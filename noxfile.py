@@ -418,11 +418,9 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Put the same load on servers with and without ebbpool; with --cluster, on one that spills to a Dask cluster."""
+    """Put the same load on servers with and without ebbpool."""
     install(session, *group("demo"))
     install_what_can_be(session, *group("demo-compiled"))
-    if "--cluster" in session.posargs:
-        install(session, *group("demo-cluster"))
     install_ebbpool(session)
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 

@@ -20,6 +20,4 @@ the processors are mostly idle. After 3 s without a request every client asks on
 In both a server is watched after its last answer for 12 s without a request: longer than the 10 s for which
 `AdaptiveExecutor` keeps an idle thread. The next server starts as soon as the one before has only its idle threads to
 be watched.
-
-**--cluster**: a server with a light endpoint and a heavy one, alone and with two processes to spill to.
 """

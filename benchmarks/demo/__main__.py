@@ -1,4 +1,4 @@
-"""Entry point: ``python -m benchmarks.demo [--quick] [--cluster] [--out FOLDER]``."""
+"""Entry point: ``python -m benchmarks.demo [--quick] [--out FOLDER]``."""
 
 from __future__ import annotations
 
@@ -36,31 +36,26 @@ async def _within(deadline: float, work: Awaitable[Report]) -> Report:
         return await work
 
 
-def demo(quick: bool, out: Path, cluster: bool) -> int:
+def demo(quick: bool, out: Path) -> int:
     """Run every case and write the report folder; return the exit status: 0 only if all answers were right."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from benchmarks.demo import case
-    from benchmarks.demo import cluster as spilling
     from benchmarks.demo.table import save_table, show
 
     console, deadline, status = Console(), time.monotonic() + _BUDGET, 0
-    wanted = {"cluster": "distributed"} if cluster else {"fastapi": "fastapi", "asyncio": "starlette"}
     out.mkdir(parents=True, exist_ok=True)
-    for name, module in wanted.items():
+    for name, module in (("fastapi", "fastapi"), ("asyncio", "starlette")):
         if find_spec(module) is None:
             console.print(f"{module} is not installed here: the {name} case is left out.", style="bold yellow")
-            status = 1 if cluster else status
             continue
         for old in out.glob(f"{name}.*"):
             old.unlink()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         try:
             with Progress(*columns, console=console, refresh_per_second=4) as bars:
-                stem = out / name
-                work = spilling.run(quick, stem, bars) if cluster else case.run(name, quick, stem, bars)
-                report = asyncio.run(_within(deadline, work))
+                report = asyncio.run(_within(deadline, case.run(name, quick, out / name, bars)))
         except RuntimeError as error:
             console.print(f"The {name} case failed: {error}", style="bold red", highlight=False, markup=False)
             status = 1
@@ -79,7 +74,6 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "demo", help="the report folder")
     parser.add_argument("--quick", action="store_true", help="a tiny load, to see that everything works")
-    parser.add_argument("--cluster", action="store_true", help="a server that spills to a Dask cluster, in their place")
     options = parser.parse_args()
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         print(f"The demo needs {', '.join(missing)}: install the group 'demo', or run `nox -s demo`.", file=sys.stderr)
@@ -88,7 +82,7 @@ def main() -> int:
         # matplotlib keeps its font cache there, and nothing in the user's home.
         os.environ.setdefault("MPLCONFIGDIR", folder)
         try:
-            return demo(options.quick, options.out, options.cluster)
+            return demo(options.quick, options.out)
         except TimeoutError:
             said, status = f"The demo gave up: it took longer than {_BUDGET:g} s.", 1
         except KeyboardInterrupt:

@@ -29,11 +29,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 PARSER = "httptools" if importlib.util.find_spec("httptools") else "h11"
 
 
-async def serve(app: Any, facts: Callable[[], dict[str, object]] = dict) -> None:
+async def serve(app: Any) -> None:
     """Serve an ASGI app on a free port of 127.0.0.1 until the parent lets go.
 
-    ``GET /facts`` is answered by the loop itself: its threads beside this one, its processor time, what runs, and what
-    `facts` returns.
+    ``GET /facts`` is answered by the loop itself: its threads beside this one, its processor time, and what runs.
     """
 
     async def told(scope: Any, receive: Any, send: Any) -> None:
@@ -42,7 +41,7 @@ async def serve(app: Any, facts: Callable[[], dict[str, object]] = dict) -> None
             return
         names = [thread.name for thread in threading.enumerate()]
         others = [name for name in names if name not in ("MainThread", "die-with-parent")]
-        known = {
+        facts = {
             "threads": others,
             "cpu": time.process_time(),
             "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
@@ -50,7 +49,7 @@ async def serve(app: Any, facts: Callable[[], dict[str, object]] = dict) -> None
             "core": "compiled" if ebbpool.COMPILED else "plain Python",
             "ebbpool": ebbpool.__version__,
         }
-        body = json.dumps(known | facts()).encode()
+        body = json.dumps(facts).encode()
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

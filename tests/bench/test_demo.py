@@ -79,10 +79,10 @@ def test_the_table_has_what_was_seen() -> None:
     assert said == "ours: 1 of 4 answers were wrong or missing:\n  wrong: 500 b'x'"
 
 
-def demo(out: Path, temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def demo(out: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
     temporary.mkdir()
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.demo", "--quick", "--out", str(out), *arguments],
+        [sys.executable, "-m", "benchmarks.demo", "--quick", "--out", str(out)],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)},
         capture_output=True,
@@ -112,19 +112,11 @@ def test_the_whole_demo_in_little(tmp_path: Path) -> None:
         assert f"All {3 * len(asked[0]):,} answers were right." in done.stdout
 
 
-@pytest.mark.timeout(200)
-def test_the_cluster_in_little(tmp_path: Path) -> None:
-    needs(*NEEDED, "distributed")
-    done = demo(tmp_path / "report", tmp_path / "temporary", "--cluster")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "answers were right" in done.stdout
-
-
 def test_a_case_whose_server_does_not_start_fails_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(*NEEDED)
     from benchmarks.demo import __main__, case
 
     monkeypatch.setattr(case, "SIDES", {name: {"no-such-side": "none"} for name in case.SIDES})
     monkeypatch.setattr(case, "serving", lambda *_: (_ for _ in ()).throw(RuntimeError("the server ended")))
-    assert __main__.demo(True, tmp_path, cluster=False) == 1
+    assert __main__.demo(True, tmp_path) == 1
     assert not list(tmp_path.iterdir())
