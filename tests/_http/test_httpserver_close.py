@@ -10,7 +10,6 @@ import pytest
 from support.common import STACKS, TIMEOUT, Background, Gate, eventually
 from support.httpserver import Client, Clock, Echo, porter, serving
 
-from ebbpool._http import server
 from ebbpool._http.connection import wait_for
 from ebbpool._http.frontdoor import GRACE
 from ebbpool.socketserver import AdaptivePoolHTTPServer
@@ -137,7 +136,7 @@ def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    monkeypatch.setattr(server, "monotonic", clock)
+    monkeypatch.setattr("ebbpool._http.server.monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:
@@ -148,7 +147,6 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
         monkeypatch.setattr(keeper.server.pool_handlers, "close", granted.append)
         keeper.server.server_close()
         assert granted == [5, 1]
-        assert keeper.server.shutdown_timeout == 5
         monkeypatch.undo()
 
 

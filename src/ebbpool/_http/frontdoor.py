@@ -9,14 +9,17 @@ from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection, Room
 from ebbpool._http.framing import BadRequest, RequestLimits, response
 from ebbpool._http.poller import SelectorPoller, make_poller
 from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, Shortage
 from ebbpool._servers.complaints import LOGGER, Complaint
-from ebbpool._servers.serve_loop import Bell
+
+if TYPE_CHECKING:
+    from ebbpool._servers.mixin import AdaptivePoolMixIn
+    from ebbpool._servers.serve_loop import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -31,17 +34,6 @@ MOST_BUFFERED: Final = 64 << 20
 FIRST_READ: Final = 16384
 READS: Final = 16
 """How many reads in a row at most from a connection that lingers."""
-
-
-class Host(Protocol):
-    """The part of a server that the door calls, all of it in the door's thread."""
-
-    def get_request(self) -> tuple[Any, Any]: ...
-    def verify_request(self, request: Any, client_address: Any) -> bool: ...
-    def process_request(self, request: Any, client_address: Any) -> None: ...
-    def shutdown_request(self, request: Any) -> None: ...
-    def handle_error(self, request: Any, client_address: Any) -> None: ...
-    def service_actions(self) -> None: ...
 
 
 class FrontDoor:
@@ -67,7 +59,7 @@ class FrontDoor:
 
     def __init__(
         self,
-        host: Host,
+        host: AdaptivePoolMixIn,
         limits: RequestLimits,
         *,
         accepts: int = ACCEPTS,
@@ -202,7 +194,7 @@ class FrontDoor:
                     return
             else:
                 self._shortage.over()
-                self._admit(request, client_address)
+                self._host._guarded(self._admit, request, client_address)
 
     def _shed(self) -> bool:
         """Close the connection that matters least, the oldest of its kind; return whether there was one."""
@@ -224,24 +216,17 @@ class FrontDoor:
         self._poller.forget(self._listener)
 
     def _admit(self, accepted: Any, client_address: Any) -> None:
-        try:
-            if not self._host.verify_request(accepted, client_address):
-                self._host.shutdown_request(accepted)
-                return
-            if isinstance(accepted, Connection):
-                connection = accepted
-            elif type(accepted) is socket.socket:
-                connection = Connection.adopt(accepted)
-            else:
-                # TLS, or something else that only a worker can read from.
-                self._host.process_request(accepted, client_address)
-                return
-        except Exception:
-            self._failed(accepted, client_address)
-            return
-        except BaseException:
+        if not self._host.verify_request(accepted, client_address):
             self._host.shutdown_request(accepted)
-            raise
+            return
+        if isinstance(accepted, Connection):
+            connection = accepted
+        elif type(accepted) is socket.socket:
+            connection = Connection.adopt(accepted)
+        else:
+            # TLS, or something else that only a worker can read from.
+            self._host.process_request(accepted, client_address)
+            return
         connection.address = client_address
         connection.request.limits = self._limits
         if self._enter(connection, self.reading):
@@ -303,13 +288,7 @@ class FrontDoor:
         self._poller.drop(connection)
         connection.limit = self._limits.request_timeout
         connection.timed = False
-        try:
-            self._host.process_request(connection, connection.address)
-        except Exception:
-            self._failed(connection, connection.address)
-        except BaseException:
-            self._host.shutdown_request(connection)
-            raise
+        self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
         for _ in range(READS):
@@ -386,13 +365,6 @@ class FrontDoor:
             self._host.shutdown_request(connection)
         except Exception:
             LOGGER.exception("the connection of %s could not be shut down", connection.address)
-
-    def _failed(self, request: Any, client_address: Any) -> None:
-        try:
-            self._host.handle_error(request, client_address)
-        except Exception:
-            LOGGER.exception("handle_error failed for the request from %s", client_address)
-        self._host.shutdown_request(request)
 
     def _expire(self) -> None:
         self._next_look = self._now + TICK

@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 from ebbpool._http.framing import REQUEST_LINE
 from ebbpool._http.request import ENDLESS, Request
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-
 CHUNK: Final = 65536
 """How many bytes are taken from a socket at once."""
+
+_readline = io.BufferedReader.readline
 
 
 class Connection(Protocol):
@@ -48,7 +46,8 @@ class RequestFile(io.BufferedReader):
 
     def __init__(self, connection: Connection, *, shared: bool = False) -> None:
         self._bytes = RequestBytes(connection, shared)
-        super().__init__(self._bytes, 1 if shared else io.DEFAULT_BUFFER_SIZE)
+        self._size = 1 if shared else io.DEFAULT_BUFFER_SIZE
+        super().__init__(self._bytes, self._size)
         self._request = connection.request
 
     def readline(self, size: int | None = -1, /) -> bytes:
@@ -57,15 +56,13 @@ class RequestFile(io.BufferedReader):
         Raises:
             TimeoutError: Nothing came in time.
         """
-        if size == REQUEST_LINE and self._request.answered:
-            if not self._request.skip():
-                return b""
-            # What the buffer still has of a body.
-            self.read()
-            if not self._request.advance():
+        if size == REQUEST_LINE and self._request.answered and not self.closed:
+            if not (self._request.skip() and self._request.advance()):
                 return b""
             self._bytes.begin()
-        return super().readline(size)
+            # With an empty buffer: the old one may have some of a body.
+            super().__init__(self._bytes, self._size)
+        return _readline(self, size)
 
 
 class RequestBytes(io.RawIOBase):
@@ -77,7 +74,8 @@ class RequestBytes(io.RawIOBase):
         self._connection = connection
         self._shared = shared
         self._copy: io.FileIO | None = None
-        self.begin()
+        if shared:
+            self.begin()
 
     def begin(self) -> None:
         """Begin with the connection's request."""
@@ -90,27 +88,31 @@ class RequestBytes(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
+    def tell(self) -> int:
+        """Return 0: a buffer asks once, when it is made, and an exception would be dearer."""
+        return 0
+
+    def readinto(self, buffer: Any, /) -> int:
         """Read some bytes, or wait for some; none at the end of the request.
 
         Raises:
             TimeoutError: Nothing came in time.
         """
         request = self._connection.request
+        if request.rest is not None and (count := request.rest.readinto(buffer)):
+            return count
+        if not request.to_come and request.position == request.end and request.open_ended and not request.ended:
+            # From here on the connection carries no requests.
+            request.leave_frame()
+        size = len(buffer)
+        found = request.take(size)
+        if found or not request.to_come or request.ended:
+            buffer[: len(found)] = found
+            return len(found)
+        most = size if request.to_come == ENDLESS else min(request.to_come, size)
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
-        with memoryview(buffer) as whole, whole.cast("B") as view:
-            if request.rest is not None and (count := request.rest.readinto(view)):
-                return count
-            if not request.to_come and request.position == request.end and request.open_ended and not request.ended:
-                # From here on the connection carries no requests.
-                request.leave_frame()
-            found = request.take(view.nbytes)
-            if found or not request.to_come or request.ended:
-                view[: len(found)] = found
-                return len(found)
-            most = view.nbytes if request.to_come == ENDLESS else min(request.to_come, view.nbytes)
-            with view[:most] as wanted:
-                count = self._connection.await_into(wanted)
+        with memoryview(buffer) as whole, whole[:most] as wanted:
+            count = self._connection.await_into(wanted)
         if not count:
             request.ended = True
         elif request.to_come != ENDLESS:

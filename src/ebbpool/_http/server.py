@@ -10,7 +10,7 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 
-from ebbpool._checks import seconds, waiting_limit, whole
+from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
@@ -62,6 +62,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     retry_after: int = 1
 
     _door: FrontDoor | None = None
+    _socket_type = Connection
 
     @property
     def _limits(self) -> RequestLimits:
@@ -103,13 +104,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     def get_request(self) -> Any:
         """Return a connection and the client's address."""
-        listener = self.socket
-        if type(listener) is not socket.socket or not hasattr(listener, "_accept"):
-            request, client_address = super().get_request()
-        else:
-            # What `accept` does, without a second socket object.
-            descriptor, client_address = listener._accept()  # pyright: ignore[reportAttributeAccessIssue]  # asked for above
-            request = Connection(self.address_family, self.socket_type, 0, descriptor)
+        request, client_address = super().get_request()
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
@@ -200,21 +195,14 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """
         super().server_close()
 
-    def _close(self) -> None:
-        granted = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
+    def _close_listener(self, patience: float | None) -> float | None:
         begun = monotonic()
         if self._loop.runs:
             self.shutdown()
-        self.socket.close()
+        super()._close_listener(patience)
         if self._door is not None:
-            self._door.close(0.0 if self._closing else granted)
-        kept = self.shutdown_timeout
-        if granted is not None:
-            self.shutdown_timeout = max(0.0, granted - (monotonic() - begun))
-        try:
-            super()._close()
-        finally:
-            self.shutdown_timeout = kept
+            self._door.close(0.0 if self._closing else patience)
+        return None if patience is None else max(0.0, patience - (monotonic() - begun))
 
 
 def _return_connection(door: FrontDoor, connection: Connection, client_address: Any) -> None:

@@ -25,6 +25,7 @@ from ebbpool._servers.serve_loop import Loop
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     # A mix-in has no base of its own; for type checkers it has that of the servers it is combined with.
@@ -88,6 +89,7 @@ class AdaptivePoolMixIn(_Base):
     _closing = False
     _listener: socket.socket | None = None
     _kind: tuple[int, int, int] | None = None
+    _socket_type: type[socket.socket] = socket.socket
     _deferred = False
 
     @classmethod
@@ -191,7 +193,7 @@ class AdaptivePoolMixIn(_Base):
             return super().get_request()
         # What `accept` does, without the two enumerations that it looks up for each connection.
         descriptor, client_address = listener._accept()  # type: ignore[attr-defined]  # not in typeshed
-        return socket.socket(*self._kind, descriptor), client_address
+        return self._socket_type(*self._kind, descriptor), client_address
 
     def _look_at(self, listener: socket.socket) -> None:
         self._kind = None
@@ -246,12 +248,10 @@ class AdaptivePoolMixIn(_Base):
                     if pause:
                         pause = 0.0
                         selector.register(self, selectors.EVENT_READ)
-                    elif ready and streams:
-                        pause = self._accept_ready()
+                    elif ready:
+                        pause = self._accept_ready(ACCEPTS if streams else 1)
                         if pause:
                             selector.unregister(self)
-                    elif ready:
-                        self._receive_ready()
                     self.service_actions()
             finally:
                 # An adopted listener stays non-blocking, as the other processes need it.
@@ -262,14 +262,7 @@ class AdaptivePoolMixIn(_Base):
         """End `serve_forever` and wait for its end, unless its own thread calls this; handlers run on."""
         self._loop.stop()
 
-    def _receive_ready(self) -> None:
-        try:
-            request, client_address = self.get_request()
-        except OSError:
-            return
-        self._dispatch(request, client_address)
-
-    def _accept_ready(self) -> float:
+    def _accept_ready(self, most: int) -> float:
         """Accept and hand over the connections that wait; return for how many seconds not to accept now."""
         # All are accepted before any is handed over: otherwise a worker would compete for the GIL after each. But not
         # with a foreign `get_request`, which may take long.
@@ -281,7 +274,7 @@ class AdaptivePoolMixIn(_Base):
         pause = 0.0
         count = 0
         try:
-            for count in range(ACCEPTS):
+            for count in range(most):
                 try:
                     accepted.append(self.get_request())
                 except OSError as error:
@@ -307,18 +300,22 @@ class AdaptivePoolMixIn(_Base):
                 request, client_address = accepted.pop(0)
                 if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
                     request.setblocking(True)
-                self._dispatch(request, client_address)
+                self._guarded(self._admit, request, client_address)
         finally:
             if accepted:
                 # An error that ends the loop must not lose the other connections that were accepted.
                 self._hand_over(accepted)
 
-    def _dispatch(self, request: Any, client_address: Any) -> None:
+    def _admit(self, request: Any, client_address: Any) -> None:
+        if self.verify_request(request, client_address):
+            self.process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _guarded(self, hook: Callable[[Any, Any], object], request: Any, client_address: Any) -> None:
+        """Call a hook in the loop's thread; an exception costs its connection alone."""
         try:
-            if self.verify_request(request, client_address):
-                self.process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
+            hook(request, client_address)
         except Exception:
             self._failed(request, client_address)
             self.shutdown_request(request)
@@ -414,14 +411,21 @@ class AdaptivePoolMixIn(_Base):
 
     def _close(self) -> None:
         self._loop.expected = False
-        super().server_close()
         handlers: Handlers | None = vars(self).get("pool_handlers")
         if handlers is None:
+            super().server_close()
             return
+        patience = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
+        patience = self._close_listener(patience)
         if self.block_on_close:
-            handlers.close(waiting_limit("shutdown_timeout", self.shutdown_timeout))
+            handlers.close(patience)
         elif handlers.owned:
             handlers.executor.shutdown(wait=False)
+
+    def _close_listener(self, patience: float | None) -> float | None:
+        """Close the listener, and what has no handler; return what is left of `patience` seconds."""
+        super().server_close()
+        return patience
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
