@@ -34,7 +34,7 @@ INK = "#64748b"
 
 
 def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
-    """Return the 99th percentile of the lag, the median over rounds, in milliseconds; the least of a peer's variants."""
+    """Return the 99th percentile of the lag in milliseconds, the median over rounds, with the threads of the default."""
     found = [
         statistics.median([number for numbers in cell["samples"]["p99"].values() for number in numbers])
         for cell in cells

@@ -64,6 +64,10 @@ class RequestFile(io.BufferedReader):
             super().__init__(self._bytes, self._size)
         return _readline(self, size)
 
+    def tell(self) -> int:
+        """Raise `io.UnsupportedOperation`, as the file of a socket does."""
+        raise io.UnsupportedOperation("tell")
+
 
 class RequestBytes(io.RawIOBase):
     """The bytes of a request: those that came, then those that come; the head and the body are read apart."""

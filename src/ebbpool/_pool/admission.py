@@ -124,7 +124,7 @@ class Admission:
         if look.taken != self._taken:
             self._taken, self._moved = look.taken, look.now
         elapsed = look.now - self._begun
-        if elapsed >= WINDOW and ((self._looks >= LOOKS or self._late >= WINDOW)):
+        if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
             self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / self._looks)
             self._begun, self._cpu, self._late, self._looks = look.now, look.cpu, 0.0, 0
         if self.quick == ALL:
