@@ -49,7 +49,9 @@ _OTHERS = {
     "floor-pinned": "Beside them, every process held to one processor",
     "free-threaded": "Without a GIL",
     "loop": "How long event loops wait, beside an earlier commit",
+    "health": "The same through FastAPI",
     "loop-free-threaded": "The same without a GIL",
+    "kill-child": "Children that are killed",
 }
 
 

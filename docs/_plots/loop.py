@@ -1,4 +1,4 @@
-"""Draw how long event loops wait beside threads, from the committed run: ``python docs/_plots/loop.py``.
+"""Draw how long event loops wait beside threads, from the committed runs: ``python docs/_plots/loop.py``.
 
 The picture is written to docs/images/loop.svg, in colours that the page around it may set.
 """
@@ -17,7 +17,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parent.parent
-RUN = DOCS / "evidence" / "loop.json"
+EVIDENCE = DOCS / "evidence"
 PICTURE = DOCS / "images" / "loop.svg"
 HANDLERS = (
     "20 ms of Python",
@@ -33,6 +33,13 @@ COLOURS = {"stock": "#94a3b8", "ebbpool": "#d97706"}
 INK = "#64748b"
 
 
+def cells(run: str, question: str) -> list[dict[str, Any]]:
+    """Return what a committed run found."""
+    document = json.loads((EVIDENCE / f"{run}.json").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = document["questions"][question]["cells"]
+    return found
+
+
 def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
     """Return the 99th percentile of the lag in milliseconds, the median over rounds, with the threads of the default."""
     found = [
@@ -45,9 +52,8 @@ def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
 
 
 def main() -> None:
-    """Read the run and draw it."""
-    questions = json.loads(RUN.read_text(encoding="utf-8"))["questions"]
-    beside, health = (questions[name]["cells"] for name in ("loop_beside", "health_beside"))
+    """Read the runs and draw them."""
+    beside, health = cells("loop", "loop_beside"), cells("health", "health_beside")
     rows = [(HEALTH, lag(health, "fastapi"), lag(health, "fastapi-installed"))]
     rows += [(LABELS.get(name, name), lag(beside, "stdlib", name), lag(beside, "run", name)) for name in HANDLERS]
     rows.reverse()

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context, copy_context
 from math import floor
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 from ebbpool._checks import finite_seconds, no_copy, one_of
-from ebbpool._core.accel import Timers, instrumented
+from ebbpool._core.accel import Pool, Timers, instrumented
 from ebbpool._pool import instruments
-from ebbpool._pool.timers import HasTimers, TimerOwner
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -21,6 +20,26 @@ OnError = Literal["log", "stop"]
 
 RESOLUTION = 1e-9
 """Seconds: the clock's resolution. A shorter interval is taken to be this long."""
+
+
+class HasTimers(Protocol):
+    """The part of an executor that is needed here."""
+
+    _pool: Pool
+
+    @property
+    def _crew(self) -> TimerOwner: ...
+
+    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any: ...
+    def release(self, future: Any) -> bool: ...
+    def _forget_delayed(self, future: Any) -> None: ...
+
+
+class TimerOwner(Protocol):
+    """The part of a crew that is needed here."""
+
+    prefix: str
+    timers: Timers
 
 
 class ScheduledTask:

@@ -188,3 +188,8 @@ def _parts(snapshot: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
         yield (pool["name"],), pool
         for lane in pool["lanes"]:
             yield (pool["name"], lane["name"]), lane
+
+
+def printable(text: object) -> str:
+    """Return `text` without characters that would steer a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text))

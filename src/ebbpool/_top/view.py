@@ -12,8 +12,7 @@ from rich.console import Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbpool._top.model import LATE, SORTS, Model, Row, Task
-from ebbpool._top.plain import printable
+from ebbpool._top.model import LATE, SORTS, Model, Row, Task, printable
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 ASCII_BARS: Final = " ._-=+*#@"
