@@ -41,7 +41,7 @@ def cells(run: str, question: str) -> list[dict[str, Any]]:
 
 
 def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
-    """Return the 99th percentile of the lag in milliseconds, the median over rounds, with the threads of the default."""
+    """Return the 99th percentile of the lag in milliseconds, the median over rounds, with threads as by default."""
     found = [
         statistics.median([number for numbers in cell["samples"]["p99"].values() for number in numbers])
         for cell in cells
