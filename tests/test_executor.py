@@ -39,6 +39,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "daemon": False,
         "thread_stack_size": None,
         "warn_after": None,
+        "warn_lag": None,
         "spill": None,
         "spill_after": None,
     }
