@@ -100,7 +100,7 @@ class Seen:
 @pytest.mark.parametrize("which", ["plain", "compiled"])
 @given(history=st.lists(CALLS, max_size=12))
 def test_a_single_thread_sees_what_a_standard_future_would_show_it(which: str, history: list[tuple[Any, ...]]) -> None:
-    core = seams.core(which)
+    core = seams.core(which, "future")
     if core is None:
         pytest.skip("the extension is not built")
     ours, theirs = Seen(core.Future()), Seen(concurrent.futures.Future())

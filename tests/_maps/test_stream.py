@@ -342,6 +342,7 @@ def test_a_loop_that_is_closed_while_a_consumer_waits() -> None:
         loop.close()
         gate.open()
         held.result(TIMEOUT)
+        eventually(lambda: pool.stats().blocked == 1, "the buffer is full")
         assert next(stream) == 0
         stream.close()
         assert source.closed.wait(TIMEOUT)
