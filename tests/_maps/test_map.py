@@ -75,7 +75,7 @@ def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize:
         gate.open()
         wait_for_idle(pool)
         assert begun == ([0, 1] if ENDS else [0, 1, 2])
-        assert pool.stats().cancelled == int(ENDS)
+        assert (pool.stats().cancelled > 0) is ENDS
 
 
 @pytest.mark.parametrize("buffersize", [1, 2, 5])

@@ -27,7 +27,7 @@ from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._maps import ledger
-from ebbpool._maps.batch import ITERATORS, Batch
+from ebbpool._maps.ledger import ITERATORS, Batch
 from ebbpool._maps.ledger import STALE, Ledger
 
 

@@ -288,12 +288,13 @@ class Timers:
         for future in list(self.waiting):
             if self.waiting.pop(future, None) is None:
                 continue
-            self.keeper.void()
             if error is None:
                 calls += future.cancel()
             else:
                 future.reject(error)
                 calls += 1
+            # After that, or a sweep might find the entry wanted still, and take it for another that is void.
+            self.keeper.void()
         return calls, schedules
 
     def renew(self, error: BaseException) -> None:

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.thread import BrokenThreadPool
+from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from itertools import islice, repeat, starmap
 from math import inf
 from operator import itemgetter
@@ -24,8 +24,8 @@ from threading import TIMEOUT_MAX, Condition, get_ident
 from time import perf_counter
 from typing import Any, Final
 
+from ebbpool import _interpreter
 from ebbpool._core.accel import wait_counted
-from ebbpool._maps.batch import Batch, Failure, chunks
 
 QUICK: Final = 300e-6
 """Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
@@ -37,6 +37,70 @@ SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
 """How many tasks may be submitted before the first of them has shown how long items take."""
+ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
+"""Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
+
+The GIL makes it so, because neither step runs bytecode. Elsewhere a deque does the same, and is slower.
+"""
+
+
+class Failure:
+    """What a call raised, in place of its result."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        trace = error.__traceback__
+        # Without the frame that caught it, which holds the batch: batch, error, traceback and frame would be a cycle.
+        self.error = error if trace is None else error.with_traceback(trace.tb_next)
+
+
+class Batch:
+    """Consecutive items that one worker has claimed, to run them.
+
+    Attributes:
+        start: The position in the map of its first result that is not in `Ledger.ready`.
+        size: How many results are to come from there on.
+        out: Those of them that are there, with a `Failure` in place of an error.
+        failed: Whether there may be such; set before the first is added.
+        source: The items that have not begun, for the worker.
+        since: When it was made (`perf_counter`).
+    """
+
+    __slots__ = ("_items", "failed", "out", "since", "size", "source", "start")
+
+    def __init__(self, start: int, items: Any, since: float) -> None:
+        self.start = start
+        self.size = len(items)
+        self.out: list[Any] = []
+        self.failed = False
+        self.since = since
+        # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
+        self._items: Any = iter(items) if ITERATORS else deque(items)
+        self.source: Any = self._items if ITERATORS else _emptying(self._items)
+
+    def fail(self, error: BaseException) -> None:
+        """Put an error where the next result would be."""
+        self.failed = True
+        self.out.append(Failure(error))
+
+    def drain(self) -> list[Any]:
+        """Take the items that have not begun, last one first; any thread may call this."""
+        rest: list[Any] = []
+        if ITERATORS:
+            rest.extend(self._items)
+            rest.reverse()
+        else:
+            with suppress(IndexError):
+                while True:
+                    rest.append(self._items.pop())
+        return rest
+
+
+def _emptying(items: deque[Any]) -> Iterator[Any]:
+    with suppress(IndexError):
+        while True:
+            yield items.popleft()
 
 
 class Ledger:
@@ -55,13 +119,14 @@ class Ledger:
         divided: Those of them that may have items to recall.
         ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
             their positions as they come; `filed` is the next.
-        queued: How many tasks are on the way to a worker; `watching`, how many wait until batches may be recalled.
-        hungry: Whether the next item that is read may need another task.
+        queued: How many tasks are on the way to a worker.
+        watching: How many tasks wait until batches may have to be recalled.
         futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
             runs one batch and nothing more.
         refusal: What `submit` raised, if no more items are read because of that.
         bell: What the consumer waits at for the results at `wanted`, or None.
+        untimed: Whether it waits without regard to a batch that may have to be recalled.
         closed: Whether the consumer has left.
         fate: The error in place of every item that will not run, or None.
     """
@@ -80,7 +145,8 @@ class Ledger:
         self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
         self.context = copy_context() if getattr(self.pool, "contextual", False) else None
         self.process = os.getpid()
-        self.calls: Callable[..., Iterator[Any]] = partial(starmap if spread else map, fn)
+        self.fn = fn
+        self.each: Callable[..., Iterator[Any]] = starmap if spread else map
         self.fixed = chunksize is not None
         self.size = chunksize or 1
         self.largest = sys.maxsize if buffersize is None else max(1, buffersize // 4)
@@ -96,13 +162,13 @@ class Ledger:
         self.ready: dict[int, list[Any] | BaseException] = {}
         self.filed = 0
         self.queued = 0
-        self.hungry = True
         self.watching = 0
         self.futures: set[Future[Any]] = set()
         self.submitter: int | None = None
         self.refusal: RuntimeError | None = None
         self.bell: LockType | None = None
         self.wanted = 0
+        self.untimed = False
         self.closed = False
         self.fate: BaseException | None = None
 
@@ -136,26 +202,34 @@ class Ledger:
             return
         # With a given chunk size, a task is needed for each chunk, and only whole chunks are read while there are any.
         step = self.size if self.fixed else 1
-        items = islice(source, room if room is None else room - room % step)
+        width = sys.maxsize if self.fixed else self.executor()._max_workers
+        room = None if room is None else room - room % step
         inbox = self.inbox
         count = served = 0
         try:
-            for added in chunks(inbox, items, step) if self.fixed else map(inbox.append, items):
-                count += added or 1
-                if self.hungry:
+            for _ in map(inbox.append, islice(source, room)):
+                count += 1
+                if (self.queued <= 0 or self.size == step) and count % step == 0 and self._tasks() < width:
                     if not self._recruit():
                         break
                     served = count
             else:
-                served = count if inbox and self._recruit() else served
+                if inbox and self._recruit():
+                    served = count
             if self.refusal is not None:
                 with self.lock:
-                    count -= sum(1 for _ in map(deque.pop, repeat(inbox, min(count - served, len(inbox)))))
+                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
+                count -= len(given_up)
+                del given_up
         finally:
             self.taken += count
 
     def insist(self) -> None:
-        """Raise what `submit` raised, if no more items are read because of that."""
+        """Raise what `submit` raised, if no more items are read because of that.
+
+        Raises:
+            RuntimeError: What `submit` raised.
+        """
         refusal, self.refusal = self.refusal, None
         try:
             if refusal is not None:
@@ -167,8 +241,12 @@ class Ledger:
     def next_piece(self, position: int, limit: float) -> list[Any] | BaseException:
         """Wait until there are results at `position`, and return them, or the error in place of the first.
 
+        Args:
+            position: The position of an item that has been read.
+            limit: When to stop waiting (`perf_counter`).
+
         Raises:
-            TimeoutError: `limit` has passed (`perf_counter`).
+            TimeoutError: `limit` has passed.
             BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
             BaseException: The error in place of items that will not run.
         """
@@ -187,6 +265,7 @@ class Ledger:
                     raise TimeoutError
                 self.wanted, self.bell = position, allocate_lock()
                 self.bell.acquire()
+                self.untimed = not self.divided
                 bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
             if recalled:
                 self._enlist()
@@ -212,16 +291,13 @@ class Ledger:
             with self.lock:
                 count = self._missing(executor)
                 if count <= 0:
-                    width = min(executor._max_workers, UP_FRONT)
-                    self.hungry = self.fixed or (self.size == 1 and self._tasks() < width)
                     return True
                 self.queued += count
             self.submitter = get_ident()
-            future = None
             try:
                 # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
                 while count and self._wants_tasks(executor):
-                    future = self._submit(executor)
+                    self._submit(executor)
                     count -= 1
             except RuntimeError as error:
                 # Without its traceback, which holds this ledger.
@@ -230,9 +306,6 @@ class Ledger:
                 self.submitter = None
                 with self.lock:
                     self.queued -= count
-                if future is not None:
-                    # The last in the queue is also the last to run or to be cancelled: it stands for all of them.
-                    future.add_done_callback(self._ended)
         return False
 
     # What tasks do, in workers.
@@ -243,15 +316,14 @@ class Ledger:
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
             self.queued -= 1
-            self.hungry = True
             batch = self._claim(aside)
         while batch is not None:
             if not (aside or self.fixed):
                 self._enlist()
             if self.context is None:
-                batch.run(self.calls, self._is_complete)
+                self._run(batch)
             else:
-                self.context.copy().run(batch.run, self.calls, self._is_complete)
+                self.context.copy().run(self._run, batch)
             executor = self.executor()
             if getattr(executor, "_discarding", False):
                 self.fail(CancelledError())
@@ -262,9 +334,29 @@ class Ledger:
                 batch = None if aside or self.fixed or makes_way else self._claim(False)
             del executor
 
-    def _is_complete(self, batch: Batch) -> bool:
-        with self.lock:
-            return self.closed or len(batch.out) >= batch.size
+    def _run(self, batch: Batch) -> None:
+        results = None
+        try:
+            complete = False
+            while not complete:
+                try:
+                    results = self.each(self.fn, batch.source)
+                    if ITERATORS:
+                        batch.out.extend(results)
+                    else:
+                        # `extend` may keep the list locked, which others have to read meanwhile.
+                        deque(map(batch.out.append, results), 0)
+                except BaseException as error:
+                    batch.fail(error)
+                    continue
+                with self.lock:
+                    complete = self.closed or len(batch.out) >= batch.size
+                if not complete:
+                    # A call has raised StopIteration, which ends the built-in `map` silently.
+                    batch.fail(StopIteration())
+        finally:
+            # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
+            del batch, results
 
     def _enlist(self) -> None:
         """Submit other tasks if items need them. One is always queued, so that the pool sees the work."""
@@ -275,7 +367,7 @@ class Ledger:
             missing = min(2, self._missing(executor))
         for _ in range(missing):
             try:
-                self._submit(executor).add_done_callback(self._ended)
+                self._submit(executor)
             except RuntimeError:
                 # The pool has been closed meanwhile: this task runs what is left.
                 return
@@ -285,18 +377,18 @@ class Ledger:
 
     # What both do, without the lock.
 
-    def _submit(self, executor: Any) -> Any:
+    def _submit(self, executor: Any) -> None:
         future = executor.submit(self.work)
         self.futures.add(future)
-        future.add_done_callback(self.futures.discard)
+        future.add_done_callback(self._ended)
         if self.closed:
             future.cancel()
-        return future
 
     def _ended(self, future: Future[Any]) -> None:
         """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
         if self.closed or os.getpid() != self.process:
             return
+        self.futures.discard(future)
         if future.cancelled():
             self.fail(CancelledError())
         elif (error := future.exception()) is not None:
@@ -343,11 +435,11 @@ class Ledger:
 
         While other tasks have batches that may have to be recalled, it waits for that, unless it runs `aside`.
         """
-        while (self.segments or self.inbox or self.divided) and not self.closed and self.fate is None:
+        while not self.closed and self.fate is None:
             now = perf_counter()
             self._recall(now)
             batch = self._lay(now)
-            if batch is not None or aside:
+            if batch is not None or aside or not self.divided:
                 return batch
             self.watching += 1
             self.settled.wait(max(0.0, self._until_recall(now)))
@@ -374,8 +466,7 @@ class Ledger:
         batch = self.under_way[start] = Batch(start, items, now)
         if batch.size > 1 and not self.fixed:
             self.divided[start] = batch
-            if len(self.divided) == 1:
-                # The consumer may wait without regard to a batch that may have to be recalled.
+            if self.untimed:
                 self._ring()
         return batch
 
@@ -386,13 +477,14 @@ class Ledger:
             del self.under_way[batch.start]
             if self.divided.pop(batch.start, None) is not None and not self.divided:
                 self.settled.notify_all()
-            if not self.fixed:
-                self._adapt(batch.size, now - batch.since)
+            self._adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
                 self._ring()
 
     def _adapt(self, count: int, seconds: float) -> None:
+        if self.fixed:
+            return
         if seconds >= QUICK:
             self.size = max(1, min(self.size, int(count * TARGET / seconds)))
         elif count >= self.size:

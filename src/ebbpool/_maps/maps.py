@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 AT_HAND: Final = list, tuple, range, dict, set, frozenset, str, bytes, bytearray, deque, KeysView, ValuesView, ItemsView
 """Iterables whose items are in memory: they are read in one step."""
-MANY: Final = 64
-"""So many results of tiny items are dropped together, which is quicker; fewer, each as it is handed out."""
 ENDS: Final = sys.version_info < (3, 16)
 """Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
@@ -27,7 +25,7 @@ ENDS: Final = sys.version_info < (3, 16)
 class Results(chain[Any]):
     """The iterator that a map returns.
 
-    It hands out the results of one piece at the speed of C.
+    It hands out the results of one piece at the speed of C, and drops each result as it does.
     """
 
     _pieces: Generator[Iterable[Any]]
@@ -70,14 +68,15 @@ def _hand_out(
             piece = ledger.next_piece(handed, limit)
             if isinstance(piece, list):
                 handed += len(piece)
-                turns = repeat(piece, len(piece) if len(piece) < MANY else 0)
                 piece.reverse()
+                turns = repeat(piece, len(piece))
                 try:
-                    yield map(list.pop, turns) if len(piece) < MANY else reversed(piece)
-                finally:
-                    # A consumer that has left gets no more results.
+                    yield map(list.pop, turns)
+                except GeneratorExit:
+                    # The consumer has left, and gets no more results.
                     deque(turns, 0)
                     piece.clear()
+                    raise
             elif ends:
                 # An error ends a generator.
                 raise piece

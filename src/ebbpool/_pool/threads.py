@@ -71,6 +71,12 @@ class WorkerThread(threading.Thread):
         self._started.set()
         self.unborn()
 
+    def run(self) -> None:
+        """Run, in the new thread."""
+        # Breaks a cycle: what is called refers to those who know this thread.
+        self.unborn = _nothing
+        super().run()
+
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
         # A thread that has not begun to run yet cannot be joined.
