@@ -98,9 +98,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         warn_after: Seconds after which a task that still runs is logged, once, with its stack, and after which a queue
             whose oldest task still waits is logged, once until that is over; to the ``concurrent.futures`` logger at
             level WARNING. Tasks that a lane holds back do not count as waiting. None for never.
-        warn_lag: Seconds after which an event loop that has not come for a result of its calls is logged, once, at the
-            same place: with the stack of its thread, and that of the thread which has computed most meanwhile. None
-            for never.
+        warn_lag: Seconds after which an event loop that has not come for a result of `run`, or of `ebbpool.anyio`, is
+            logged, once for each time, at the same place: with the stack of its thread, and that of the thread which
+            has computed most meanwhile. While the pool has threads it is looked for so often, but for every 0.01 s at
+            most. C code that keeps the GIL keeps this from looking, too. None for never.
         spill: An executor that takes tasks which wait here for too long, such as `ebbpool.dask.ClusterExecutor`, if
             their function is marked with `ebbpool.spillable`. The oldest goes first; at most as many are there at a
             time as it takes at once. What it loses or refuses comes back, and runs here. See ``docs/cluster.md``.

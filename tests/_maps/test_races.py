@@ -27,8 +27,7 @@ from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._maps import ledger
-from ebbpool._maps.ledger import ITERATORS, Batch
-from ebbpool._maps.ledger import STALE, Ledger
+from ebbpool._maps.ledger import ITERATORS, STALE, Batch, Ledger
 
 
 class Script:

@@ -323,3 +323,18 @@ def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
         FORK,
     )
     assert lines == ["True []", "8 0", "0 True True", "False"]
+
+
+def test_a_turn_at_the_moment_of_a_shutdown_leaves_no_entry_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with timed_pool() as (pool, keeper):
+        pool.submit_later(60.0, int)
+        keeper.settle()
+        count_void = keeper.void
+
+        def turn_at_once() -> None:
+            count_void()
+            keeper.settle()
+
+        monkeypatch.setattr(keeper, "void", turn_at_once)
+        pool.shutdown()
+        assert keeper.entries() == 0

@@ -157,7 +157,7 @@ def test_the_thread_that_computed_most_while_a_loop_was_late_is_named(caplog: py
 
 def test_a_loop_is_late_from_the_limit_on_and_only_once() -> None:
     def ringing() -> list[Any]:
-        return [mailbox for _, mailbox in seams.loop_lag._alive() if mailbox.ringing]
+        return [mailbox for _, mailbox, _ in seams.loop_lag._alive() if mailbox.ringing]
 
     async def main(pool: AdaptiveExecutor) -> None:
         future = pool.run(int)
@@ -173,3 +173,20 @@ def test_a_loop_is_late_from_the_limit_on_and_only_once() -> None:
 
     with AdaptiveExecutor() as pool:
         asyncio.run(main(pool))
+
+
+def test_nobody_waits_for_a_loop_that_does_not_run() -> None:
+    async def hand_in(pool: AdaptiveExecutor, gate: Gate) -> None:
+        pool.run(gate)
+        gate.await_begun()
+
+    loop = asyncio.new_event_loop()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        loop.run_until_complete(hand_in(pool, gate))
+        gate.open()
+        pool.submit(int).result()
+        found = [mailbox for _, mailbox, _ in seams.loop_lag._alive() if mailbox.ringing]
+        assert found
+        assert seams.loop_lag.late(found[0].rung + 99.0, 0.05) == ([], 0.0)
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()

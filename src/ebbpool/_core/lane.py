@@ -54,9 +54,13 @@ class LaneCore:
         self.first = first
         self.lifts_ceiling = lifts_ceiling
         self.name = name
-        self.closed = False
+        self.closed: bool = False
         self.backlog: deque[FutureCore] = deque()
-        self.admitted = self.dead = self.taken = self.failed = self.cancelled = 0
+        self.admitted: int = 0
+        self.dead: int = 0
+        self.taken: int = 0
+        self.failed: int = 0
+        self.cancelled: int = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
         """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.

@@ -197,11 +197,18 @@ class Mailbox:
         self.again = again
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
-        self.ringing = False
+        self.ringing: bool = False
         self.portion = FEWEST
-        self.delivered = self.spell = self.first = 0
-        self.rung = self.patience = self.spent = self.longest = self.turn = 0.0
-        self.stint_begun = self.stint_spent = 0.0
+        self.delivered: int = 0
+        self.spell: int = 0
+        self.first: int = 0
+        self.rung: float = 0.0
+        self.patience: float = 0.0
+        self.spent: float = 0.0
+        self.longest: float = 0.0
+        self.turn: float = 0.0
+        self.stint_begun: float = 0.0
+        self.stint_spent: float = 0.0
         # Arrays that are never replaced: other threads read them at any time, also where there is no GIL.
         self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
         self.most: array[float] = array("d", bytes(8 * SPELLS))

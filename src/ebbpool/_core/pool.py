@@ -250,17 +250,46 @@ class Pool:
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
-        self.ceiling = self.max_workers = 1
-        self.allowed = self.crowd = ALL
-        self.max_queue = -1
-        self.min_workers = self.min_spare_workers = self.every = self.skip = 0
-        self.headcount = self.starting = self.roused = self.blocked = self.surplus = self.lent = 0
-        self.dead = self.ahead = self.passed = 0
-        self.taken = self.failed = self.cancelled = self.rejected = self.started = self.retired = 0
-        self.spilled = self.returned = 0
-        self.slow_start = self.rejecting = self.contextual = self.wrapping = False
-        self.special = self.closed = self.broken = self.held = self.tight = False
-        self.searching = self.covered = self.at_ceiling = self.minded = self.turned_away = False
+        self.ceiling: int = 1
+        self.max_workers: int = 1
+        self.allowed: int = ALL
+        self.crowd: int = ALL
+        self.max_queue: int = -1
+        self.min_workers: int = 0
+        self.min_spare_workers: int = 0
+        self.every: int = 0
+        self.skip: int = 0
+        self.headcount: int = 0
+        self.starting: int = 0
+        self.roused: int = 0
+        self.blocked: int = 0
+        self.surplus: int = 0
+        self.lent: int = 0
+        self.dead: int = 0
+        self.ahead: int = 0
+        self.passed: int = 0
+        self.taken: int = 0
+        self.failed: int = 0
+        self.cancelled: int = 0
+        self.rejected: int = 0
+        self.started: int = 0
+        self.retired: int = 0
+        self.spilled: int = 0
+        self.returned: int = 0
+        self.slow_start: bool = False
+        self.rejecting: bool = False
+        self.contextual: bool = False
+        self.wrapping: bool = False
+        self.special: bool = False
+        self.closed: bool = False
+        self.broken: bool = False
+        self.held: bool = False
+        self.tight: bool = False
+        self.searching: bool = False
+        self.covered: bool = False
+        self.at_ceiling: bool = False
+        self.minded: bool = False
+        self.turned_away: bool = False
         self._use_queue()
 
     def configure(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
@@ -48,15 +48,20 @@ class Worker:
 
     def __init__(self, pool: Pool, searching: bool) -> None:
         self.pool = pool
-        self.bell = allocate_lock()
+        self.bell: LockType = allocate_lock()
         self.bell.acquire()
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None
-        self.since = self.patience = 0.0
-        self.waits = 0
+        self.since: float = 0.0
+        self.patience: float = 0.0
+        self.waits: int = 0
         self.searching = searching
-        self.starting = self.fresh = True
-        self.parked = self.roused = self.expired = self.leaving = False
+        self.starting: bool = True
+        self.fresh: bool = True
+        self.parked: bool = False
+        self.roused: bool = False
+        self.expired: bool = False
+        self.leaving: bool = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)

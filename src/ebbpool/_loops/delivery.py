@@ -78,13 +78,17 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
         if loop is not None:
             loop.call_soon(deliver)
 
+    def runs() -> bool:
+        loop = reference()
+        return loop is not None and loop.is_running()
+
     mailbox = Mailbox(wake, again)
     try:
         setattr(loop, MAILBOX, mailbox)
     except AttributeError:
         # A loop that takes no attributes has a new mailbox, and is woken, for every call.
         return mailbox
-    loop_lag.register(mailbox)
+    loop_lag.register(mailbox, runs)
     return mailbox
 
 

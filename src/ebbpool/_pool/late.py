@@ -23,6 +23,9 @@ from ebbpool._pool.timekeeper import Timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
 
+LEAST = 0.01
+"""Least seconds between two looks for loops that are late."""
+
 
 class Watched(Protocol):
     """The part of a crew that is needed here."""
@@ -166,7 +169,7 @@ class LateLoops(Alarm):
         if late:
             self._tell(partial(LOGGER.warning, "%s", "\n".join(self._told(crew, each, threads, used) for each in late)))
         self._used = used
-        return self._limit - oldest
+        return max(self._limit - oldest, LEAST)
 
     def _told(self, crew: Watched, late: LateLoop, threads: dict[int, threading.Thread], used: dict[int, float]) -> str:
         [stack] = stacks([late.ident])

@@ -6,7 +6,7 @@ import functools
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
@@ -36,25 +36,35 @@ class LoopLag:
     most: float
 
 
-_mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox]]] = {}
+_mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox], Callable[[], bool]]] = {}
 _told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
 """Which loops have been told of as late, by when they were woken."""
 
 
-def register(mailbox: Mailbox) -> None:
-    """Have a mailbox of a loop that runs in the calling thread read by `lags`, for as long as it lives."""
+def _always() -> bool:
+    return True
+
+
+def register(mailbox: Mailbox, runs: Callable[[], bool] = _always) -> None:
+    """Have a mailbox of a loop that runs in the calling thread read by `lags`, for as long as it lives.
+
+    Args:
+        mailbox: The mailbox.
+        runs: Tells whether its loop is running. Nobody waits for one that is not.
+    """
     key = id(mailbox)
     reference = weakref.ref(mailbox, functools.partial(_forget, _mailboxes, key))
-    _mailboxes[key] = threading.current_thread(), reference
+    _mailboxes[key] = threading.current_thread(), reference, runs
 
 
 def _forget(mailboxes: dict[int, Any], key: int, _: object) -> None:
     mailboxes.pop(key, None)
 
 
-def _alive() -> list[tuple[threading.Thread, Mailbox]]:
-    found = ((thread, reference()) for thread, reference in list(_mailboxes.values()))
-    return [(thread, mailbox) for thread, mailbox in found if mailbox is not None]
+def _alive() -> list[tuple[threading.Thread, Mailbox, Callable[[], bool]]]:
+    # In a forked child the threads of other loops have ended.
+    found = ((thread, reference(), runs) for thread, reference, runs in list(_mailboxes.values()) if thread.is_alive())
+    return [(thread, mailbox, runs) for thread, mailbox, runs in found if mailbox is not None]
 
 
 class LateLoop(NamedTuple):
@@ -74,11 +84,11 @@ def late(now: float, limit: float) -> tuple[list[LateLoop], float]:
     """
     found = []
     oldest = 0.0
-    for thread, mailbox in _alive():
-        rung = mailbox.rung
-        seconds = now - rung
-        if not mailbox.ringing or rung == _told.get(mailbox):
+    for thread, mailbox, runs in _alive():
+        # In this order: when it was rung is written before it rings.
+        if not mailbox.ringing or (rung := mailbox.rung) == _told.get(mailbox) or not runs():
             continue
+        seconds = now - rung
         if seconds >= limit:
             _told[mailbox] = rung
             found.append(LateLoop(thread.name, thread.ident, seconds))
@@ -96,7 +106,7 @@ def lags(now: float | None = None) -> tuple[LoopLag, ...]:
     now = monotonic() if now is None else now
     counts: dict[str, list[int]] = {}
     most: dict[str, float] = {}
-    for thread, mailbox in _alive():
+    for thread, mailbox, _ in _alive():
         name = thread.name
         passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
         for before in range(SPELLS - passed):

@@ -30,6 +30,10 @@ LOGGER: Final = logging.getLogger("ebbpool.prefork")
 READY: Final = b"ready"
 BEAT: Final = b"beat"
 LEAVING: Final = b"leaving"
+PIECE: Final = 2048
+"""How many bytes are sent at once: a line with room has room for as many."""
+ROOM: Final = 1.0
+"""Seconds to wait for room."""
 STOP: Final = b"s"
 
 LONGEST_WAIT: Final = 3600.0
@@ -101,6 +105,7 @@ class Child:
     def _renew(self) -> None:
         self.stopping, self._called_back = threading.Event(), threading.Event()
         self._lock, self._telling, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
+        self._cut = False
 
     def ready(self) -> None:
         """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -247,9 +252,13 @@ class Child:
                     LOGGER.exception("the metrics of this process cannot be reported")
 
     def _tell(self, message: bytes) -> None:
-        # Errors are ignored: the thread that listens notices if the parent is gone.
+        # Errors are ignored: the thread that listens notices if the parent is gone. A parent that does not read must
+        # not hold up the end of this process: what finds no room is dropped; the next message ends one that was cut.
         with self._telling, contextlib.suppress(OSError):
-            self._line.sendall(message + b"\n")
+            left = memoryview(b"\n" * self._cut + message + b"\n")
+            while left and select.select([], [self._line], [], ROOM)[1]:
+                left = left[self._line.send(left[:PIECE]) :]
+            self._cut = bool(left)
 
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
         log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)

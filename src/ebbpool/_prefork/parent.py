@@ -58,7 +58,7 @@ class _Process:
                     data = b""
                 self.talks = bool(data)
                 *whole, self.begun = (self.begun + data).split(b"\n")
-                yield from whole
+                yield from filter(None, whole)
             # If nobody has stopped it, the template tells soon why.
             self.maker.resume()
 
