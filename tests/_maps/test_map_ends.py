@@ -6,6 +6,7 @@ import concurrent.futures
 import gc
 import itertools
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -350,3 +351,36 @@ def test_map_after_shutdown(method: str, buffersize: int | None, chunksize: int 
     pool.shutdown()
     with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
         getattr(pool, method)(int, iter("12"), buffersize=buffersize, chunksize=chunksize)
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(method: str) -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(4, max_queue=2, when_full="caller_runs")
+        for _ in range(4):
+            gate.hold(pool)
+        results = getattr(pool, method)(int, range(10))
+        pool.shutdown(wait=False, cancel_futures=True)
+        reading = Background(lambda: list(results))
+        with pytest.raises(concurrent.futures.CancelledError):
+            reading.join()
+        gate.open()
+        pool.shutdown()
+
+
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+def test_a_source_may_wait_for_what_it_has_given(method: str) -> None:
+    done = threading.Semaphore(0)
+
+    def work(number: int) -> int:
+        done.release()
+        return number
+
+    def source() -> Iterator[int]:
+        for number in range(200):
+            yield number
+            assert done.acquire(timeout=TIMEOUT)
+
+    with AdaptiveExecutor(2) as pool:
+        for _ in range(10):
+            assert sorted(getattr(pool, method)(work, source())) == list(range(200))
