@@ -198,7 +198,7 @@ class Mailbox:
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
         self.ringing: bool = False
-        self.portion = FEWEST
+        self.portion: int = FEWEST
         self.delivered: int = 0
         self.spell: int = 0
         self.first: int = 0
