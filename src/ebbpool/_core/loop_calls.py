@@ -219,7 +219,7 @@ class Mailbox:
             self.arrived.append(call)
             ring = not self.ringing
             if ring:
-                # Whoever sees that it rings sees since when.
+                # Before `ringing`, so that a thread that sees one sees the other.
                 self.rung = monotonic()
             self.ringing = True
         if ring:

@@ -170,7 +170,7 @@ class Census:
         self._counted = now
         self._looked_up = 0
         sights = {}
-        for tid, used in _clocks(threads).items():
+        for tid, used in clocks_of(threads).items():
             sights[tid] = self._sight(self._sights.get(tid), tid, used, now)
         self._sights = sights
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
@@ -195,7 +195,7 @@ class Census:
     def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
         """Find out which threads compute; set how long a worker must have waited for a lock to count as asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
-        clocks = _clocks(everyone)
+        clocks = clocks_of(everyone)
         self._clocks = len(clocks)
         workers = {tid: clocks.pop(tid, sight.used) for tid, sight in self._sights.items()}
         # What a new worker has used to start is no sign that it computes.
@@ -213,7 +213,8 @@ class Census:
             self._patience = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
 
 
-def _clocks(threads: Iterable[threading.Thread]) -> dict[int, float]:
+def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:
+    """Return the seconds of processor time that each thread has used, by the number the system gave it."""
     natives = [thread.native_id for thread in list(threads) if thread.native_id is not None]
     return {tid: used for tid in natives if (used := seconds_of(tid)) is not None}
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks
 from ebbpool._pool import loop_lag
-from ebbpool._pool.census import LITTLE, seconds_of
+from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.loop_lag import LateLoop
 from ebbpool._pool.running import RunningTask, called_name
@@ -145,8 +145,10 @@ class SlowTasks(Alarm):
                     "%s of pool %r%s has run for %.1f s in %s:\n%s",
                     task.name, crew.name, lane, task.seconds, task.thread, task.stack,
                 )  # fmt: skip
+        if not crowded:
+            return
         seen = crew.pool.survey(True)
-        oldest = seen.oldest if crowded else None
+        oldest = seen.oldest
         if oldest is not None:
             LOGGER.warning(
                 "%d tasks wait in pool %r, the oldest, %s, for %.1f s; the pool %s",
@@ -164,23 +166,25 @@ class LateLoops(Alarm):
 
     def _look(self, crew: Watched) -> float:
         late, oldest = loop_lag.late(monotonic(), self._limit)
-        threads = {each.native_id: each for each in threading.enumerate() if each.native_id is not None}
-        used = {number: seconds for number in threads if (seconds := seconds_of(number)) is not None}
+        # This thread's own looking is left out.
+        threads = [each for each in threading.enumerate() if each is not threading.current_thread()]
+        used = clocks_of(threads)
         if late:
-            self._tell(partial(LOGGER.warning, "%s", "\n".join(self._told(crew, each, threads, used) for each in late)))
+            # The first look has nothing to compare with.
+            before = self._used or used
+            shares = {number: seconds - before.get(number, 0.0) for number, seconds in used.items()}
+            busiest = max(threads, key=lambda each: shares.get(each.native_id or 0, 0.0), default=None)
+            share = 0.0 if busiest is None else shares.get(busiest.native_id or 0, 0.0)
+            texts = [self._told(crew, each, busiest, share) for each in late]
+            self._tell(partial(LOGGER.warning, "%s", "\n".join(texts)))
         self._used = used
         return max(self._limit - oldest, LEAST)
 
-    def _told(self, crew: Watched, late: LateLoop, threads: dict[int, threading.Thread], used: dict[int, float]) -> str:
+    def _told(self, crew: Watched, late: LateLoop, busiest: threading.Thread | None, share: float) -> str:
         [stack] = stacks([late.ident])
         text = f"The event loop in {late.name} has been late for {late.seconds:.2f} s. Its thread is in:\n{stack}"
-        # This thread's own looking is left out.
-        used.pop(threading.get_native_id(), None)
-        shares = {number: seconds - self._used.get(number, 0.0) for number, seconds in used.items()}
-        busiest = max(shares, key=shares.__getitem__, default=None)
-        if busiest is None or threads[busiest].ident == late.ident or shares[busiest] < LITTLE * late.seconds:
+        if busiest is None or busiest.ident == late.ident or share < LITTLE * late.seconds:
             return text
-        [stack] = stacks([threads[busiest].ident])
-        task = next((each.name for each in crew.running(False) if each.native_id == busiest), "other code")
-        where = threads[busiest].name
-        return f"{text}Most was computed meanwhile, {shares[busiest]:.2f} s, by {task} in {where}:\n{stack}"
+        [stack] = stacks([busiest.ident])
+        task = next((each.name for each in crew.running(False) if each.native_id == busiest.native_id), "other code")
+        return f"{text}Most was computed meanwhile, {share:.2f} s, by {task} in {busiest.name}:\n{stack}"
