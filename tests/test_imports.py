@@ -58,7 +58,7 @@ IMPORTS: dict[str, set[str]] = {
     "_servers": {"_checks", "_core", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
-    "_http": {"_checks", "_servers"},
+    "_http": {"_stdio", "_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
     "_metrics": {"__init__", "_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},

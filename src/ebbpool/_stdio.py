@@ -1,4 +1,4 @@
-"""Standard output and standard error that are not read: writing to them must not hold up the threads that write."""
+"""Standard streams that are not read, which must not hold up those that write, and the wait for a descriptor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import select
+import selectors
 import signal
 import stat
 import sys
@@ -16,12 +17,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
+    import socket
+
     from _typeshed import ReadableBuffer
 
 HELD: Final = 1 << 20
 """How many bytes may wait for a descriptor; beyond that, lines are dropped."""
 PIECE: Final = 1 << 16
 """How many bytes are written at a time; until then they count as waiting."""
+LONGEST_WAIT: Final = 1e6
+"""Seconds: some systems cannot wait longer in one call."""
 LAST_WORDS: Final = 2.0
 """Seconds for which the end of a process waits until the bytes that wait for a descriptor have been written."""
 
@@ -124,9 +129,7 @@ class Overflow(io.RawIOBase):
                 rest = rest[os.write(self._number, rest) :]
             except BlockingIOError:
                 # Another process that has this pipe made it non-blocking.
-                poll = select.poll()
-                poll.register(self._number, select.POLLOUT)
-                poll.poll()
+                wait_for(self._number, True, None)
             except OSError:
                 return
 
@@ -235,3 +238,16 @@ def _forget(stream: TextIO) -> None:
             os.dup2(kept, number, inheritable)
     finally:
         os.close(kept)
+
+
+def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) -> bool:
+    """Wait up to `timeout` seconds until the descriptor or socket can be read, or written; None waits for ever."""
+    if timeout is not None:
+        timeout = min(timeout, LONGEST_WAIT)
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(source, select.POLLOUT if writing else select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+    with selectors.DefaultSelector() as selector:
+        selector.register(source, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
+        return bool(selector.select(timeout))

@@ -10,8 +10,8 @@ import pytest
 from support.common import STACKS, TIMEOUT, Background, Gate, eventually
 from support.httpserver import Client, Clock, Echo, porter, serving
 
-from ebbpool._http.connection import wait_for
 from ebbpool._http.frontdoor import GRACE
+from ebbpool._stdio import wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 

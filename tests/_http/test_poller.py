@@ -17,8 +17,9 @@ from support.common import TIMEOUT, Background, no_collector
 from support.httpserver import Client, Echo, porter
 
 from ebbpool._http import poller as pollers
-from ebbpool._http.connection import Connection, wait_for
+from ebbpool._http.connection import Connection
 from ebbpool._servers.serve_loop import Bell
+from ebbpool._stdio import wait_for
 
 
 @pytest.fixture(params=["best", "portable", "select"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import select
-import selectors
 import socket
 import sys
 from time import monotonic
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbpool._http.framing import is_interim
 from ebbpool._http.reader import CHUNK, RequestFile
 from ebbpool._http.request import ENDLESS, Request
+from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
 """The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
-LONGEST_WAIT: Final = 1e6
-"""Seconds: some systems cannot wait longer in one call."""
 LEAST_RATE: Final = 500.0
 """Bytes per second that a client has to send of a body."""
 
@@ -262,16 +259,3 @@ class Room:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.held: dict[int, Connection] = {}
-
-
-def wait_for(connection: socket.socket, writing: bool, timeout: float | None) -> bool:
-    """Wait up to `timeout` seconds until the connection can be read, or written; None waits for ever."""
-    if timeout is not None:
-        timeout = min(timeout, LONGEST_WAIT)
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(connection, select.POLLOUT if writing else select.POLLIN)
-        return bool(poll.poll(None if timeout is None else timeout * 1000))
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
-        return bool(selector.select(timeout))

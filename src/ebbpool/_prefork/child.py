@@ -9,7 +9,6 @@ import contextlib
 import logging
 import math
 import os
-import selectors
 import signal
 import socket
 import sys
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
-from ebbpool._stdio import flush_or_discard, last_words, unhindered
+from ebbpool._stdio import flush_or_discard, last_words, unhindered, wait_for
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
@@ -35,9 +34,6 @@ PIECE: Final = 2048
 ROOM: Final = 1.0
 """Seconds to wait for room."""
 STOP: Final = b"s"
-
-# Not the default one, which takes a descriptor of its own, and not `select`, which takes small ones only.
-_Selector: Final[type[selectors.BaseSelector]] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 LONGEST_WAIT: Final = 3600.0
 """Seconds; the system's calls that wait refuse some days."""
@@ -247,7 +243,7 @@ class Child:
     def _report_now(self) -> None:
         # An older report must not come after a newer one. If the parent has been stopped, there may be no room for it.
         with self._reporting:
-            if self._written is not None and _has_room(self._line, 0.0):
+            if self._written is not None and self._has_room(0.0):
                 try:
                     self._tell(self._written())
                 except Exception:
@@ -259,21 +255,16 @@ class Child:
         # not hold up the end of this process: what finds no room is dropped; the next message ends one that was cut.
         with self._telling, contextlib.suppress(OSError):
             left = memoryview(b"\n" * self._cut + message + b"\n")
-            while left and _has_room(self._line, ROOM):
+            while left and self._has_room(ROOM):
                 left = left[self._line.send(left[:PIECE]) :]
             self._cut = bool(left)
 
+    def _has_room(self, timeout: float) -> bool:
+        # In a process that was forked from this one the line is closed.
+        return self._line.fileno() >= 0 and wait_for(self._line, True, timeout)
+
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
         log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)
-
-
-def _has_room(line: socket.socket, timeout: float) -> bool:
-    """Wait up to `timeout` seconds for room; return whether there is some, which there never is where it is closed."""
-    if line.fileno() < 0:
-        return False
-    with _Selector() as selector:
-        selector.register(line, selectors.EVENT_WRITE)
-        return bool(selector.select(timeout))
 
 
 def log(level: int, fields: dict[str, object], detail: str = "") -> None:
