@@ -11,6 +11,8 @@ from benchmarks.guard import counting
 from benchmarks.guard.figures import ABOVE, FLOORS, KEPT, LOADS, above_floors, interpreter, judge, keep, kept
 
 _CORES = ("compiled", "plain")
+_AGAIN = 2
+"""How often a load that takes too many instructions is counted again; the least counts."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     excess = 0
     for core in _CORES if ebbpool.COMPILED else _CORES[1:]:
         switches, calls = counting.switches(core), counting.system_calls(core)
-        verdicts = judge(counting.instructions(core), kept().get(interpreter(), {}).get(core, {}))
+        before = kept().get(interpreter(), {}).get(core, {})
+        figures = counting.instructions(core)
+        for _ in range(0 if asked.update else _AGAIN):
+            over = {verdict.load: LOADS[verdict.load] for verdict in judge(figures, before) if verdict.exceeds}
+            if not over:
+                break
+            # Where threads have to wait for each other they take more instructions, and never fewer.
+            for load, count in counting.instructions(core, over).items():
+                figures[load] = min(figures[load], count)
+        verdicts = judge(figures, before)
         print(f"{core} core, {interpreter()}")
         for verdict in verdicts:
             beside = f"{calls[verdict.load]:.2f} system calls, " if calls else ""

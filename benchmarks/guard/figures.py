@@ -34,10 +34,10 @@ LOADS = {
     "submit": Load("submit, run, collect", 2_000, 0.03),
     "round_trip": Load("submit one, wait for it", 1_000, 0.05),
     "run": Load("await pool.run(...)", 1_000, 0.03),
-    "gather": Load("the same, gathered", 2_000, 0.02),
+    "gather": Load("the same, gathered", 2_000, 0.03),
     "map": Load("map, an item", 20_000, 0.03),
     "later": Load("submit_later", 300, 0.03),
-    "http": Load("one HTTP request", 200, 0.02),
+    "http": Load("one HTTP request", 200, 0.03),
     "tcp": Load("one accepted TCP connection", 100, 0.03),
 }
 FLOORS = {
