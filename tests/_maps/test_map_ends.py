@@ -219,6 +219,32 @@ def test_a_map_leaves_no_garbage(fails: bool) -> None:
         gone(*references, *errors, pool=pool)
 
 
+@pytest.mark.counts_references
+def test_an_error_that_comes_after_the_consumer_has_left_is_no_garbage() -> None:
+    errors: list[weakref.ref[Any]] = []
+
+    def work(number: int) -> None:
+        if number == 1:
+            gate()
+        error = Boom()
+        errors.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    with no_collector(), AdaptiveExecutor(2) as pool, Gate() as gate:
+        results = pool.map(work, range(2), chunksize=1)
+        gate.await_begun()
+        with pytest.raises(Boom):
+            next(results)
+        del results
+        gate.open()
+        wait_for_idle(pool)
+        assert len(errors) == 2
+        gone(*errors, pool=pool)
+
+
 @pytest.mark.skipif(not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here")
 def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
     """Collected by a worker that is about to claim, it must not wait for the lock that this worker holds."""

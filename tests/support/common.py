@@ -229,7 +229,7 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
 
     A worker drops its references just after it has told the waiters, so the last one may go a little later. A
     free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
-    bytecode: name the `pool` whose worker made it. An interpreter that does not count references is told to collect.
+    bytecode: name the `pool` whose workers made it. An interpreter that does not count references is told to collect.
     There the test is skipped if that does not help: a frame whose loop was compiled as it ran keeps what it had before.
     """
     for reference in references:
@@ -242,7 +242,10 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
 
         def freed(reference: weakref.ref[Any] = reference) -> bool:
             if FREE_THREADED and pool is not None:
-                pool.submit(lambda: None).result(TIMEOUT)
+                # As many tasks as there are workers, none of which ends before all have begun.
+                together = threading.Barrier(max(1, pool.stats().workers))
+                for task in [pool.submit(together.wait, TIMEOUT) for _ in range(together.parties)]:
+                    task.result(TIMEOUT)
             return reference() is None
 
         eventually(freed, f"{reference} is freed")

@@ -331,8 +331,9 @@ class Ledger:
                 now = perf_counter()
                 self._settle(batch, now)
                 makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
-                batch = None if aside or self.fixed or makes_way else self._claim(False)
-            del executor
+                done, batch = batch, None if aside or self.fixed or makes_way else self._claim(False)
+            # Not under the lock: it may hold the last references to results.
+            del executor, done
 
     def _run(self, batch: Batch) -> None:
         results = None
@@ -522,18 +523,22 @@ class Ledger:
         return rest
 
     def _file(self, batch: Batch, values: list[Any]) -> None:
-        """Make the next results of a batch ready."""
+        """Make the next results of a batch ready, unless the consumer has left."""
+        # Looked up first: `abandon` sets `closed`, then replaces it. An error that stayed there would be a cycle.
+        ready = self.ready
+        if self.closed:
+            return
         start = batch.start if self.ordered else self.filed
         self.filed += len(values)
         batch.start += len(values)
         batch.size -= len(values)
         if not batch.failed:
             if values:
-                self.ready[start] = values
+                ready[start] = values
         else:
             for position, value in enumerate(values, start):
-                self.ready[position] = value.error if isinstance(value, Failure) else [value]
-        if self.wanted in self.ready:
+                ready[position] = value.error if isinstance(value, Failure) else [value]
+        if self.wanted in ready:
             self._ring()
 
     def _ring(self) -> None:
