@@ -26,14 +26,35 @@ The settings are class attributes; see `AdaptivePoolMixIn`.
 
 from __future__ import annotations
 
+import os
 import socket
+import socketserver
 
 from ebbpool._http.server import AdaptivePoolHTTPServer
-from ebbpool._servers.mixin import AdaptivePoolMixIn, AdaptivePoolTCPServer, AdaptivePoolUDPServer
+from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 __all__ = ["AdaptivePoolHTTPServer", "AdaptivePoolMixIn", "AdaptivePoolTCPServer", "AdaptivePoolUDPServer"]
 
-if hasattr(socket, "AF_UNIX"):
-    from ebbpool._servers.mixin import AdaptivePoolUnixDatagramServer, AdaptivePoolUnixStreamServer
 
+class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
+    """A TCP server on an adaptive pool."""
+
+    request_queue_size = 1024
+    # Only on POSIX: on Windows the option would let another process take the port.
+    allow_reuse_address: bool = os.name == "posix"
+
+
+class AdaptivePoolUDPServer(AdaptivePoolMixIn, socketserver.UDPServer):
+    """A UDP server on an adaptive pool."""
+
+
+if hasattr(socket, "AF_UNIX"):
     __all__ += ["AdaptivePoolUnixDatagramServer", "AdaptivePoolUnixStreamServer"]
+
+    class AdaptivePoolUnixStreamServer(AdaptivePoolMixIn, socketserver.UnixStreamServer):
+        """A stream server at a path, on an adaptive pool."""
+
+        request_queue_size = 1024
+
+    class AdaptivePoolUnixDatagramServer(AdaptivePoolMixIn, socketserver.UnixDatagramServer):
+        """A datagram server at a path, on an adaptive pool."""

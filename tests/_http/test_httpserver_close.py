@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import STACKS, TIMEOUT, Background, Gate, eventually
-from support.httpserver import Client, Clock, Echo, porter, serving
+from support.common import TIMEOUT, Background, Boom, Gate, eventually
+from support.httpserver import Client, Clock, Echo, Quiet, porter, serving
 
+from ebbpool import AdaptiveExecutor
 from ebbpool._http.frontdoor import GRACE
 from ebbpool._stdio import wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
@@ -83,7 +86,7 @@ def test_server_close_reads_a_request_to_its_end() -> None:
     with Client(running.server) as half, Client(running.server) as idle:
         half.send(b"GET /half HT")
         assert idle.get().body() == b"/"
-        eventually(lambda: any(connection.request.data for connection in running.server._door.reading.held.values()))
+        eventually(lambda: any(connection.data for connection in running.server._door.reading.held.values()))
         running.stop()
         closing = Background(running.server.server_close)
         assert idle.ended()
@@ -122,7 +125,7 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come() -> None:
 def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
     with porter(shutdown_timeout=5) as keeper, Client(keeper.server) as slow:
         slow.send(b"GET ")
-        keeper.until(lambda: any(connection.request.data for connection in keeper.door.reading.held.values()))
+        keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held.values()))
         keeper.door.shut()
         closing = Background(keeper.server.server_close)
         eventually(lambda: keeper.door._closed)
@@ -148,20 +151,6 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
         keeper.server.server_close()
         assert granted == [5, 1]
         monkeypatch.undo()
-
-
-def test_server_close_names_the_handlers_that_block() -> None:
-    with Gate() as gate:
-        running = Running(gated(gate), shutdown_timeout=0.05)
-        with Client(running.server) as client:
-            client.get("/wait")
-            gate.await_begun()
-            running.stop()
-            with pytest.raises(TimeoutError, match="do_GET" if STACKS else "no stack") as caught:
-                running.server.server_close()
-            assert str(client.socket.getsockname()) in str(caught.value)
-            gate.open()
-            assert client.body() == b"/wait"
 
 
 def test_server_close_without_waiting() -> None:
@@ -224,11 +213,6 @@ def test_the_port_is_free_at_once() -> None:
         pass
 
 
-def test_a_port_that_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError, match=str(other.getsockname()[1])):
-        AdaptivePoolHTTPServer(other.getsockname(), Echo)
-
-
 def test_no_descriptor_is_left() -> None:
     def descriptors() -> int:
         with socket.socket() as probe:
@@ -242,3 +226,127 @@ def test_no_descriptor_is_left() -> None:
     # What tests before this one have left may still come free.
     assert descriptors() <= before
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name.startswith("Server")]
+
+
+def test_a_connection_that_cannot_be_shut_down(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(AdaptivePoolHTTPServer):
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            raise Boom
+
+    with serving(Echo, Failing) as server:
+        with Client(server) as client:
+            assert client.get("/", "Connection: close").body() == b"/"
+            assert client.ended()
+        with Client(server) as client:
+            assert client.send(b"GET /").half_close().response().status == 400
+            assert client.ended()
+        with Client(server) as client:
+            assert client.get().body() == b"/"
+    assert caplog.text.count("could not be shut down") >= 2
+
+
+def test_an_accept_that_fails_is_tried_again() -> None:
+    class Failing(AdaptivePoolHTTPServer):
+        failures = 3
+
+        def get_request(self) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionAbortedError
+            return super().get_request()
+
+    with serving(Echo, Failing) as server, Client(server) as client:
+        assert client.get().body() == b"/"
+        assert server.failures == 0
+
+
+@pytest.mark.parametrize("hook", ["verify_request", "process_request"])
+def test_an_interrupt_closes_the_connection_it_came_upon(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    with porter() as keeper, Client(keeper.server) as client:
+        monkeypatch.setattr(keeper.server, hook, interrupted)
+        client.get()
+        with pytest.raises(KeyboardInterrupt):
+            keeper.until(lambda: False)
+        assert client.ended()
+
+
+def test_connections_of_another_kind_are_served_the_plain_way() -> None:
+    class Wrapped(socket.socket):
+        pass
+
+    class Other(AdaptivePoolHTTPServer):
+        def get_request(self) -> Any:
+            accepted, address = self.socket.accept()
+            return Wrapped(accepted.family, accepted.type, accepted.proto, accepted.detach()), address
+
+    with serving(Echo, Other, request_timeout=5) as server, Client(server) as client:
+        for _ in range(2):
+            assert client.get().body() == b"/"
+        assert client.get("/", "Connection: close").body() == b"/"
+        assert client.ended()
+
+
+def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
+    class Waiting(Quiet):
+        def do_GET(self) -> None:
+            self.reply(gate(b"served"))
+
+    with (
+        AdaptiveExecutor(1) as pool,
+        Gate() as gate,
+        serving(Waiting, executor=pool) as server,
+        Client(server) as busy,
+        Client(server) as queued,
+    ):
+        busy.get()
+        gate.await_begun()
+        queued.get()
+        eventually(lambda: len(server.pool_handlers) == 2)
+        pool.shutdown(wait=False, cancel_futures=True)
+        answer = queued.response()
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert queued.ended() and len(server.pool_handlers) == 1
+        gate.open()
+        assert busy.body() == b"served"
+
+
+@pytest.fixture
+def default_timeout() -> Iterator[float]:
+    socket.setdefaulttimeout(TIMEOUT)
+    yield TIMEOUT
+    socket.setdefaulttimeout(None)
+
+
+def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) -> None:
+    with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as client:
+        keeper.hold(keeper.door.reading, 2)
+        for connection in keeper.door.reading.held.values():
+            assert socket.socket.gettimeout(connection) is None
+            assert connection.gettimeout() == default_timeout
+            assert os.get_blocking(connection.fileno())
+        with pytest.raises(BlockingIOError):
+            connection.receive()
+        assert keeper.answer(client.get()).body == b"/"
+        assert keeper.answer(silent.get()).body == b"/"
+
+
+def test_a_connection_that_was_taken_blocks() -> None:
+    taken: list[int] = []
+
+    class Taking(Quiet):
+        timeout = 5.0
+
+        def do_GET(self) -> None:
+            taken.append(self.connection.detach())
+            self.close_connection = True
+
+    with serving(Taking) as server, Client(server) as client:
+        client.get()
+        eventually(lambda: taken)
+        blocks = os.get_blocking(taken[0])
+        socket.close(taken[0])
+    assert blocks

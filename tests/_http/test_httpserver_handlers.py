@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import io
 import socket
 import socketserver
 import sys
@@ -253,43 +252,3 @@ def test_a_handler_may_close_or_take_the_connection() -> None:
         with taken[0] as connection:
             connection.sendall(b"mine")
             assert other.file.read(4) == b"mine"
-
-
-def test_request_file() -> None:
-    outcome: list[object] = []
-
-    class Reading(Quiet):
-        def do_POST(self) -> None:
-            file = self.rfile
-            assert file.readable() and not file.writable()
-            assert isinstance(file, io.BufferedIOBase)
-            outcome.append(file.peek())
-            outcome.append(file.read1(2))
-            outcome.append(file.readline(3))
-            outcome.append(file.readline())
-            buffer = bytearray(3)
-            outcome.append((file.readinto(buffer), bytes(buffer)))
-            outcome.append(file.read(2))
-            outcome.append(file.readlines())
-            outcome.append((file.read(), file.read(5), file.read1(), file.readline(), file.peek()))
-            with pytest.raises(io.UnsupportedOperation):
-                file.write(b"")
-            self.reply(b"done")
-            file.close()
-            with pytest.raises(ValueError, match="closed"):
-                file.read()
-
-    body = b"0123456\nabcde\nf\ng"
-    with serving(Reading) as server, Client(server) as client:
-        assert client.post(body).body() == b"done"
-        assert client.ended()
-    assert outcome == [
-        body,
-        b"01",
-        b"234",
-        b"56\n",
-        (3, b"abc"),
-        b"de",
-        [b"\n", b"f\n", b"g"],
-        (b"", b"", b"", b"", b""),
-    ]

@@ -6,12 +6,11 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
-from support.httpserver import CLOSED, Client, Echo, Quiet, porter, serving
+from support.httpserver import CLOSED, Client, Echo, porter, serving
 
 from ebbpool._http import frontdoor
 from ebbpool._http import poller as pollers
@@ -31,7 +30,7 @@ def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
         for byte in b"GET / HTT":
             client.send(bytes([byte]))
             connection = keeper.oldest(keeper.door.reading)
-            keeper.until(lambda: connection.request.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
+            keeper.until(lambda: connection.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
             keeper.pass_time(1)
         keeper.pass_time(0.9)
         assert len(keeper.door.reading.held) == 1
@@ -57,7 +56,7 @@ def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
         keeper.hold(keeper.door.filling, 1)
         keeper.pass_time(19.9)
         client.send(b"c")
-        keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(b"abc"))
+        keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(b"abc"))
         keeper.pass_time(0.5)
         assert keeper.answer(client).status == 408
         assert keeper.end(client)
@@ -71,7 +70,7 @@ def test_a_large_body_may_take_its_time_while_it_comes_steadily(poller: Any) -> 
             client.send(bytes(share))
             sent += share
             keeper.until(lambda: len(keeper.door.filling.held) == 1)
-            keeper.until(lambda: keeper.oldest(keeper.door.filling).request.data.endswith(bytes(sent)))  # noqa: B023
+            keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(bytes(sent)))  # noqa: B023
             keeper.pass_time(20.1)
             assert len(keeper.door.filling.held) == 1
         client.send(bytes(9_999 - 100))
@@ -269,18 +268,6 @@ def test_without_descriptors_the_longest_idle_connection_goes(caplog: pytest.Log
             client.close()
 
 
-def test_without_descriptors_a_silent_connection_goes_next() -> None:
-    with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as talking:
-        talking.send(b"GET")
-        keeper.hold(keeper.door.reading, 2)
-        keeper.until(lambda: any(connection.request.data for connection in keeper.door.reading.held.values()))
-        assert not keeper.door._shed()
-        keeper.pass_time(GRACE + 0.1)
-        assert keeper.door._shed()
-        assert keeper.end(silent)
-        assert keeper.answer(talking.send(b" / HTTP/1.1\r\n\r\n")).body == b"/"
-
-
 def test_without_descriptors_the_slow_go_last() -> None:
     with porter(max_header_size=100) as keeper:
         door = keeper.door
@@ -290,7 +277,8 @@ def test_without_descriptors_the_slow_go_last() -> None:
             answered.send(b"x" * 200)
             assert keeper.answer(answered).status == 414
             keeper.hold(door.filling, 1)
-            keeper.until(lambda: [bool(connection.request.data) for connection in door.reading.held.values()] == [True])
+            keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
+            # Nothing goes that has only just come.
             for room in (door.lingering, door.reading, door.filling):
                 assert len(room.held) == 1
                 assert door._shed()
@@ -335,31 +323,6 @@ def test_without_descriptors_and_idle_connections_it_backs_off_and_recovers(
                 assert len([record for record in caplog.records if "cannot accept" in record.message]) == 2
 
 
-def test_descriptors_that_run_out_again_and_again_are_told_of_once_a_second(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with porter() as keeper:
-        real = keeper.server.get_request
-        fails = [True]
-
-        def every_other() -> Any:
-            fails.append(not fails[-1])
-            if fails[-1]:
-                return real()
-            raise OSError(errno.EMFILE, "Too many open files")
-
-        monkeypatch.setattr(keeper.door, "_shed", lambda: False)
-        monkeypatch.setattr(keeper.server, "get_request", every_other)
-        with ExitStack() as stack:
-            for count in range(10):
-                stack.enter_context(Client(keeper.server)).get()
-                keeper.until(lambda: keeper.door._shortage.pause)
-                keeper.clock.now += 0.02
-                keeper.hold(keeper.door.idle, count + 1)
-    told = [record for record in caplog.records if "cannot accept" in record.getMessage()]
-    assert len(told) == 1
-
-
 def test_real_exhaustion_of_descriptors() -> None:
     resource = pytest.importorskip("resource")
     # What the collector closes would be a descriptor more.
@@ -379,33 +342,25 @@ def test_real_exhaustion_of_descriptors() -> None:
         assert kept.ended()
 
 
-def test_a_thousand_tricklers_hold_no_worker() -> None:
-    resource = pytest.importorskip("resource")
-    count = min(1000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200) // 3)
-    with serving(Echo, max_workers=2, header_timeout=LONG) as server:
-        tricklers = [socket.create_connection(server.server_address) for _ in range(count)]
-        try:
-            for part in (b"G", b"ET /", b" HTTP/1.1\r\nX"):
-                for trickler in tricklers:
-                    trickler.sendall(part)
-                with Client(server) as client:
-                    assert client.get().body() == b"/"
-                assert server.pool_handlers.executor.stats().workers <= 2
-            eventually(lambda: len(server._door.reading.held) >= count)
-        finally:
-            for trickler in tricklers:
-                trickler.close()
+def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
+    made = pollers.make_poller()
+    lent, client = socket.socketpair()
+    with porter(Echo, made) as keeper, client, client.makefile("rb") as file:
+        connection = Connection.adopt(lent)
+        connection.limits, connection.address = keeper.server._limits, ("test", 0)
+        connection.again = True
+        client.sendall(b"GET /next HTTP/1.0\r\n\r\n")
+        arm = made.arm
 
+        def seen_at_once(armed: Connection) -> None:
+            arm(armed)
+            keeper.door.turn(0)
 
-def test_a_worker_waits_for_its_client_only_so_long() -> None:
-    class Waiting(Quiet):
-        def do_POST(self) -> None:
-            self.reply(self.rfile.read(int(self.headers["Content-Length"])))
-
-    with serving(Waiting, request_timeout=0.05, max_buffered_body=0) as server, Client(server) as client:
-        client.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
-        assert client.ended()
-        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
+        made.arm = seen_at_once  # type: ignore[method-assign]
+        keeper.door.give_back(connection)
+        answer = Background(file.read)
+        keeper.until(answer.over.is_set)
+        assert answer.join().endswith(b"/next")
 
 
 def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +371,8 @@ def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> No
         door = keeper.door
         for number, (lent, _) in enumerate(pairs):
             connection = Connection.adopt(lent)
-            connection.request.again = True
+            connection.limits = keeper.server._limits
+            connection.again = True
             if number == 1:
                 # As it does before it waits; the first came while it was awake.
                 door._asleep = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import os
 import select
 import selectors
 import socket
@@ -13,11 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, no_collector
+from support.common import Background, no_collector
 from support.httpserver import Client, Echo, porter
 
 from ebbpool._http import poller as pollers
-from ebbpool._http.connection import Connection
 from ebbpool._servers.serve_loop import Bell
 from ebbpool._stdio import wait_for
 
@@ -50,10 +48,7 @@ def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None
         assert not keeper.door._held and not keeper.door.idle.held
 
 
-@pytest.mark.parametrize("thoroughly", [True, False])
-def test_a_descriptor_that_was_closed_and_is_used_again(poller: Any, thoroughly: bool) -> None:
-    if not thoroughly and isinstance(getattr(poller, "_system", None), selectors.SelectSelector):
-        pytest.skip("where only `select` is, a socket is no file descriptor")
+def test_a_descriptor_that_was_closed_and_is_used_again(poller: Any) -> None:
     # What the collector closes could be the descriptor that is used again.
     with no_collector(), porter(Echo, poller, idle_timeout=60) as keeper, Client(keeper.server) as old:
         door = keeper.door
@@ -62,11 +57,8 @@ def test_a_descriptor_that_was_closed_and_is_used_again(poller: Any, thoroughly:
         lost = keeper.oldest(door.idle)
         descriptor = lost.fileno()
         with Client(keeper.server) as new:
-            # As a stray timer does it, or somebody who has made a second socket of the number.
-            if thoroughly:
-                lost.close()
-            else:
-                os.close(descriptor)
+            # As a stray timer does it.
+            lost.close()
             keeper.hold(door.reading, 1)
             assert keeper.oldest(door.reading).fileno() == descriptor
             assert not door.idle.held
@@ -85,34 +77,17 @@ def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
         connection = keeper.oldest(door.reading)
         door._leave(connection)
         door._poller.drop(connection)
-        connection.request.again = True
+        connection.again = True
         door.give_back(connection)
         connection.close()
         door.turn(0)
         assert not door._held and not door.idle.held
         assert keeper.end(client)
-        connection.request.again = True
+        connection.again = True
         # Nor is it armed if that has happened already.
         door._arm(connection)
         assert not door._take_back(connection, door.idle) or not poller.shared
         door._returned.clear()
-
-
-def test_a_poller_watches_what_has_the_number_of_a_connection() -> None:
-    made = pollers.SelectorPoller()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        connection = Connection.adopt(ours)
-        connection.descriptor = connection.fileno()
-        made.arm(connection)
-        bare = socket.socket(fileno=connection.detach())
-        with bare:
-            made.watch(bare.fileno())
-            made.drop(connection)
-            theirs.send(b"x")
-            assert made.wait(TIMEOUT) == [bare.fileno()]
-            made.forget(bare.fileno())
-    made.close()
 
 
 def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +173,7 @@ def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
         keeper.hold(door.idle, 1)
         for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
             client.send(part)
-            keeper.until(lambda left=left: keeper.oldest(door.idle).request.data == left)
+            keeper.until(lambda left=left: keeper.oldest(door.idle).data == left)
         assert not door.reading.held
         keeper.pass_time(11)
         assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"

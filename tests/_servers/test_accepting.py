@@ -6,16 +6,16 @@ import errno
 import logging
 import socket
 import socketserver
-import sys
 import threading
 from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, eventually, output_of
+from support.common import A_MOMENT, eventually
+from support.httpserver import Clock
 from support.server import LOOPBACK, Echo, Server, ask, closing_server, connect, looping, made, read_all, reset, serving
 
-from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Naps, Shortage
+from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Complaint, Naps, Shortage
 from ebbpool.socketserver import AdaptivePoolMixIn
 
 LOGGER = "ebbpool.socketserver"
@@ -200,63 +200,53 @@ def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-def test_an_accept_that_fails_after_others_begins_a_new_spell() -> None:
-    class Failing(Server):
-        count = 0
-
-        def get_request(self) -> Any:
-            self.count += 1
-            if self.count == 2:
-                raise OSError(errno.EMFILE, "too many")
-            return super().get_request()
-
-    with serving(Failing(LOOPBACK, Echo)) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
-        for client in clients:
-            client.shutdown(socket.SHUT_WR)
-            assert read_all(client) == b""
-        eventually(lambda: server._shortage.pause == 0)
+ERROR = OSError(errno.EMFILE, "too many")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limit on descriptors there")
-def test_a_server_without_descriptors_recovers() -> None:
-    script = """
-        import logging, os, resource, socket, socketserver, threading
-        from ebbpool.socketserver import AdaptivePoolTCPServer
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
-        class Told(logging.Handler):
-            def emit(self, record):
-                print(record.levelname, "Too many open files" in record.getMessage(), flush=True)
-                told.set()
 
-        class Echo(socketserver.BaseRequestHandler):
-            def handle(self):
-                self.request.sendall(self.request.recv(100))
+def test_a_complaint_is_made_once_a_second_and_says_how_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    complaint = Complaint(logging.ERROR, "no %s", clock)
+    said = []
+    for tick in range(35):
+        clock.now = 1000.0 + tick / 10
+        said.append(complaint.make("luck"))
+    assert [tick for tick, logged in enumerate(said) if logged] == [0, 10, 20, 30]
+    clock.now += 3600
+    assert complaint.make("fun")
+    clock.now += 1
+    assert complaint.make("end")
+    often = "no luck (10 times since this was last logged)"
+    assert caplog.messages == ["no luck", often, often, often, "no fun (5 times since this was last logged)", "no end"]
+    assert {(record.name, record.levelname) for record in caplog.records} == {("ebbpool.socketserver", "ERROR")}
 
-        told = threading.Event()
-        logging.getLogger("ebbpool.socketserver").addHandler(Told())
-        with AdaptivePoolTCPServer(("127.0.0.1", 0), Echo) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            client, warm = socket.socket(), socket.create_connection(server.server_address)
-            warm.sendall(b"warm")
-            assert warm.recv(100) == b"warm"
-            # Its own descriptor is not to come free later.
-            assert server.join(10)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            taken = []
-            try:
-                while True:
-                    taken.append(os.dup(0))
-            except OSError:
-                pass
-            client.connect(server.server_address)
-            client.sendall(b"hello")
-            assert told.wait(10)
-            for descriptor in taken:
-                os.close(descriptor)
-            print(client.recv(100).decode())
-            server.shutdown()
-            thread.join()
-        """
-    assert output_of(script) == ["WARNING True", "hello"]
+
+def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success(clock: Clock) -> None:
+    shortage = Shortage(clock)
+    pauses = [shortage.met(ERROR, False) for _ in range(10)]
+    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
+    assert shortage.met(ERROR, True) == shortage.pause == pytest.approx(0.01)
+    assert shortage.met(ERROR, False) == pytest.approx(0.02)
+    shortage.over()
+    assert shortage.pause == 0
+    assert shortage.met(ERROR, False) == pytest.approx(0.01)
+
+
+def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    shortage = Shortage(clock)
+    with caplog.at_level(logging.INFO, "ebbpool.socketserver"):
+        for _ in range(100):
+            clock.now += 0.01
+            for _ in range(3):
+                shortage.met(ERROR, False)
+            shortage.over()
+            shortage.over()
+        clock.now += 1
+        shortage.met(ERROR, False)
+        shortage.over()
+    begin = "cannot accept connections for now, those that come wait: [Errno 24] too many"
+    again = "connections are accepted again"
+    assert caplog.messages == [begin, again, f"{begin} (100 times since this was last logged)", again]

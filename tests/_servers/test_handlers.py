@@ -15,7 +15,7 @@ from support.common import TIMEOUT, Background, Gate, Thing, collected, eventual
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._servers import handlers as module
-from ebbpool._servers.complaints import Complaint
+from ebbpool._servers.accepting import Complaint
 from ebbpool._servers.handlers import MENTIONED, Handlers
 
 CLIENT = ("192.0.2.1", 4711)
@@ -202,23 +202,6 @@ def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monk
         monkeypatch.undo()
         gate.open()
         handlers.close(10)
-
-
-def test_a_handler_that_is_interrupted_before_it_begins_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: list[Any] = []
-
-    def interrupted() -> float:
-        raise MemoryError
-
-    with AdaptiveExecutor(1, when_full="reject") as executor, Gate() as gate:
-        executor.submit(gate)
-        gate.await_begun()
-        handlers = Handlers(executor, owned=False, lost=lambda: lambda *args: lost.append(args))
-        assert handlers.submit(CLIENT, print, 1, 2)
-        monkeypatch.setattr(module, "monotonic", interrupted)
-        gate.open()
-        assert handlers.join(TIMEOUT)
-    assert lost == [(1, 2)]
 
 
 def test_a_future_that_is_kept_does_not_keep_what_its_handler_had() -> None:

@@ -29,15 +29,6 @@ from support.server import (
 from ebbpool import AdaptiveExecutor
 
 
-def test_each_connection_is_echoed() -> None:
-    with serving(made()) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connect(server))) for _ in range(20)]
-        for number, client in enumerate(clients):
-            client.sendall(b"%d " % number * 1000)
-            client.shutdown(socket.SHUT_WR)
-        assert [read_all(client) for client in clients] == [b"%d " % number * 1000 for number in range(20)]
-
-
 def test_more_connections_than_are_accepted_at_once_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebbpool._servers.mixin.ACCEPTS", 3)
     served: list[Any] = []

@@ -160,12 +160,6 @@ def test_what_a_handler_raises_goes_to_handle_error_and_costs_nothing(error: Bas
     assert threads[0] is threads[1]
 
 
-def test_a_handler_class_that_cannot_be_made_goes_to_handle_error() -> None:
-    with serving(made(lambda *_: 1 / 0)) as server:
-        assert ask(server) == b""
-    assert [type(error) for error in server.errors] == [ZeroDivisionError]
-
-
 @pytest.mark.parametrize("second", [Boom(), SystemExit(4)])
 def test_a_handle_error_that_raises_itself_costs_nothing(
     second: BaseException, caplog: pytest.LogCaptureFixture
@@ -224,18 +218,6 @@ def test_a_hook_that_raises_in_the_loop_costs_its_connection_alone(hook: str) ->
         assert [type(error) for error in server.errors] == [Boom]
         assert ask(server) == b""
         assert len(server.errors) == 1
-
-
-def test_what_ends_the_loop_closes_the_connections_that_were_accepted_with_it() -> None:
-    def leave(self: Server, request: Any, client_address: Any) -> bool:
-        raise KeyboardInterrupt
-
-    with closing_server(made(verify_request=leave)) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
-        with pytest.raises(KeyboardInterrupt):
-            server.serve_forever()
-        assert [read_all(client) for client in clients] == [b""] * 3
-        assert server.socket.getblocking()
 
 
 def test_a_client_that_resets_costs_its_connection_alone() -> None:

@@ -29,7 +29,7 @@ from support.server import (
 )
 
 import ebbpool.socketserver
-from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn, AdaptivePoolTCPServer, AdaptivePoolUDPServer
+from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
 CERTIFICATE = Path(support.__file__).with_name("localhost.pem")
@@ -85,11 +85,6 @@ def test_from_socket_takes_the_listeners_family() -> None:
         with closing(socket.create_connection(server.server_address[:2], TIMEOUT)) as client:
             client.shutdown(socket.SHUT_WR)
             assert read_all(client) == b""
-
-
-def test_from_socket_names_a_bad_knob() -> None:
-    with socket.create_server(LOOPBACK) as listener, pytest.raises(ValueError, match="max_workers must be"):
-        type("Bad", (Server,), {"max_workers": 0}).from_socket(listener, Echo)
 
 
 def test_a_udp_server_answers_each_datagram() -> None:
@@ -180,15 +175,6 @@ def test_a_unix_datagram_server_serves_at_its_path(tmp_path: Any, monkeypatch: p
         client.bind("client")
         client.sendto(b"hello", "listener")
         assert client.recv(100) == b"hello"
-
-
-def test_the_mix_in_goes_with_any_server() -> None:
-    class Plain(AdaptivePoolMixIn, socketserver.TCPServer):
-        """It leaves what is not its own alone."""
-
-    with serving(Plain(LOOPBACK, Echo)) as server:
-        assert ask(server, b"hello") == b"hello"
-        assert Plain.request_queue_size == socketserver.TCPServer.request_queue_size
 
 
 def over_tls(server: Server) -> Server:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Self
 
-from ebbpool._http.connection import Connection, Room
-from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._http.connection import Connection
+from ebbpool._http.frontdoor import FrontDoor, Room
 from ebbpool._http.poller import SelectorPoller
 from ebbpool._servers.serve_loop import Bell
 from ebbpool.socketserver import AdaptivePoolHTTPServer

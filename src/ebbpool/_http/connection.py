@@ -1,16 +1,15 @@
-"""A client's connection, which is lent to a handler for one request at a time."""
+"""A client's connection, which is lent to a handler for one request at a time, and the file it reads that from."""
 
 from __future__ import annotations
 
 import io
 import socket
 import sys
+import tempfile
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._http.framing import is_interim
-from ebbpool._http.reader import CHUNK, RequestFile
-from ebbpool._http.request import ENDLESS, Request
+from ebbpool._http.framing import REQUEST_LINE, BadRequest, Head, RequestLimits, measure, skip_blank
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -21,58 +20,80 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
 """The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
+CHUNK: Final = 65536
+"""How many bytes are taken from a socket at once."""
+ENDLESS: Final = -1
+"""The value in place of a number of bytes when only the end of the connection ends the request."""
 LEAST_RATE: Final = 500.0
 """Bytes per second that a client has to send of a body."""
+INTERIM: Final = (b"HTTP/1.1 100", b"HTTP/1.1 102", b"HTTP/1.1 103")
+"""How responses begin that announce another one."""
 
 _receive = socket.socket.recv
 _receive_into = socket.socket.recv_into
 _send = socket.socket.send
+_readline = io.BufferedReader.readline
 
 
 class Connection(socket.socket):
-    """A client's connection, as handlers get it.
+    """A client's connection, as handlers get it, and the requests on it, one at a time.
 
     It behaves as a blocking socket with a time-out. The descriptor itself stays blocking, so that a child process can
     be given it, and has no time-out of its own, which would cost a system call per operation.
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
     runs the handler. Both hand it over through a queue.
-
-    Attributes:
-        address: The client's address.
-        request: The bytes that came, where in them a request ends, and how far they are read.
-        limit: Seconds that one operation of a handler may take; None for ever.
-        timed: Whether the handler has set `limit`.
-        room: The front door's room that it is in; None while a worker has it.
-        descriptor: The descriptor under which the room has it, even if it has been closed since.
-        since: When it came into the room, in seconds of the door's clock.
-        polled: Whether the door's poller knows the descriptor.
-        discarded: How many bytes were thrown away while it lingers.
     """
 
-    __slots__ = (
-        "address",
-        "descriptor",
-        "discarded",
-        "limit",
-        "polled",
-        "request",
-        "room",
-        "since",
-        "timed",
-    )
+    address: Any = None
+    """The client's address."""
+    limits: RequestLimits
+    """The limits for clients."""
+    limit: float | None = None
+    """Seconds that one operation of a handler may take; None for ever."""
+
+    room: Any = None
+    """The front door's room that it is in; None while a worker has it."""
+    descriptor = -1
+    """The descriptor under which the room has it, even if it has been closed since."""
+    since = 0.0
+    """When it came into the room, in seconds of the door's clock."""
+    polled = False
+    """Whether the door's poller knows the descriptor."""
+    discarded = 0
+    """How many bytes were thrown away while it lingers."""
+
+    data: bytes | bytearray = b""
+    """The bytes that came and have not been dropped, from the first byte of the request line on."""
+    scanned = 0
+    """How many of them have been searched for the end of the head."""
+    head: Head | None = None
+    """What the head says, once it has come, and until the request is handed over."""
+    position = 0
+    """How far the handler has read in `data`."""
+    head_end = 0
+    """Where the head ends in `data`: it is read apart from the body."""
+    end = 0
+    """Where the request, as far as it has come, ends in `data`."""
+    to_come = ENDLESS
+    """How many bytes of the request have not come yet, or `ENDLESS`."""
+    open_ended = False
+    """Whether the handler may read past the end: what follows need not be a request."""
+    last = False
+    """Whether no request may follow this one."""
+    answered = False
+    """Whether something was sent since the request was handed over, interim responses not counted."""
+    again = False
+    """Whether the handler asked for the next request."""
+    ended = False
+    """Whether the client has closed its side of the connection."""
+    came = 0
+    """How many bytes came while a handler read; before that, how many there were when it was last given more time."""
+    waited = 0.0
+    """Seconds for which that handler has waited for them."""
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
-        self.address: Any = None
-        self.request = Request()
-        self.limit: float | None = None
-        self.timed = False
-        self.room: Room | None = None
-        self.descriptor = -1
-        self.since = 0.0
-        self.polled = False
-        self.discarded = 0
         default = super().gettimeout()
         if default is not None or not AT_ONCE or sys.platform != "linux":
             # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With
@@ -108,23 +129,103 @@ class Connection(socket.socket):
         """
         _send(self, data, AT_ONCE)
 
+    def ready(self, patient: bool = True) -> bool:
+        """Return whether `data` begins with a request that can be handed over; if so, prepare to read it.
+
+        Args:
+            patient: Whether to wait for a short body.
+
+        Raises:
+            BadRequest: The request must not reach a handler.
+        """
+        head = self.head
+        if head is None:
+            if self.data[:1] in (b"\r", b"\n"):
+                blank = skip_blank(self.data)
+                if blank:
+                    self.data = self.data[blank:]
+                    self.scanned = 0
+            if not self.data:
+                return False
+            head = self.head = measure(self.data, self.scanned, self.limits.max_header_size)
+            if head is None:
+                self.scanned = len(self.data)
+                return False
+        came = len(self.data)
+        if head.length is None:
+            self.end = came
+            self.to_come = ENDLESS
+        else:
+            whole = head.size + head.length
+            if came < whole and patient and head.length <= self.limits.max_buffered_body and not head.expects:
+                return False
+            self.end = min(whole, came)
+            self.to_come = whole - self.end
+        self.data = bytes(self.data)
+        self.position = self.scanned = self.came = 0
+        self.head_end = head.size
+        self.open_ended = head.open_ended
+        self.last = head.last
+        self.answered = self.again = False
+        self.waited = 0.0
+        self.head = None
+        return True
+
+    def advance(self) -> bool:
+        """Go on to the next request if the handler asked for it and it has come in full; in the worker."""
+        if not self.again:
+            return False
+        self.data = self.data[self.end :]
+        self.position = self.end = self.head_end = 0
+        try:
+            return bool(self.data) and self.ready()
+        except BadRequest:
+            # The front door finds the same error when it gets the connection back, and answers it.
+            self.scanned = 0
+            return False
+
+    def unread(self) -> bool:
+        """Return whether the client may still be sending, so that a close would destroy the response on its way."""
+        return (self.to_come != 0 or self.last) and not self.ended
+
     # For handlers.
 
     def makefile(self, mode: Any = "r", buffering: int | None = None, **options: Any) -> Any:
         """Do what any socket does; a binary file for reading ends where the request does."""
-        if self.request.limits is not None and mode in ("rb", "br"):
-            return RequestFile(self, shared=buffering == 0)
+        if mode in ("rb", "br"):
+            return RequestFile(self, 1 if buffering == 0 else io.DEFAULT_BUFFER_SIZE)
         return super().makefile(mode, buffering, **options)
+
+    def take(self, size: int) -> bytes:
+        """Read up to `size` bytes of those that came."""
+        stop = self.head_end if self.position < self.head_end else self.end
+        found = bytes(self.data[self.position : min(stop, self.position + size)])
+        self.position += len(found)
+        return found
+
+    def leave_frame(self) -> bool:
+        """Make all bytes that came readable without regard to requests; return whether there are any."""
+        self.to_come = ENDLESS
+        self.head_end = 0
+        self.end = len(self.data)
+        return self.position < self.end
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Receive from the first unread byte of the request on; no other request follows on the connection then."""
-        if self.request.limits is not None and self.request.leave_frame():
-            found = self.request.take(size)
+        if self.leave_frame():
+            found = self.take(size)
             if flags & socket.MSG_PEEK:
-                self.request.position -= len(found)
+                self.position -= len(found)
             return found
         taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
         return taken
+
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
+        """Receive as `recv` does."""
+        with memoryview(buffer) as whole, whole.cast("B") as view:
+            found = self.recv(nbytes or view.nbytes, flags)
+            view[: len(found)] = found
+        return len(found)
 
     def await_into(self, view: memoryview) -> int:
         """Wait for further bytes of the request; return how many came.
@@ -142,51 +243,35 @@ class Connection(socket.socket):
                 patience = self.limit
                 if patience == 0:
                     raise
-                if patience is not None and not (self.request.open_ended and self.request.to_come == ENDLESS):
-                    patience += self.request.came / LEAST_RATE - self.request.waited
+                if patience is not None and not (self.open_ended and self.to_come == ENDLESS):
+                    patience += self.came / LEAST_RATE - self.waited
                 begun = monotonic()
                 if (patience is not None and patience <= 0) or not wait_for(self, False, patience):
                     raise TimeoutError("timed out") from None
-                self.request.waited += monotonic() - begun
+                self.waited += monotonic() - begun
             else:
-                self.request.came += count
+                self.came += count
                 return count
-
-    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive as `recv` does."""
-        if self.request.limits is not None and self.request.leave_frame():
-            with memoryview(buffer) as whole, whole.cast("B") as view:
-                found = self.recv(nbytes or view.nbytes, flags)
-                view[: len(found)] = found
-            return len(found)
-        taken: int = self._patiently(_receive_into, False, buffer, nbytes, flags | AT_ONCE)
-        return taken
-
-    def _speak(self, data: ReadableBuffer) -> None:
-        self.request.expects = False
-        if not isinstance(data, bytes):
-            with memoryview(data) as view:
-                # No interim response is longer.
-                data = bytes(view) if view.nbytes < CHUNK else b""
-        self.request.answered = not is_interim(data)
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         """Do what any socket does."""
-        if not self.request.answered:
+        if not self.answered:
             self._speak(data)
         sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
-        if not self.request.answered:
-            self._speak(data)
-        sent = self._patiently(_send, True, data, flags | AT_ONCE)
+        sent = self.send(data, flags)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
                 sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+
+    def _speak(self, data: ReadableBuffer) -> None:
+        said = bytes(data)
+        self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
 
     def sendmsg(self, buffers: Iterable[ReadableBuffer], *ancillary: Any) -> int:
         """Send the buffers one after the other; there is no ancillary data on a stream of requests."""
@@ -200,7 +285,7 @@ class Connection(socket.socket):
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
         """Do what any socket does."""
-        self.request.answered = True
+        self.answered = True
         if AT_ONCE:
             super().settimeout(self.limit)
         try:
@@ -224,7 +309,6 @@ class Connection(socket.socket):
         if value is not None and not value >= 0:
             raise ValueError("Timeout value out of range")
         self.limit = value if value is None else float(value)
-        self.timed = True
 
     def gettimeout(self) -> float | None:
         """Do what any socket does."""
@@ -233,29 +317,113 @@ class Connection(socket.socket):
     def setblocking(self, flag: bool, /) -> None:
         """Do what any socket does."""
         self.limit = None if flag else 0.0
-        self.timed = True
 
     def getblocking(self) -> bool:
         """Do what any socket does."""
         return self.limit != 0
 
     def detach(self) -> int:
-        """Do what any socket does; the descriptor blocks, unless the handler has set a time-out."""
-        if self.fileno() >= 0:
-            super().settimeout(self.limit if self.timed else None)
+        """Do what any socket does; the descriptor blocks."""
+        if not AT_ONCE and self.fileno() >= 0:
+            super().setblocking(True)
         return super().detach()
 
 
-class Room:
-    """Connections in one state, oldest first: all may stay for the same time.
+class RequestFile(io.BufferedReader):
+    """The file that ends where the request does; bytes that follow are left for the next request.
 
-    Attributes:
-        seconds: How long a connection may stay.
-        held: The connections, by descriptor.
+    When `http.server` asks for the first line of a next request, the file ends, and so does the handler. This is
+    recognised by the number of bytes that `http.server` asks for after a response. A handler whose own
+    `handle_one_request` asks for another number gets the end of the file, too, but then the connection is closed,
+    because that may just as well be the end of a body.
     """
 
-    __slots__ = ("held", "seconds")
+    def __init__(self, connection: Connection, size: int) -> None:
+        super().__init__(RequestBytes(connection), size)
+        self._connection = connection
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.held: dict[int, Connection] = {}
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line, as from any file.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+        """
+        connection = self._connection
+        if size == REQUEST_LINE and connection.answered and not self.closed:
+            # What is unread of this request is dropped, if it is here.
+            connection.again = not (connection.last or connection.to_come)
+            return b""
+        return _readline(self, size)
+
+    def tell(self) -> int:
+        """Raise `io.UnsupportedOperation`, as the file of a socket does."""
+        raise io.UnsupportedOperation("tell")
+
+
+class RequestBytes(io.RawIOBase):
+    """The bytes of a request: those that came, then those that come; the head and the body are read apart."""
+
+    mode = "rb"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._copy: io.FileIO | None = None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return 0: a buffer asks once, when it is made, and an exception would be dearer."""
+        return 0
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read some bytes, or wait for some; none at the end of the request.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+        """
+        connection = self._connection
+        if self._copy is not None and (count := self._copy.readinto(buffer)):
+            return count
+        if not connection.to_come and connection.position == connection.end and connection.open_ended:
+            # From here on the connection carries no requests.
+            connection.leave_frame()
+        size = len(buffer)
+        found = connection.take(size)
+        if found or not connection.to_come or connection.ended:
+            buffer[: len(found)] = found
+            return len(found)
+        most = size if connection.to_come == ENDLESS else min(connection.to_come, size)
+        # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
+        with memoryview(buffer) as whole, whole[:most] as wanted:
+            count = connection.await_into(wanted)
+        if not count:
+            connection.ended = True
+        elif connection.to_come != ENDLESS:
+            connection.to_come -= count
+        return count
+
+    def fileno(self) -> int:
+        """Return a descriptor from which a child process can read what is left of the request.
+
+        It is that of a temporary file if something is left here.
+
+        Raises:
+            io.UnsupportedOperation: Only a part of it has come.
+        """
+        connection = self._connection
+        if self._copy is None and connection.position < connection.end:
+            if connection.to_come:
+                raise io.UnsupportedOperation("a body that has come in part only has no descriptor")
+            self._copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed with this one)
+            while part := connection.take(CHUNK):
+                self._copy.write(part)
+            self._copy.seek(0)
+        return connection.fileno() if self._copy is None else self._copy.fileno()
+
+    def close(self) -> None:
+        """Close the file, and not the connection."""
+        if self._copy is not None:
+            self._copy.close()
+        super().close()

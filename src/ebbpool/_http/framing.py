@@ -7,7 +7,6 @@ answered with 400, or is the last one of its connection.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -22,23 +21,10 @@ _LENGTH = re.compile(rb"[0-9]{1,20}")
 _BLANK = re.compile(rb"(?:\r?\n)*+")
 _MOST_BLANK: Final = 10
 """How many blank lines may come before a request; Apache has the same limit."""
-_INTERIM = re.compile(rb"(?:HTTP/1\.[0-9] 1(?!01)[0-9][0-9][^\n]*\n(?:[^\r\n][^\n]*\n)*+\r?\n)+")
-"""Responses that announce another one, up to their last blank line."""
 
 
-@dataclass(frozen=True)
-class RequestLimits:
-    """The limits that a server sets its clients.
-
-    Attributes:
-        header_timeout: Seconds for a whole head, from its first byte or from the accept.
-        body_timeout: Seconds for a body that the server waits for before it takes a worker.
-        idle_timeout: Seconds between two requests.
-        request_timeout: Seconds for one operation of a handler on its connection; None for ever.
-        max_header_size: How many bytes a head may have.
-        max_buffered_body: How many bytes a body may have that is waited for; a larger one is read by the handler.
-        retry_after: Seconds after which a client that was refused may come again.
-    """
+class RequestLimits(NamedTuple):
+    """The limits that a server sets its clients, as its attributes of the same names have them."""
 
     header_timeout: float
     body_timeout: float
@@ -90,11 +76,6 @@ def skip_blank(data: bytes | bytearray) -> int:
     if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
         raise BadRequest(HTTPStatus.BAD_REQUEST)
     return size
-
-
-def is_interim(data: bytes) -> bool:
-    """Return whether these are whole interim responses, such as ``100 Continue``, and nothing else."""
-    return data.startswith(b"HTTP/1.") and _INTERIM.fullmatch(data) is not None
 
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
@@ -189,13 +170,13 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
     return parse_head(bytes(data[:size]))
 
 
-def response(status: HTTPStatus, *, body: bool = True, retry_after: int | None = None) -> bytes:
+def response(status: HTTPStatus, retry_after: int, *, body: bool = True) -> bytes:
     """Return a whole response that ends the connection.
 
     Args:
         status: The status.
+        retry_after: Seconds after which the client may try again if the service is not available.
         body: Whether to send a body: the answer to HEAD has none.
-        retry_after: Seconds after which the client may try again; None to say nothing.
     """
     text = f"{status.value} {status.phrase}\n"
     lines = [
@@ -204,6 +185,6 @@ def response(status: HTTPStatus, *, body: bool = True, retry_after: int | None =
         f"Content-Length: {len(text)}",
         "Connection: close",
     ]
-    if retry_after is not None:
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
         lines.append(f"Retry-After: {retry_after}")
     return "\r\n".join([*lines, "", text if body else ""]).encode("ascii")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._http.connection import LEAST_RATE, Connection, Room
+from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
 from ebbpool._http.poller import SelectorPoller, make_poller
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, Shortage
-from ebbpool._servers.complaints import LOGGER, Complaint
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, LOGGER, Shortage
 
 if TYPE_CHECKING:
     from ebbpool._servers.mixin import AdaptivePoolMixIn
@@ -34,6 +34,21 @@ MOST_BUFFERED: Final = 64 << 20
 FIRST_READ: Final = 16384
 READS: Final = 16
 """How many reads in a row at most from a connection that lingers."""
+
+
+class Room:
+    """Connections in one state, oldest first: all may stay for the same time.
+
+    Attributes:
+        seconds: How long a connection may stay.
+        held: The connections, by descriptor.
+    """
+
+    __slots__ = ("held", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.held: dict[int, Connection] = {}
 
 
 class FrontDoor:
@@ -82,7 +97,6 @@ class FrontDoor:
         self._listener = self._ear = -1
         self._bell: Bell
         self._shortage = Shortage(clock)
-        self._deaf = Complaint(logging.WARNING, "cannot wait for the connection of %s: %s", clock)
         self._resume = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
@@ -108,25 +122,10 @@ class FrontDoor:
         with self._lock:
             self._open = False
         self._take_returned()
-        try:
-            self._poller.forget(self._listener)
-        except OSError:
-            # It was closed while the loop ran.
-            pass
+        self._poller.forget(self._listener)
         self._poller.forget(self._ear)
         self._listener = self._ear = -1
         self._shortage.pause = 0.0
-
-    def run(self, stopped: Callable[[], bool], bell: Bell, listener: int, poll_interval: float | None) -> None:
-        """Serve until `stopped` returns true; `bell` is rung when it may do so."""
-        self.open(listener, bell)
-        try:
-            while not stopped():
-                self.turn(poll_interval)
-                if not stopped():
-                    self._host.service_actions()
-        finally:
-            self.shut()
 
     def turn(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds, a second at most, and deal with what has happened."""
@@ -173,7 +172,7 @@ class FrontDoor:
         for connection, room in batch:
             if not self._enter(connection, room):
                 continue
-            if connection.request.data:
+            if connection.data:
                 self._advance(connection)
             elif not self._poller.shared:
                 self._arm(connection)
@@ -190,7 +189,8 @@ class FrontDoor:
                 if error.errno not in EXHAUSTED:
                     return
                 if not self._shed():
-                    self._pause(error)
+                    self._resume = self._now + self._shortage.met(error, False)
+                    self._poller.forget(self._listener)
                     return
             else:
                 self._shortage.over()
@@ -198,37 +198,29 @@ class FrontDoor:
 
     def _shed(self) -> bool:
         """Close the connection that matters least, the oldest of its kind; return whether there was one."""
-        for room in (self.idle, self.lingering):
+        for room in (self.idle, self.lingering, self.reading, self.filling):
+            # A request may still be on its way to a connection that has just been accepted.
+            spared = self._now - GRACE if room in (self.reading, self.filling) else math.inf
             for connection in room.held.values():
+                if connection.since > spared:
+                    break
                 self._drop(connection)
                 return True
-        for room, silent in ((self.reading, True), (self.reading, False), (self.filling, False)):
-            for connection in room.held.values():
-                if connection.since + GRACE > self._now:
-                    break
-                if not (silent and connection.request.data):
-                    self._drop(connection)
-                    return True
         return False
-
-    def _pause(self, error: OSError) -> None:
-        self._resume = self._now + self._shortage.met(error, False)
-        self._poller.forget(self._listener)
 
     def _admit(self, accepted: Any, client_address: Any) -> None:
         if not self._host.verify_request(accepted, client_address):
             self._host.shutdown_request(accepted)
             return
-        if isinstance(accepted, Connection):
-            connection = accepted
-        elif type(accepted) is socket.socket:
-            connection = Connection.adopt(accepted)
-        else:
+        if type(accepted) is socket.socket:
+            accepted = Connection.adopt(accepted)
+        if not isinstance(accepted, Connection):
             # TLS, or something else that only a worker can read from.
             self._host.process_request(accepted, client_address)
             return
+        connection = accepted
         connection.address = client_address
-        connection.request.limits = self._limits
+        connection.limits = self._limits
         if self._enter(connection, self.reading):
             self._read(connection)
 
@@ -239,7 +231,7 @@ class FrontDoor:
             if connection.room is self.lingering:
                 self._discard(connection)
                 return
-            chunk = connection.receive() if connection.request.data else connection.receive(FIRST_READ)
+            chunk = connection.receive() if connection.data else connection.receive(FIRST_READ)
         except BlockingIOError:
             self._arm(connection)
             return
@@ -247,47 +239,46 @@ class FrontDoor:
             self._drop(connection)
             return
         if not chunk:
-            connection.request.ended = True
-            if connection.request.data:
-                self._answer(connection, HTTPStatus.BAD_REQUEST)
+            connection.ended = True
+            if connection.data:
+                self.answer(connection, HTTPStatus.BAD_REQUEST)
             else:
                 self._drop(connection)
             return
-        if not connection.request.data:
-            connection.request.data = chunk
+        if not connection.data:
+            connection.data = chunk
         else:
-            if isinstance(connection.request.data, bytes):
-                connection.request.data = bytearray(connection.request.data)
-            connection.request.data += chunk
+            if isinstance(connection.data, bytes):
+                connection.data = bytearray(connection.data)
+            connection.data += chunk
             if connection.room is self.filling:
                 self.buffered += len(chunk)
         self._advance(connection)
 
     def _advance(self, connection: Connection) -> None:
         try:
-            ready = connection.request.ready(self._limits, self.buffered <= MOST_BUFFERED)
+            ready = connection.ready(self.buffered <= MOST_BUFFERED)
         except BadRequest as error:
-            self._answer(connection, error.status)
+            self.answer(connection, error.status)
             return
         if ready:
             self._lend(connection)
             return
         room = self.filling
-        if connection.request.head is None:
+        if connection.head is None:
             # Half of a blank line after a body does not begin a request.
-            room = self.idle if connection.room is self.idle and connection.request.data == b"\r" else self.reading
-        if connection.request.data and connection.room is not room:
+            room = self.idle if connection.room is self.idle and connection.data == b"\r" else self.reading
+        if connection.data and connection.room is not room:
             self._leave(connection)
             if not self._enter(connection, room):
                 return
-            connection.request.came = 0
+            connection.came = 0
         self._arm(connection)
 
     def _lend(self, connection: Connection) -> None:
         self._leave(connection)
         self._poller.drop(connection)
         connection.limit = self._limits.request_timeout
-        connection.timed = False
         self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
@@ -299,45 +290,40 @@ class FrontDoor:
                 return
         self._arm(connection)
 
-    def _answer(self, connection: Connection, status: HTTPStatus, retry_after: int | None = None) -> None:
+    def answer(self, connection: Connection, status: HTTPStatus) -> None:
+        """Answer in place of a handler, and end the connection."""
         self._leave(connection)
-        body = not connection.request.data.startswith(b"HEAD ")
-        connection.request.data = b""
+        body = not connection.data.startswith(b"HEAD ")
+        connection.data = b""
         LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
         try:
-            connection.post(response(status, body=body, retry_after=retry_after))
+            connection.post(response(status, self._limits.retry_after, body=body))
             connection.shutdown(socket.SHUT_WR)
         except OSError:
-            connection.request.ended = True
-        if connection.request.ended:
+            connection.ended = True
+        if connection.ended:
             self._close(connection)
         elif self._enter(connection, self.lingering):
             self._arm(connection)
-
-    def refuse(self, connection: Connection) -> None:
-        """Answer a request for which there is no room; in the loop's thread, from within `process_request`."""
-        self._answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after)
 
     # Keeping.
 
     def _enter(self, connection: Connection, room: Room) -> bool:
         # Other code may close a connection while it is in a room, and its descriptor may be given to the next one. So
-        # it is held under the descriptor that it came with.
+        # it is held under the descriptor that it came with, until that comes again.
         descriptor = connection.descriptor = connection.fileno()
         if descriptor < 0:
             self._close(connection)
             return False
         stale = self._held.get(descriptor)
         if stale is not None:
-            # Closed by `os.close`, it still has the descriptor's number, which is another connection's now.
-            socket.socket.detach(stale)
             self._drop(stale)
         connection.room = room
         connection.since = self._now
         room.held[descriptor] = connection
         self._held[descriptor] = connection
         if room is self.filling:
-            self.buffered += len(connection.request.data)
+            self.buffered += len(connection.data)
         return True
 
     def _leave(self, connection: Connection) -> None:
@@ -346,13 +332,13 @@ class FrontDoor:
             del room.held[connection.descriptor]
             del self._held[connection.descriptor]
             if room is self.filling:
-                self.buffered -= len(connection.request.data)
+                self.buffered -= len(connection.data)
 
     def _arm(self, connection: Connection) -> None:
         try:
             self._poller.arm(connection)
         except (OSError, ValueError) as error:
-            self._deaf.make(connection.address, error)
+            LOGGER.warning("cannot wait for the connection of %s: %s", connection.address, error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
@@ -361,6 +347,9 @@ class FrontDoor:
 
     def _close(self, connection: Connection) -> None:
         self._poller.drop(connection)
+        self._shut_down(connection)
+
+    def _shut_down(self, connection: Connection) -> None:
         try:
             self._host.shutdown_request(connection)
         except Exception:
@@ -375,17 +364,17 @@ class FrontDoor:
                     break
                 if room is self.filling and self._keeps_up(connection):
                     continue
-                if connection.request.data and room is not self.idle:
-                    self._answer(connection, HTTPStatus.REQUEST_TIMEOUT)
+                if connection.data and room is not self.idle:
+                    self.answer(connection, HTTPStatus.REQUEST_TIMEOUT)
                 else:
                     self._drop(connection)
 
     def _keeps_up(self, connection: Connection) -> bool:
         """Return whether a client has sent its share of a body since the last look; if so, extend its time."""
-        came = len(connection.request.data)
-        if came - connection.request.came < LEAST_RATE * self.filling.seconds:
+        came = len(connection.data)
+        if came - connection.came < LEAST_RATE * self.filling.seconds:
             return False
-        connection.request.came = came
+        connection.came = came
         self._leave(connection)
         self._enter(connection, self.filling)
         return True
@@ -395,28 +384,25 @@ class FrontDoor:
     def give_back(self, connection: Connection) -> None:
         """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
-            if connection.request.again:
-                if self._take_back(connection, self.idle if connection.request.data in (b"", b"\r") else self.reading):
+            if connection.again:
+                if self._take_back(connection, self.idle if connection.data in (b"", b"\r") else self.reading):
                     return
-            elif connection.request.unread() or self._sends_on(connection):
-                connection.request.data = b""
-                try:
+            elif connection.unread() or self._sends_on(connection):
+                connection.data = b""
+                with suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
                     if self._take_back(connection, self.lingering):
                         return
                     for _ in range(READS):
                         if not connection.receive():
                             break
-                except OSError:
-                    pass
-        self._host.shutdown_request(connection)
+        self._shut_down(connection)
 
     def _sends_on(self, connection: Connection) -> bool:
         """Return whether unread bytes have come: with them a close becomes a reset, and destroys the response."""
-        try:
+        with suppress(OSError):
             return bool(connection.receive(1))
-        except OSError:
-            return False
+        return False
 
     def _take_back(self, connection: Connection, room: Room) -> bool:
         # Queued before it is armed: the event may come at once, and the loop empties the queue before it looks up the
@@ -425,7 +411,7 @@ class FrontDoor:
             if not self._open:
                 return False
             self._returned.append((connection, room))
-            if self._poller.shared and not connection.request.data:
+            if self._poller.shared and not connection.data:
                 try:
                     self._poller.arm(connection)
                 except (OSError, ValueError):
@@ -456,7 +442,7 @@ class FrontDoor:
         while True:
             self._now = self._clock()
             for connection in list(self.reading.held.values()):
-                if not connection.request.data and connection.since + GRACE <= self._now:
+                if not connection.data and connection.since + GRACE <= self._now:
                     self._drop(connection)
             if not self._held or (deadline is not None and self._now >= deadline):
                 break

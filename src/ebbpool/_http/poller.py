@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import selectors
 import sys
@@ -22,21 +23,16 @@ class SelectorPoller:
 
     def __init__(self) -> None:
         self._system: Any = selectors.DefaultSelector()
-        self._lasting: set[int] = set()
 
     def watch(self, descriptor: int) -> None:
         """Report a descriptor whenever it can be read; one that is watched already stays so."""
-        if descriptor not in self._lasting:
-            self._lasting.add(descriptor)
-            if descriptor in self._system.get_map():
-                # It was the descriptor of a connection that other code closed.
-                self._system.unregister(descriptor)
-            self._system.register(descriptor, selectors.EVENT_READ)
+        # It may have been the descriptor of a connection that other code closed.
+        self.forget(descriptor)
+        self._system.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
-        """End `watch`."""
-        if descriptor in self._lasting:
-            self._lasting.discard(descriptor)
+        """End `watch`; harmless for one that is not watched, or closed."""
+        if descriptor in self._system.get_map():
             self._system.unregister(descriptor)
 
     def arm(self, connection: Connection) -> None:
@@ -86,12 +82,14 @@ if sys.platform == "linux":
 
         def __init__(self) -> None:
             self._system = select.epoll()
-            self._lasting = set()
 
         def watch(self, descriptor: int) -> None:
-            if descriptor not in self._lasting:
-                self._lasting.add(descriptor)
+            with contextlib.suppress(FileExistsError):
                 self._system.register(descriptor, select.EPOLLIN)
+
+        def forget(self, descriptor: int) -> None:
+            with contextlib.suppress(OSError, ValueError):
+                self._system.unregister(descriptor)
 
         def arm(self, connection: Connection) -> None:
             change = self._system.modify if connection.polled else self._system.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import math
 import os
@@ -15,7 +16,6 @@ from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
 from ebbpool._servers.accepting import ACCEPTS
-from ebbpool._servers.complaints import LOGGER
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 SHARED_ACCEPTS: Final = 8
@@ -27,7 +27,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     `serve_forever` accepts, reads heads and short bodies, and keeps connections between requests, all in its own
     thread. A worker gets a whole request, and gives the connection back. Any handler class may be used; its instance
-    lives as long as its worker's turn, which is one request, or several that came at once.
+    lives as long as one request.
 
     Some requests are read by their worker, with a time-out for each operation: those with a larger body, with one in
     chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
@@ -120,11 +120,18 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         patience = listener.gettimeout()
         loop = self._loop
         with loop as bell:
+            self._look_at(listener)
             if not self._adopted:
                 listener.setblocking(False)
+            door.open(listener.fileno(), bell)
             try:
-                door.run(lambda: loop.stopping, bell, listener.fileno(), poll_interval)
+                while not loop.stopping:
+                    door.turn(poll_interval)
+                    if not loop.stopping:
+                        self.service_actions()
             finally:
+                door.shut()
+                self._kind = None
                 # An adopted listener stays non-blocking, as the other processes need it.
                 if not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(patience)
@@ -132,53 +139,52 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Have a worker handle the request, or refuse it; called for each request of a connection."""
         connection = request
-        if not _is_lent(connection) and isinstance(connection, socket.socket) and connection.gettimeout() is None:
+        plain = not isinstance(connection, Connection) and isinstance(connection, socket.socket)
+        if plain and connection.gettimeout() is None:
             connection.settimeout(self._limits.request_timeout)
-            if isinstance(connection, Connection):
-                connection.timed = False
         super().process_request(connection, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle one request, in a worker, and give the connection back.
+        """Handle one request, in a worker, or several that came at once, and give the connection back.
 
         An error goes to `handle_error`, and the connection is closed.
         """
         connection = request
-        door = self._door
-        if door is None or not _is_lent(connection):
+        if not isinstance(connection, Connection):
             super().process_request_thread(connection, client_address)
             return
-        if not self._handle(connection, client_address):
-            connection.request.again = False
-        _return_connection(door, connection, client_address)
+        while handled := self._handle(connection, client_address):
+            if not connection.advance():
+                break
+        connection.again = handled and connection.again
+        self._front_door.give_back(connection)
+
+    @property
+    def _front_door(self) -> FrontDoor:
+        assert self._door is not None
+        return self._door
 
     def _lost(self, request: Any, client_address: Any) -> None:
         connection = request
-        door = self._door
-        if door is None or not _is_lent(connection):
+        if not isinstance(connection, Connection):
             super()._lost(connection, client_address)
             return
-        connection.request.again = False
-        try:
-            # Posted here, because only the loop's thread may call the front door's `refuse`.
-            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
-        except OSError:
-            pass
-        _return_connection(door, connection, client_address)
+        connection.again = False
+        # Only the loop's thread may have the front door answer.
+        with contextlib.suppress(OSError):
+            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after))
+        self._front_door.give_back(connection)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
         """Answer 503 with Retry-After. An override must not wait either."""
         connection = request
-        door = self._door
-        if door is not None and _is_lent(connection):
-            door.refuse(connection)
+        if isinstance(connection, Connection):
+            self._front_door.answer(connection, HTTPStatus.SERVICE_UNAVAILABLE)
             return
         if isinstance(connection, socket.socket):
-            try:
+            with contextlib.suppress(OSError):
                 connection.setblocking(False)
-                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, retry_after=self._limits.retry_after))
-            except OSError:
-                pass
+                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after))
         super().refuse_request(connection, client_address)
 
     def server_close(self) -> None:
@@ -203,14 +209,3 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         if self._door is not None:
             self._door.close(0.0 if self._closing else patience)
         return None if patience is None else max(0.0, patience - (monotonic() - begun))
-
-
-def _return_connection(door: FrontDoor, connection: Connection, client_address: Any) -> None:
-    try:
-        door.give_back(connection)
-    except BaseException:
-        LOGGER.exception("the connection of %s could not be shut down", client_address)
-
-
-def _is_lent(connection: Any) -> bool:
-    return isinstance(connection, Connection) and connection.request.limits is not None

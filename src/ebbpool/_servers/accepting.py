@@ -1,14 +1,15 @@
-"""How a server accepts: how many at once, and how long it waits when the system has run out of something."""
+"""How a server accepts: how many at once, how long it waits when the system has run out of something, what it logs."""
 
 from __future__ import annotations
 
 import errno
 import logging
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Final
 
-from ebbpool._servers.complaints import LOGGER, Complaint
+LOGGER: Final = logging.getLogger("ebbpool.socketserver")
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
@@ -25,6 +26,8 @@ MOST_LOOKS: Final = 1024
 FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
+QUIET: Final = 1.0
+"""Least seconds between two log lines about the same trouble."""
 
 
 class Naps:
@@ -63,6 +66,37 @@ class Naps:
         self._looks = 0
         self._since = self._clock()
         return due
+
+
+class Complaint:
+    """One trouble, which is logged once a second at most, with the number of times since the last line.
+
+    Args:
+        level: The level of its lines.
+        message: What they say; a format for the arguments of `make`.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, level: int, message: str, clock: Callable[[], float] = monotonic) -> None:
+        self._level = level
+        self._message = message
+        self._clock = clock
+        self._times = 0
+        self._next = -inf
+
+    def make(self, *args: object) -> bool:
+        """Count an occurrence of the trouble; return whether it was logged."""
+        now = self._clock()
+        self._times += 1
+        if now < self._next:
+            return False
+        times, self._times = self._times, 0
+        self._next = now + QUIET
+        if times > 1:
+            LOGGER.log(self._level, f"{self._message} (%d times since this was last logged)", *args, times)
+        else:
+            LOGGER.log(self._level, self._message, *args)
+        return True
 
 
 class Shortage:

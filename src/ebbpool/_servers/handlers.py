@@ -12,7 +12,7 @@ from typing import Any
 
 from ebbpool._core.accel import ExecutorCore, instrumented
 from ebbpool._frames import stacks
-from ebbpool._servers.complaints import Complaint
+from ebbpool._servers.accepting import Complaint
 from ebbpool.executor import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
 
@@ -30,19 +30,17 @@ class _Handler:
         address: The client that it serves.
         fn: What is called; None once it has begun, so that a future that is kept does not keep it.
         args: Its arguments; empty once it has begun.
-        submitter: The ident of the thread that hands it to the executor; 0 once that is done.
         thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
     """
 
-    __slots__ = ("address", "args", "fn", "owner", "since", "submitter", "thread")
+    __slots__ = ("address", "args", "fn", "owner", "since", "thread")
 
     def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.owner = owner
         self.address = address
         self.fn: Callable[..., object] | None = fn
         self.args = args
-        self.submitter = get_ident()
         self.thread = 0
         self.since = 0.0
 
@@ -130,7 +128,6 @@ class Handlers:
         except BaseException:
             self.discard(handler)
             raise
-        handler.submitter = 0
         if self._refused:
             self._refused = False
         if not handler.thread:
@@ -176,20 +173,17 @@ class Handlers:
                 # Another handler in `join` no longer waits for this one.
                 self._ended.notify_all()
             try:
-                return self._ended.wait_for(lambda: not self._awaited(own, inside), timeout)
+                return self._ended.wait_for(lambda: not self._awaited(inside), timeout)
             finally:
                 self._joining.remove(own)
 
     def _is_inside(self, own: int) -> bool:
-        """Return whether the thread runs a handler, or a signal handler that interrupts it while it submits one."""
-        return any(own in (handler.thread, handler.submitter) for handler in list(self._live))
+        """Return whether the thread runs a handler."""
+        return any(handler.thread == own for handler in list(self._live))
 
-    def _awaited(self, own: int, inside: bool) -> bool:
-        spared = set(self._joining) if inside else {own}
-        return any(
-            handler.submitter != own and (not handler.thread or handler.thread not in spared)
-            for handler in list(self._live)
-        )
+    def _awaited(self, inside: bool) -> bool:
+        spared = self._joining if inside else ()
+        return any(not handler.thread or handler.thread not in spared for handler in list(self._live))
 
     def close(self, timeout: float | None) -> None:
         """Wait for the handlers, then shut the executor down if it is owned.

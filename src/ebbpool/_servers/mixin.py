@@ -1,8 +1,7 @@
-"""The socketserver mix-in, its loop, and the ready-made TCP, UDP and Unix servers."""
+"""The socketserver mix-in, and its loop."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import selectors
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._pool import lifecycle
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, NAP, Naps, Shortage
-from ebbpool._servers.complaints import LOGGER
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LOGGER, NAP, Naps, Shortage
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.serve_loop import Loop
+from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -87,7 +86,6 @@ class AdaptivePoolMixIn(_Base):
 
     _adopted = False
     _closing = False
-    _listener: socket.socket | None = None
     _kind: tuple[int, int, int] | None = None
     _socket_type: type[socket.socket] = socket.socket
     _deferred = False
@@ -185,18 +183,15 @@ class AdaptivePoolMixIn(_Base):
         self._loop.expected = True
 
     def get_request(self) -> Any:
-        """Return a connection and the client's address; the handshake of a TLS listener is left to the worker."""
-        listener = self.socket
-        if listener is not self._listener:
-            self._look_at(listener)
+        """Return a connection and the client's address; in the loop a TLS handshake is left to the worker."""
         if self._kind is None:
             return super().get_request()
         # What `accept` does, without the two enumerations that it looks up for each connection.
-        descriptor, client_address = listener._accept()  # type: ignore[attr-defined]  # not in typeshed
+        descriptor, client_address = self.socket._accept()  # type: ignore[attr-defined]  # not in typeshed
         return self._socket_type(*self._kind, descriptor), client_address
 
     def _look_at(self, listener: socket.socket) -> None:
-        self._kind = None
+        """Find out how the loop is to accept."""
         if getattr(listener, "do_handshake_on_connect", False):
             listener.do_handshake_on_connect = False  # type: ignore[attr-defined]  # an SSLSocket
             self._deferred = True
@@ -205,7 +200,6 @@ class AdaptivePoolMixIn(_Base):
             plain = getattr(super().get_request, "__func__", None) is socketserver.TCPServer.get_request
             if plain and hasattr(listener, "_accept"):
                 self._kind = (listener.family, listener.type, listener.proto)
-        self._listener = listener
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until `shutdown`; other threads may call that, and it ends the loop at once.
@@ -234,6 +228,7 @@ class AdaptivePoolMixIn(_Base):
         timeout = listener.gettimeout()
         loop = self._loop
         with loop as bell, selectors.DefaultSelector() as selector:
+            self._look_at(listener)
             if streams and not self._adopted:
                 # So that `accept` cannot block the loop if a client has closed its connection before it.
                 listener.setblocking(False)
@@ -254,6 +249,7 @@ class AdaptivePoolMixIn(_Base):
                             selector.unregister(self)
                     self.service_actions()
             finally:
+                self._kind = None
                 # An adopted listener stays non-blocking, as the other processes need it.
                 if streams and not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(timeout)
@@ -266,8 +262,6 @@ class AdaptivePoolMixIn(_Base):
         """Accept and hand over the connections that wait; return for how many seconds not to accept now."""
         # All are accepted before any is handed over: otherwise a worker would compete for the GIL after each. But not
         # with a foreign `get_request`, which may take long.
-        if self.socket is not self._listener:
-            self._look_at(self.socket)
         ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
         one_by_one = not ours or self._kind is None
         accepted: list[tuple[Any, Any]] = []
@@ -348,7 +342,9 @@ class AdaptivePoolMixIn(_Base):
             return False
         finally:
             if forks != _forks:
-                _end_child()
+                # A process that a handler has forked and not ended: only the parent answers the client, and serves.
+                flush_or_discard(sys.stdout, sys.stderr)
+                os._exit(0)
 
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
@@ -439,34 +435,3 @@ class AdaptivePoolMixIn(_Base):
         """
         limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return self.pool_handlers.join(limit)
-
-
-def _end_child() -> None:
-    """End a process that a handler has forked and not ended: only the parent answers the client, and serves."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(0)
-
-
-class AdaptivePoolTCPServer(AdaptivePoolMixIn, socketserver.TCPServer):
-    """A TCP server on an adaptive pool."""
-
-    request_queue_size = 1024
-    # Only on POSIX: on Windows the option would let another process take the port.
-    allow_reuse_address: bool = os.name == "posix"
-
-
-class AdaptivePoolUDPServer(AdaptivePoolMixIn, socketserver.UDPServer):
-    """A UDP server on an adaptive pool."""
-
-
-if hasattr(socket, "AF_UNIX"):
-
-    class AdaptivePoolUnixStreamServer(AdaptivePoolMixIn, socketserver.UnixStreamServer):
-        """A stream server at a path, on an adaptive pool."""
-
-        request_queue_size = 1024
-
-    class AdaptivePoolUnixDatagramServer(AdaptivePoolMixIn, socketserver.UnixDatagramServer):
-        """A datagram server at a path, on an adaptive pool."""

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import weakref
-from _thread import get_ident
 from time import monotonic
 
 from ebbpool._frames import is_joined
@@ -52,40 +51,34 @@ class Loop:
 
     Attributes:
         stopping: Whether the loop is to end.
-        thread: The thread that runs the loop; None while there is none.
+        threads: The thread that runs the loop; that of the last one, too, while it is in `_end`.
         expected: Whether the server listens and no loop has begun yet.
     """
 
     def __init__(self) -> None:
         self.stopping = False
-        self.thread: threading.Thread | None = None
+        self.threads: set[threading.Thread] = set()
         self.expected = False
-        # Re-entrant: a signal handler that interrupts its holder may stop the loop.
-        self._ended = threading.Condition(threading.RLock())
-        self._ends = 0
-        self._over = False
-        # There is more than one while the next loop begins and the thread of the last one is still in `_end`.
-        self._idents: set[int] = set()
+        self._over = threading.Event()
         self._bell: Bell | None = None
         _loops[id(self)] = self
 
     @property
     def runs(self) -> bool:
         """Whether there is a loop."""
-        return bool(self._idents)
+        return bool(self.threads)
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread runs the loop."""
-        return get_ident() in self._idents
+        return threading.current_thread() in self.threads
 
     def __enter__(self) -> Bell:
         """Begin a loop in this thread; return a bell that is rung when `stopping` is set."""
         # Done first: a signal handler that interrupts this thread from here on must not wait for the loop's end.
-        self._idents.add(get_ident())
+        self.threads.add(threading.current_thread())
         try:
-            self._over = False
-            self.thread = threading.current_thread()
+            self._over.clear()
             self.expected = False
             bell = self._bell = Bell()
         except BaseException:
@@ -104,17 +97,9 @@ class Loop:
         if bell is not None:
             bell.close()
         self.stopping = False
-        with self._ended:
-            self._over = True
-            self._ends += 1
-            self.thread = None
-            self._ended.notify_all()
-        # Done last: until here, a signal handler that interrupts this thread must not wait for the loop's end.
-        self._idents.discard(get_ident())
-
-    def leave_behind(self) -> None:
-        """In a forked child: forget the threads that stayed with the parent."""
-        self._idents.intersection_update({get_ident()})
+        self._over.set()
+        # Done last, for the same reason as above.
+        self.threads.discard(threading.current_thread())
 
     def tell(self) -> None:
         """End the loop that runs, or the next one, without waiting for that."""
@@ -125,24 +110,21 @@ class Loop:
 
     def stop(self) -> None:
         """End the loop that runs, or the next one, and wait for its end unless this is the loop's own thread."""
-        ends = self._ends
         self.tell()
         if not self.is_mine:
-            with self._ended:
-                self._ended.wait_for(lambda: self._over or self._ends != ends)
+            self._over.wait()
 
     def outlasts_main(self) -> bool:
         """Return whether the loop keeps the process alive though the main thread has ended."""
         # `is_alive`, because in a forked child the other threads are gone.
-        thread = self.thread
-        return (
-            thread is not None and not thread.daemon and thread is not threading.current_thread() and thread.is_alive()
+        return any(
+            not thread.daemon and thread is not threading.current_thread() and thread.is_alive()
+            for thread in list(self.threads)
         )
 
     def wait(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for the end of the loop that runs."""
-        with self._ended:
-            self._ended.wait_for(lambda: self.thread is None, timeout)
+        self._over.wait(timeout)
 
 
 _loops: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
@@ -179,14 +161,14 @@ def _outlast() -> None:
         else:
             break
     for loop in _known():
-        if loop.thread is not None:
+        if loop.runs:
             loop.tell()
 
 
 def _forked() -> None:
     # Of all threads only the calling one exists in the child.
     for loop in _known():
-        loop.leave_behind()
+        loop.threads.intersection_update({threading.current_thread()})
 
 
 lifecycle.outlast(_outlast)
