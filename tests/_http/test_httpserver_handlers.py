@@ -188,10 +188,15 @@ def test_a_server_on_a_listener_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("error", [Boom, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_a_handler_that_raises_costs_its_connection_only(error: type[BaseException]) -> None:
+@pytest.mark.parametrize("where", ["do_PUT", "finish"])
+def test_a_handler_that_raises_costs_its_connection_only(error: type[BaseException], where: str) -> None:
     class Raising(Echo):
-        def do_PUT(self) -> None:
+        do_PUT = Echo.do_GET
+
+    def fail(self: Any) -> None:
+        if self.command == "PUT":
             raise error
+        getattr(super(Raising, self), where)()
 
     seen = []
 
@@ -199,27 +204,14 @@ def test_a_handler_that_raises_costs_its_connection_only(error: type[BaseExcepti
         def handle_error(self, request: Any, client_address: Any) -> None:
             seen.append((sys.exc_info()[0], client_address))
 
-    with serving(Raising, Noting, max_workers=1) as server, Client(server) as other:
+    setattr(Raising, where, fail)
+    with serving(Raising, Noting, max_workers=1) as server, Client(server) as other, Client(server) as client:
         assert other.get().body() == b"/"
-        for number in range(3):
-            with Client(server) as client:
-                client.send(b"PUT / HTTP/1.1\r\n\r\n")
-                assert client.ended()
-                eventually(lambda: len(seen) == number + 1)  # noqa: B023  (used at once)
-                assert seen[number] == (error, client.socket.getsockname())
-        assert other.get().body() == b"/"
-
-
-def test_a_handler_that_raises_at_its_very_end_costs_its_connection(capsys: pytest.CaptureFixture[str]) -> None:
-    class Raising(Echo):
-        def finish(self) -> None:
-            super().finish()
-            raise Boom
-
-    with serving(Raising) as server, Client(server) as client:
-        assert client.get().body() == b"/"
+        client.send(b"PUT / HTTP/1.1\r\n\r\n")
+        assert where == "do_PUT" or client.body() == b"/"
         assert client.ended()
-        eventually(lambda: "Boom" in capsys.readouterr().err)
+        assert other.get().body() == b"/"
+        assert seen == [(error, client.socket.getsockname())]
 
 
 def test_a_response_in_parts_is_sent_at_once() -> None:

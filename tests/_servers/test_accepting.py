@@ -114,22 +114,13 @@ class Looks:
         return 0
 
 
-def test_the_loop_naps_after_each_crowd() -> None:
+def test_the_loop_naps_after_a_crowd_and_more_and_more_rarely_while_one_client_connects_again_and_again() -> None:
     looks = Looks()
     assert [looks.until_nap(CROWD) for _ in range(3)] == [1, 1, 1]
-
-
-def test_the_loop_naps_more_and_more_rarely_while_one_client_connects_again_and_again() -> None:
-    looks = Looks()
     naps = [looks.until_nap() for _ in range(9)]
     assert naps[:3] == [FEWEST_LOOKS, 2 * FEWEST_LOOKS, 4 * FEWEST_LOOKS]
     assert naps[-2:] == [MOST_LOOKS, MOST_LOOKS]
-
-
-def test_a_crowd_that_falls_apart_is_soon_waited_for_again() -> None:
-    looks = Looks()
-    while looks.until_nap() < MOST_LOOKS:
-        pass
+    # A crowd that falls apart is soon waited for again.
     assert looks.until_nap(CROWD) == 1
     assert looks.until_nap(CROWD - 1) == FEWEST_LOOKS
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from support.common import STACKS, TIMEOUT, Background, Gate, eventually
+from support.common import TIMEOUT, Background, Gate, eventually
 from support.server import (
     LOOPBACK,
     Echo,
@@ -22,6 +22,7 @@ from support.server import (
     handler,
     looping,
     made,
+    noting,
     read_all,
     serving,
 )
@@ -124,38 +125,6 @@ def test_what_was_accepted_is_finished_after_the_listener_is_closed() -> None:
             assert [read_all(client) for client in clients] == [b"done"] * 3
 
 
-def test_leaving_the_with_block_waits_for_the_handlers() -> None:
-    with Gate() as gate:
-        with made(handler(lambda _: gate())) as server, looping(server), closing(connect(server)):
-            gate.await_begun()
-            opening = Background(gate.open)
-        opening.join()
-        assert len(server.pool_handlers) == 0
-
-
-def test_server_close_says_which_handlers_still_run() -> None:
-    with Gate() as gate:
-
-        def stuck_here(_: socketserver.BaseRequestHandler) -> None:
-            gate()
-
-        server = made(handler(stuck_here), shutdown_timeout=0.01)
-        with looping(server), closing(connect(server)) as client:
-            gate.await_begun()
-            server.shutdown()
-            with pytest.raises(TimeoutError) as caught:
-                server.server_close()
-            message = str(caught.value)
-            assert message.startswith("after 0.01 s these handlers still run:\n")
-            assert str(client.getsockname()) in message and "running for" in message
-            assert ("in stuck_here" if STACKS else "(no stack") in message
-            assert server.socket.fileno() == -1
-            gate.open()
-            assert read_all(client) == b""
-        server.shutdown_timeout = None
-        server.server_close()
-
-
 def test_a_server_that_is_not_to_block_on_close_does_not() -> None:
     with Gate() as gate:
         server = made(handler(lambda _: gate()), block_on_close=False)
@@ -195,49 +164,12 @@ def test_join_waits_for_all_busy_workers_and_the_server_goes_on() -> None:
 
 
 def test_the_hooks_of_a_subclass_keep_their_meaning() -> None:
-    calls: list[str] = []
-
-    class Noting(Server):
-        def get_request(self) -> Any:
-            pair = super().get_request()
-            calls.append("get_request")
-            return pair
-
-        def verify_request(self, request: Any, client_address: Any) -> bool:
-            calls.append("verify_request")
-            return True
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            calls.append("process_request")
-            super().process_request(request, client_address)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            calls.append("process_request_thread")
-            super().process_request_thread(request, client_address)
-
-        def finish_request(self, request: Any, client_address: Any) -> None:
-            calls.append("finish_request")
-            super().finish_request(request, client_address)
-
-        def shutdown_request(self, request: Any) -> None:
-            calls.append("shutdown_request")
-            super().shutdown_request(request)
-
-        def close_request(self, request: Any) -> None:
-            calls.append("close_request")
-            super().close_request(request)
-
-    with serving(Noting(LOOPBACK, Echo)) as server:
+    hooks = [*(f"{verb}_request" for verb in ("get", "verify", "process")), "process_request_thread"]
+    hooks += [f"{verb}_request" for verb in ("finish", "shutdown", "close")]
+    kind, calls = noting(Server, *hooks)
+    with serving(kind(LOOPBACK, Echo)) as server:
         ask(server)
-    assert calls == [
-        "get_request",
-        "verify_request",
-        "process_request",
-        "process_request_thread",
-        "finish_request",
-        "shutdown_request",
-        "close_request",
-    ]
+    assert calls == hooks
 
 
 def test_handle_request_handles_one_request() -> None:
@@ -251,13 +183,6 @@ def test_handle_request_handles_one_request() -> None:
         second.shutdown(socket.SHUT_WR)
         server.handle_request()
         assert read_all(second) == b"second"
-
-
-def test_handle_request_gives_up_after_its_timeout() -> None:
-    timeouts: list[str] = []
-    with closing_server(made(timeout=0.001, handle_timeout=lambda _: timeouts.append("over"))) as server:
-        server.handle_request()
-    assert timeouts == ["over"]
 
 
 def test_join_takes_any_number_of_seconds_and_names_a_bad_one() -> None:

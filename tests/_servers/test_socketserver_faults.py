@@ -23,7 +23,6 @@ from support.server import (
     made,
     read_all,
     reserved_port,
-    reset,
     serving,
 )
 
@@ -114,23 +113,6 @@ def test_a_full_queue_refuses_the_connection_with_an_end_of_file(caplog: pytest.
     assert not caplog.records
 
 
-def test_how_a_connection_is_refused_may_be_overridden() -> None:
-    refused: list[Any] = []
-
-    class Busy(Server):
-        def refuse_request(self, request: socket.socket, client_address: Any) -> None:
-            refused.append(client_address)
-            request.sendall(b"busy\n")
-            super().refuse_request(request, client_address)
-
-    pool = AdaptiveExecutor()
-    pool.shutdown()
-    Busy.executor = pool
-    with serving(Busy(LOOPBACK, Echo)) as server, closing(connect(server)) as client:
-        assert read_all(client) == b"busy\n"
-        assert refused == [client.getsockname()]
-
-
 @pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
 def test_an_executor_that_was_shut_down_refuses_and_says_so_once(
     executor_type: Any, caplog: pytest.LogCaptureFixture
@@ -218,23 +200,6 @@ def test_a_hook_that_raises_in_the_loop_costs_its_connection_alone(hook: str) ->
         assert [type(error) for error in server.errors] == [Boom]
         assert ask(server) == b""
         assert len(server.errors) == 1
-
-
-def test_a_client_that_resets_costs_its_connection_alone() -> None:
-    with Gate() as gate:
-
-        def late(request: socketserver.BaseRequestHandler) -> None:
-            gate()
-            request.request.recv(1)
-
-        with serving(made(handler(late), max_workers=1)) as server:
-            client = connect(server)
-            gate.await_begun()
-            reset(client)
-            gate.open()
-            eventually(lambda: server.errors)
-            assert isinstance(server.errors[0], ConnectionError)
-            assert ask(server, b"x") == b""
 
 
 @pytest.mark.parametrize("policy", ["block", "caller_runs"])

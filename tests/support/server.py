@@ -155,3 +155,22 @@ class Held:
 
     def __exit__(self, *_: object) -> None:
         self._gate.open()
+
+
+def noting(base: Any, *hooks: str) -> tuple[Any, list[str]]:
+    """Return a subclass that notes which hooks are called, and its list; `get_request` if it has found something."""
+    calls: list[str] = []
+
+    def noted(name: str) -> Any:
+        def hook(self: Any, *args: Any) -> Any:
+            if args:
+                calls.append(name)
+            result = getattr(super(made_class, self), name)(*args)
+            if not args:
+                calls.append(name)
+            return result
+
+        return hook
+
+    made_class: Any = type("Noting", (base,), {name: noted(name) for name in hooks})
+    return made_class, calls

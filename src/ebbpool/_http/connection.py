@@ -355,10 +355,6 @@ class RequestFile(io.BufferedReader):
             return b""
         return _readline(self, size)
 
-    def tell(self) -> int:
-        """Raise `io.UnsupportedOperation`, as the file of a socket does."""
-        raise io.UnsupportedOperation("tell")
-
 
 class RequestBytes(io.RawIOBase):
     """The bytes of a request: those that came, then those that come; the head and the body are read apart."""

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -36,19 +37,12 @@ READS: Final = 16
 """How many reads in a row at most from a connection that lingers."""
 
 
+@dataclass(eq=False)
 class Room:
-    """Connections in one state, oldest first: all may stay for the same time.
+    """Connections in one state, oldest first, by descriptor: all may stay for so many seconds."""
 
-    Attributes:
-        seconds: How long a connection may stay.
-        held: The connections, by descriptor.
-    """
-
-    __slots__ = ("held", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.held: dict[int, Connection] = {}
+    seconds: float
+    held: dict[int, Connection] = field(default_factory=dict)
 
 
 class FrontDoor:

@@ -33,6 +33,10 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
     A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
 
+    `server_close` also closes the connections between two requests. A request that is being read is read to its end,
+    and answered, unless the thread that runs `serve_forever` calls it. A connection whose request is answered from then
+    on is closed.
+
     The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` apply, too.
 
     Attributes:
@@ -105,6 +109,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     def get_request(self) -> Any:
         """Return a connection and the client's address."""
         request, client_address = super().get_request()
+        if not isinstance(request, Connection) and request.gettimeout() is None:
+            request.settimeout(self._limits.request_timeout)
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
@@ -135,14 +141,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
                 # An adopted listener stays non-blocking, as the other processes need it.
                 if not self._adopted and listener.fileno() >= 0:
                     listener.settimeout(patience)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Have a worker handle the request, or refuse it; called for each request of a connection."""
-        connection = request
-        plain = not isinstance(connection, Connection) and isinstance(connection, socket.socket)
-        if plain and connection.gettimeout() is None:
-            connection.settimeout(self._limits.request_timeout)
-        super().process_request(connection, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker, or several that came at once, and give the connection back.
@@ -187,25 +185,12 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
                 connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after))
         super().refuse_request(connection, client_address)
 
-    def server_close(self) -> None:
-        """Close the listener and the idle connections, then wait for the requests of the others.
-
-        A request that is being read is read to its end, and answered. A connection whose request is answered from now
-        on is closed. `shutdown` is called first if `serve_forever` still runs in another thread. If the thread that
-        runs `serve_forever` calls this, by a signal handler perhaps, it only ends the loop, and `serve_forever` does
-        the rest, except that it drops requests that are half read.
-
-        Raises:
-            TimeoutError: `shutdown_timeout` ran out; the message says which handlers still run, for how long, and
-                where. The server is closed all the same.
-        """
-        super().server_close()
-
     def _close_listener(self, patience: float | None) -> float | None:
         begun = monotonic()
         if self._loop.runs:
             self.shutdown()
         super()._close_listener(patience)
         if self._door is not None:
+            # What has no handler yet is read to its end, and answered.
             self._door.close(0.0 if self._closing else patience)
         return None if patience is None else max(0.0, patience - (monotonic() - begun))

@@ -392,8 +392,9 @@ class AdaptivePoolMixIn(_Base):
     def server_close(self) -> None:
         """Close the listener, then wait for the handlers of accepted connections.
 
-        If the thread that runs `serve_forever` calls it, by a signal handler perhaps, it only ends the loop, and
-        `serve_forever` does the rest: the interrupted code may not be in a state to be closed.
+        Call `shutdown` first if `serve_forever` still runs in another thread. If the thread that runs `serve_forever`
+        calls it, by a signal handler perhaps, it only ends the loop, and `serve_forever` does the rest: the interrupted
+        code may not be in a state to be closed.
 
         Raises:
             TimeoutError: `shutdown_timeout` ran out; the message says which handlers still run, for how long, and
