@@ -47,6 +47,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -55,10 +56,9 @@ from typing import Any
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
 from ebbpool._prefork.bind import Bind, Listeners
-from ebbpool._prefork.child import Child, Reporter, Server, Terms, log, main
-from ebbpool._prefork.makers import packed
+from ebbpool._prefork.child import Child, Reporter, Server, log, main
 from ebbpool._prefork.parent import Parent, Reports
-from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Watchdog
+from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Limits
 from ebbpool._stdio import unhindered
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
@@ -129,11 +129,11 @@ def run(
         )
     modules = _modules(preload)
     _check_importable(serve)
-    watchdog = Watchdog(
-        available_cpus() if processes is None else whole("processes", processes, 1),
-        graceful_timeout=seconds("graceful_timeout", graceful_timeout),
-        heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
+    count = available_cpus() if processes is None else whole("processes", processes, 1)
+    limits = Limits(
         start_timeout=above_zero("start_timeout", start_timeout),
+        heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
+        graceful_timeout=seconds("graceful_timeout", graceful_timeout),
     )
     if metrics is None and metrics_sample is not None:
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
@@ -145,12 +145,12 @@ def run(
                 "event": "listening",
                 "pid": os.getpid(),
                 "address": listeners.shown,
-                "processes": watchdog.processes,
+                "processes": count,
                 "preload": modules is not None,
             },
         )
-        terms = Terms(watchdog.graceful_timeout, watchdog.heartbeat_timeout, reporter)
-        return Parent(functools.partial(main, serve, terms), listeners, watchdog, modules, reports).run()
+        work = functools.partial(main, serve, (limits, reporter))
+        return Parent(work, listeners, count, limits, modules, reports).run()
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _check_importable(serve: Any) -> None:
     if not callable(serve):
         raise TypeError(f"serve must be callable, not {serve!r}")
     try:
-        pickled, _ = packed(serve)
+        pickled = pickle.dumps(serve)
     except Exception as error:
         raise TypeError(f"serve must be picklable, such as a function at the top of a module: {error}") from error
     main = sys.modules["__main__"]

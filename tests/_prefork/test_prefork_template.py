@@ -1,55 +1,21 @@
-"""The template that forks children: what it imports, and what happens when it is stopped, stuck or dead."""
+"""The template that forks children, and what a child or the parent forks: its signals are its own."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 if os.name != "posix":
     pytest.skip("signals and forks", allow_module_level=True)
 
-from support.prefork import answer_on, site
+from support.common import eventually
+from support.prefork import answer_on, is_gone, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
-
-STOPPABLE = """
-def serve(child):
-    say(f"event=template pid={os.getppid()}")
-    child.serve(Server(child.listener))
-"""
-
-
-def test_a_template_that_somebody_stopped_is_continued(tmp_path: Path) -> None:
-    with site(tmp_path, "serve", STOPPABLE) as running:
-        children = running.children()
-        template = int(running.await_event("template")["pid"])
-        os.kill(template, signal.SIGSTOP)
-        os.kill(children[0], signal.SIGKILL)
-        running.await_event("child_exited", number=0, pid=children[0], exitcode=-9)
-        running.child(0, 2)
-        os.kill(template, signal.SIGSTOP)
-        running.signal(signal.SIGTTIN)
-        running.child(2)
-        assert not running.events("template_killed")
-        assert running.stop() == STOPPED
-
-
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGQUIT,), (signal.SIGINT, signal.SIGINT)])
-def test_it_stops_although_the_template_is_stopped(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
-    with site(tmp_path, "serve", STOPPABLE) as running, contextlib.ExitStack() as requests:
-        running.children()
-        if len(numbers) > 1:
-            # Not everybody is gone before the second signal comes.
-            requests.enter_context(running.begin("stick"))
-        os.kill(int(running.await_event("template")["pid"]), signal.SIGSTOP)
-        for count, number in enumerate(numbers):
-            running.signal(number)
-            running.await_event("signal", count + 1)
-        assert running.status() == (STOPPED if numbers == (signal.SIGTERM,) else UNFINISHED)
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGQUIT])
@@ -109,27 +75,6 @@ def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
         assert running.stop() == STOPPED
 
 
-@pytest.mark.parametrize("preload", [False, True])
-def test_a_function_may_bring_sockets_along(tmp_path: Path, preload: bool) -> None:
-    script = """
-    import socket
-
-    def serve(own, child):
-        say(f"event=own port={own.getsockname()[1]}")
-        child.serve(Server(child.listener))
-
-    if __name__ == "__main__":
-        own = socket.create_server(("127.0.0.1", 0))
-        say(f"event=parents port={own.getsockname()[1]}")
-        go(functools.partial(serve, own), preload=__PRELOAD__)
-    """
-    with site(tmp_path, None, script.replace("__PRELOAD__", str(preload))) as running:
-        port = running.await_event("parents")["port"]
-        os.kill(running.child(0), signal.SIGKILL)
-        running.await_event("own", 3, port=port)
-        assert running.stop() == STOPPED
-
-
 def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
     with site(tmp_path, "preload=True", "tune(_parent, FORKS=False)\n") as running:
         first, second = running.children()
@@ -177,3 +122,214 @@ def test_children_are_replaced_though_nobody_reads_standard_error(tmp_path: Path
             running.signal(signal.SIGTERM)
             running.await_event("stopped", status=STOPPED)
             assert running.status() in (STOPPED, 120)
+
+
+PRELOAD = pytest.mark.parametrize("preload", [False, True])
+
+FORKS = '''
+import multiprocessing
+import pty
+
+
+def state():
+    """What becomes of signals here."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def in_fork(call):
+    """Runs `call` in a process that is forked from this one, and returns its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call()
+            os._exit(0)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def tell(what, **values):
+    say(" ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]))
+'''
+
+
+@PRELOAD
+def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Path, preload: bool) -> None:
+    script = """
+    class Last:
+        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+            kill(pid, number)
+
+    if __name__ != "__main__":
+        last = Last()
+    """
+    with site(tmp_path, f"processes=1, preload={preload}", script) as running:
+        running.children(1)
+        assert running.stop() == STOPPED
+        running.await_event("child_exited", number=0, exitcode=0)
+
+
+@pytest.mark.parametrize(("preload", "way"), [(False, "os"), (False, "pty"), (True, "multiprocessing")])
+def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Path, preload: bool, way: str) -> None:
+    script = """
+    def forked(way):
+        if way == "multiprocessing":
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+            process.start()
+            process.terminate()
+            process.join()
+            return process.exitcode
+        pid = os.fork() if way == "os" else pty.fork()[0]
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def fork(way):
+        for _ in range(3):
+            tell("ended", exitcode=forked(way))
+
+    def serve(way, child):
+        threading.Thread(target=fork, args=(way,), daemon=True).start()
+        child.serve(Server(child.listener))
+    """
+    settings = f"functools.partial(serve, {way!r}), processes=1, preload={preload}"
+    with site(tmp_path, settings, FORKS + dedent(script)) as running:
+        running.await_event("ended", 3, exitcode=-signal.SIGTERM)
+        assert running.ask() == running.child(0)
+        assert not running.events("child_leaving")
+        assert running.stop() == STOPPED
+
+
+def test_not_even_a_signal_that_comes_at_once_is_taken_for_the_childs(tmp_path: Path) -> None:
+    script = """
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def serve(child):
+        tell("ended", exitcode=in_fork(lambda: None))
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
+        running.await_event("ended", exitcode=-signal.SIGTERM)
+        assert running.ask() == running.child(0)
+        assert not running.events("child_leaving")
+        assert running.stop() == STOPPED
+
+
+@PRELOAD
+def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Path, preload: bool) -> None:
+    script = """
+    def own(number, frame):
+        pass
+
+    # The main module is imported before the child takes the signals.
+    if __name__ != "__main__":
+        signal.signal(signal.SIGTTIN, own)
+        before = state()
+
+    def compare():
+        after = state()
+        expected = {**before[0], signal.SIGUSR1: own, signal.SIGTTOU: own}
+        tell("compared", handlers=after[0] == expected, descriptor=after[1])
+        tell("masked", mask=len(after[2]))
+
+    def serve(child):
+        signal.signal(signal.SIGUSR1, own)
+        signal.signal(signal.SIGTTOU, own)
+        now = state()
+        tell("ended", exitcode=in_fork(compare), same=state() == now)
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, f"serve, processes=1, preload={preload}", FORKS + dedent(script)) as running:
+        assert running.await_event("compared") == {"event": "compared", "handlers": "True", "descriptor": "-1"}
+        assert running.await_event("masked")["mask"] == "0"
+        assert running.await_event("ended")["same"] == "True"
+        assert running.ask() == running.child(0)
+        assert running.stop() == STOPPED
+
+
+def test_what_a_child_forks_may_return_from_its_function(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        pid = os.fork()
+        if pid == 0:
+            child.ready()
+            child.beat()
+            return
+        tell("ended", exitcode=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
+        assert running.await_event("ended")["exitcode"] == "0"
+        assert running.ask() == running.child(0)
+        assert len(running.events("child_ready")) == 1 and not running.events("child_leaving")
+        assert running.stop() == STOPPED
+
+
+@pytest.mark.parametrize("template_lives", [True, False])
+def test_what_a_child_started_does_not_hide_its_death(tmp_path: Path, template_lives: bool) -> None:
+    script = """
+    def serve(child):
+        if not os.path.exists("again"):
+            open("again", "w").close()
+            process = multiprocessing.get_context("spawn").Process(target=print)
+            process.start()
+            process.join()
+            tell("template", pid=os.getppid(), exitcode=process.exitcode)
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        child.serve(Server(child.listener))
+    """
+    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
+        first = running.child(0)
+        template = int(running.await_event("template", exitcode=0)["pid"])
+        if not template_lives:
+            os.kill(template, signal.SIGKILL)
+        os.kill(first, signal.SIGKILL)
+        running.child(0, 2)
+        assert running.stop() == STOPPED
+        running.signal_all(signal.SIGKILL)
+
+
+@PRELOAD
+def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, preload: bool) -> None:
+    script = """
+    def compare():
+        after = state()
+        tell("compared", same=after == before)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def fork():
+        ready.wait()
+        tell("ended", exitcode=in_fork(compare))
+        if os.fork() == 0:
+            tell("waits")
+            time.sleep(60)
+
+    class Ready(logging.Handler):
+        def emit(self, record):
+            if getattr(record, "event", None) == "child_ready":
+                ready.set()
+
+    if __name__ == "__main__":
+        ready = threading.Event()
+        logging.getLogger("ebbpool.prefork").addHandler(Ready())
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        before = state()
+        threading.Thread(target=fork, daemon=True).start()
+    """
+    call = f"serve, processes=1, preload={preload}"
+    with site(tmp_path, call, FORKS + dedent(script)) as running:
+        assert running.await_event("compared")["same"] == "True"
+        running.await_event("ended", exitcode=-signal.SIGTERM)
+        running.await_event("waits")
+        first = running.child(0)
+        assert running.ask() == first and not running.events("signal")
+        os.kill(running.pid, signal.SIGKILL)
+        eventually(lambda: is_gone(first))
+        running.signal_all(signal.SIGKILL)

@@ -18,6 +18,7 @@ from ebbpool._prefork.watchdog import (
     SETTLE,
     STOPPED,
     UNFINISHED,
+    Limits,
     Phase,
     Watchdog,
 )
@@ -104,7 +105,7 @@ def test_a_dead_child_is_not_killed_twice_and_a_late_word_of_it_changes_nothing(
 
 
 def test_an_infinite_limit_is_never_due() -> None:
-    dog = Watchdog(1, graceful_timeout=math.inf, heartbeat_timeout=math.inf, start_timeout=math.inf)
+    dog = Watchdog(World(), 1, Limits(math.inf, math.inf, math.inf))
     dog.tick(0)
     assert dog.due() is None
     dog.ready(1, 0)
@@ -251,23 +252,15 @@ class TestReplacing:
 
 
 class TestMoreAndFewer:
-    def test_one_more(self) -> None:
+    def test_one_more_and_one_less_which_is_the_last_one_and_stops_gracefully(self) -> None:
         world = World(1).serving()
         assert world.do(world.dog.more(world.now)).running == {1: 0, 2: 1}
         assert world.last("processes").fields == {"processes": 2}
-
-    def test_one_less_is_the_last_one_and_stops_gracefully(self) -> None:
-        world = World(3).serving()
-        world.do(world.dog.fewer(world.now))
-        assert world.asked == [3] and world.live() == [0, 1]
-        world.gone(3, 0)
-        assert world.live() == [0, 1] and world.later(1).running == {1: 0, 2: 1}
-
-    def test_one_stays(self) -> None:
-        world = World(2).serving()
-        for _ in range(5):
+        for _ in range(3):
             world.do(world.dog.fewer(world.now))
         assert world.asked == [2] and world.dog.processes == 1
+        world.gone(2, 0)
+        assert world.later(1).running == {1: 0}
 
     def test_one_less_while_the_last_is_being_replaced(self) -> None:
         world = World(2).serving()

@@ -18,14 +18,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import ebbpool
-from ebbpool._prefork.watchdog import Action, Kill, Phase, Report, Start, Stop, Watchdog
+from ebbpool._prefork.watchdog import Limits, Phase, Watchdog
 from support.common import TIMEOUT, eventually
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""
+
+
+class Report(NamedTuple):
+    event: str
+    level: str
+    fields: dict[str, object]
 
 
 @dataclass
@@ -41,21 +47,25 @@ class World:
     reports: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.dog = Watchdog(self.processes, graceful_timeout=LIMIT, heartbeat_timeout=LIMIT, start_timeout=LIMIT)
+        self.dog = Watchdog(self, self.processes, Limits(LIMIT, LIMIT, LIMIT))
 
-    def do(self, actions: list[Action]) -> World:
-        for action in actions:
-            if isinstance(action, Start):
-                assert action.serial not in self.running
-                self.running[action.serial] = action.number
-            elif isinstance(action, Stop):
-                assert action.serial in self.running and action.serial not in self.asked
-                self.asked.append(action.serial)
-            elif isinstance(action, Kill):
-                assert action.serial in self.running and action.serial not in self.killed
-                self.killed.append(action.serial)
-            else:
-                self.reports.append(action)
+    def start(self, serial: int, number: int) -> None:
+        assert serial not in self.running
+        self.running[serial] = number
+
+    def stop(self, serial: int) -> None:
+        assert serial in self.running and serial not in self.asked
+        self.asked.append(serial)
+
+    def kill(self, serial: int) -> None:
+        assert serial in self.running and serial not in self.killed
+        self.killed.append(serial)
+
+    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+        self.reports.append(Report(event, level, fields))
+
+    def do(self, _: None) -> World:
+        """Go on after an event that the watchdog was told of."""
         return self
 
     def begin(self) -> World:

@@ -17,10 +17,11 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
+from ebbpool._prefork.watchdog import Limits
 from ebbpool._stdio import flush_or_discard, last_words, unhindered, wait_for
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
@@ -35,8 +36,8 @@ ROOM: Final = 1.0
 """Seconds to wait for room."""
 STOP: Final = b"s"
 
-LONGEST_WAIT: Final = 3600.0
-"""Seconds; the system's calls that wait refuse some days."""
+LONGEST_WAIT: Final = 3600.0 if os.name == "posix" else 1.0
+"""Seconds; the system's calls that wait refuse some days, and elsewhere than on POSIX no signal ends them."""
 LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
@@ -46,14 +47,8 @@ REPORT_INTERVAL: Final = 1.0
 
 Reporter: TypeAlias = Callable[[], Callable[[], bytes]]
 """Picklable; called in the child, it returns what writes a report, one line without its end, in any thread."""
-
-
-class Terms(NamedTuple):
-    """Under which a child works: its time limits, in seconds, and what it reports."""
-
-    graceful_timeout: float
-    heartbeat_timeout: float
-    reporter: Reporter | None
+Terms: TypeAlias = tuple[Limits, Reporter | None]
+"""Under which a child works."""
 
 
 class Server(Protocol):
@@ -87,19 +82,20 @@ class Child:
     stopping: threading.Event
 
     def __init__(self, listener: socket.socket, number: int, line: socket.socket, terms: Terms) -> None:
+        limits, reporter = terms
         self.listener = listener
         self.number = number
         self._line = line
-        self._terms = terms
-        self._interval = min(terms.heartbeat_timeout / 4, LONGEST_WAIT)
+        self._limits = limits
+        self._interval = min(limits.heartbeat_timeout / 4, LONGEST_WAIT)
         self._callbacks: list[Callable[[], object]] = []
         self._turns = 0
         self._deadline = math.inf
-        self._written = None if terms.reporter is None else terms.reporter()
+        self._written = None if reporter is None else reporter()
         self._renew()
         # Not SIG_IGN, which programs that this process starts would inherit.
         numbers = [number for number in FROM_THE_PARENT if number.name != "SIGQUIT"]
-        self._signals = OwnSignals(numbers, self._forsake, always=[signal.SIGTERM])
+        self._signals = OwnSignals(numbers, self._forsake)
 
     def _renew(self) -> None:
         self.stopping, self._called_back = threading.Event(), threading.Event()
@@ -167,8 +163,6 @@ class Child:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
         threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
-        if self._written is not None:
-            threading.Thread(target=self._report, name="ebbpool-prefork-metrics", daemon=True).start()
 
     def _forsake(self) -> None:
         """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
@@ -179,17 +173,19 @@ class Child:
         self._called_back.set()
 
     def _attend(self) -> None:
-        """Listen to the parent, and send the signs of life; in a thread of its own."""
+        """Listen to the parent, send the signs of life, and report; in a thread of its own."""
+        pause = self._interval if self._written is None else min(self._interval, REPORT_INTERVAL)
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.bell], self._interval))):
+        while not any(map(self._must_stop, wait([self._line, self._signals.bell], pause))):
+            self._report()
             turns = self._turns
             now = time.monotonic()
             if turns == 0 or turns != told:
                 told, silent_since, warned = turns, now, False
                 self._tell(BEAT)
-            elif not warned and now - silent_since > self._terms.heartbeat_timeout / 2:
+            elif not warned and now - silent_since > self._limits.heartbeat_timeout / 2:
                 warned = True
                 (stack,) = stacks([threading.main_thread().ident])
                 self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(now - silent_since, 3))
@@ -216,7 +212,7 @@ class Child:
         # This process ends itself at the deadline: if the parent is gone, no other process would.
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
-        self._log(logging.ERROR, "child_overdue", seconds=self._terms.graceful_timeout)
+        self._log(logging.ERROR, "child_overdue", seconds=self._limits.graceful_timeout)
         last_words()
         os._exit(1)
 
@@ -229,18 +225,12 @@ class Child:
         with self._lock:
             if self.stopping.is_set():
                 return
-            self._deadline = time.monotonic() + self._terms.graceful_timeout
+            self._deadline = time.monotonic() + self._limits.graceful_timeout
             self.stopping.set()
         self._tell(LEAVING)
         self._signals.ring(signal.SIGTERM)
 
     def _report(self) -> None:
-        """Report once a second, in a thread of its own, until this process ends."""
-        while True:
-            time.sleep(REPORT_INTERVAL)
-            self._report_now()
-
-    def _report_now(self) -> None:
         # An older report must not come after a newer one. If the parent has been stopped, there may be no room for it.
         with self._reporting:
             if self._written is not None and self._has_room(0.0):
@@ -296,7 +286,7 @@ def main(
                 serve(child)
         finally:
             child._leave()
-            child._report_now()
+            child._report()
         # The thread that listens ends this process if a callback takes too long.
         child._called_back.wait()
         # A spawned process drops its handlers well before its end, and a late signal would kill it.

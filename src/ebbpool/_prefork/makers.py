@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import multiprocessing
 import os
@@ -22,8 +21,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.context import set_spawning_popen
-from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ebbpool._prefork.child import log
@@ -40,41 +37,6 @@ Work: TypeAlias = Callable[[socket.socket, int, socket.socket], object]
 """What a child does: picklable, called with its listener, its number, and its end of the line to the parent."""
 News: TypeAlias = tuple[int, int | None, int | Exception | None]
 """The serial of a child, and its process id; or how it ended: its exit code, or why it could not be started."""
-
-
-class _Inherited:
-    """A descriptor that another process has under the same number."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def detach(self) -> int:
-        return self._number
-
-
-class _Launch:
-    """Stands for a process that multiprocessing spawns: it is asked for what a pickle of descriptors is to hold."""
-
-    DupFd = _Inherited
-
-    def __init__(self) -> None:
-        self.descriptors: list[int] = []
-
-    def duplicate_for_child(self, number: int) -> int:
-        self.descriptors.append(number)
-        return number
-
-
-def packed(thing: object) -> tuple[bytes, list[int]]:
-    """Return a pickle of `thing`, for a process that inherits the descriptors that are returned, too."""
-    launch: Any = _Launch()
-    file = io.BytesIO()
-    set_spawning_popen(launch)
-    try:
-        ForkingPickler(file).dump(thing)
-    finally:
-        set_spawning_popen(None)
-    return file.getvalue(), launch.descriptors
 
 
 class Template:
@@ -97,17 +59,14 @@ class Template:
         data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
         data["authkey"] = bytes(data["authkey"])
         own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
-        pickled, descriptors = packed(work)
         self._link, theirs = Pipe()
         try:
             with theirs, blocked():
-                descriptors.append(theirs.fileno())
-                code = (
-                    f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({descriptors})"
-                )
+                link = theirs.fileno()
+                code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({link})"
                 *command, _, _ = spawn.get_command_line()
-                self._process = subprocess.Popen([*command, code], pass_fds=descriptors)
-            self._ask((data, own, preload, pickled))
+                self._process = subprocess.Popen([*command, code], pass_fds=[link])
+            self._ask((data, own, preload, pickle.dumps(work)))
         except BaseException:
             self._link.close()
             raise
@@ -115,7 +74,6 @@ class Template:
     def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
         """Have child `number` started; `news` tells under its serial what has become of it."""
         self._ask((serial, number), sockets)
-        self.resume()
 
     def _ask(self, message: object, sockets: Sequence[socket.socket] = ()) -> None:
         # That it has ended is told by `news`.
@@ -143,10 +101,6 @@ class Template:
                     log(logging.WARNING, {"event": "template_threads", "threads": what})
                 else:
                     yield what
-
-    def resume(self) -> None:
-        """Continue the process, which somebody may have stopped."""
-        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the process; its children live on."""
@@ -198,7 +152,7 @@ class Spawner:
     def nothing(self) -> None:
         """Do nothing: there is no process between this one and the children."""
 
-    resume = kill = forsake = nothing
+    kill = forsake = nothing
 
     def close(self) -> None:
         """Wait for the end of the children, which have been killed if there are any."""
@@ -224,11 +178,10 @@ def _ended(children: dict[int, BaseProcess]) -> Iterator[News]:
             process.close()
 
 
-def main(descriptors: list[int]) -> None:
+def main(descriptor: int) -> None:
     """Run a template, in the main thread of a new interpreter, until its parent ends."""
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    link = Connection(descriptors[-1])
+    os.set_inheritable(descriptor, False)
+    link = Connection(descriptor)
     data, own, preload, work = link.recv()
     for name in OURS:
         importlib.import_module(name)

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Final, TypeAlias
@@ -17,7 +17,7 @@ from ebbpool._prefork.bind import Listeners
 from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, STOP, log
 from ebbpool._prefork.makers import Spawner, Template, Work
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
-from ebbpool._prefork.watchdog import Action, Kill, Report, Start, Watchdog
+from ebbpool._prefork.watchdog import Limits, Watchdog
 
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 LOST: Final = 255
@@ -35,8 +35,8 @@ class _Process:
     """One child as the system sees it."""
 
     number: int
-    maker: Template | Spawner
     line: socket.socket
+    maker: Template | Spawner | None = None
     begun: bytes = b""
     """What has come of a message whose end has not."""
     talks: bool = True
@@ -59,8 +59,6 @@ class _Process:
                 self.talks = bool(data)
                 *whole, self.begun = (self.begun + data).split(b"\n")
                 yield from filter(None, whole)
-            # If nobody has stopped it, the template tells soon why.
-            self.maker.resume()
 
 
 class Parent:
@@ -69,7 +67,8 @@ class Parent:
     Args:
         work: What each child does.
         listeners: The sockets on which children listen; they are left open.
-        watchdog: Decides what to start, stop and kill.
+        processes: How many children there are to be.
+        limits: Their time limits.
         preload: Modules that a template imports for all children, beside those of `work`; None for none of the user's.
         reports: What is told of the reports of the children.
     """
@@ -78,13 +77,14 @@ class Parent:
         self,
         work: Work,
         listeners: Listeners,
-        watchdog: Watchdog,
+        processes: int,
+        limits: Limits,
         preload: Sequence[str] | None,
         reports: Reports,
     ) -> None:
         self._work = work
         self._listeners = listeners
-        self._watchdog = watchdog
+        self._watchdog = Watchdog(self, processes, limits)
         self._preload = preload
         self._reports = reports
         self._processes: dict[int, _Process] = {}
@@ -102,13 +102,13 @@ class Parent:
         """
         try:
             self._signals.install()
-            self._do(self._watchdog.tick(time.monotonic()))
+            self._watchdog.tick(time.monotonic())
             while self._watchdog.status is None:
                 self._turn()
             return self._watchdog.status
         finally:
             for child in self._processes.values():
-                self._end(child, True)
+                self._end(child)
                 child.line.close()
             for maker in self._makers:
                 maker.close()
@@ -124,6 +124,8 @@ class Parent:
     def _turn(self) -> None:
         due = self._watchdog.due()
         timeout = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.0, due - time.monotonic()))
+        if any(child.ended is not None for child in self._processes.values()):
+            timeout = 0.0
         sources: list[Any] = [self._signals.bell]
         for maker in self._makers:
             sources += maker.sources()
@@ -138,7 +140,9 @@ class Parent:
             if child.pid is not None:
                 self._hear(serial, child)
             self._check(serial, child)
-        self._do(self._watchdog.tick(time.monotonic()))
+        self._watchdog.tick(time.monotonic())
+        numbers = {child.number for child in self._processes.values()}
+        self._listeners.keep_only(numbers.union(range(self._watchdog.processes)))
         used = [child.maker for child in self._processes.values()]
         for maker in self._makers[:-1]:
             if maker not in used:
@@ -153,22 +157,22 @@ class Parent:
                 child.ended = ended
                 if pid is not None:
                     child.pid = pid
-                    self._log(Report("child_started", serial, fields={"number": child.number}))
+                    self.report("child_started", serial, "info", {"number": child.number})
                     if child.doomed:
-                        self._end(child, True)
+                        self._end(child)
 
     def _hear(self, serial: int, child: _Process) -> None:
         tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
         for message in child.messages():
             if message in tell:
-                self._do(tell[message](serial, time.monotonic()))
+                tell[message](serial, time.monotonic())
             else:
                 self._reports(serial, message)
 
     def _check(self, serial: int, child: _Process) -> None:
         """Tell the watchdog that a child is gone, or was never there."""
         ended = child.ended
-        if ended is None and not child.maker.alive:
+        if ended is None and child.maker is not None and not child.maker.alive:
             if child.pid is None:
                 ended = ChildProcessError("the template has ended")
             elif not child.talks:
@@ -176,14 +180,11 @@ class Parent:
         if ended is None:
             return
         self._reports(serial, None)
-        self._do(self._watchdog.gone(serial, ended, time.monotonic()))
+        self._watchdog.gone(serial, ended, time.monotonic())
         del self._processes[serial]
         child.line.close()
 
     def _obey(self, number: int) -> None:
-        if number not in FROM_THE_PARENT:
-            # The wakeup descriptor gets every signal that has a handler in Python, also those of other code.
-            return
         name = signal.Signals(number).name
         event = {
             "SIGQUIT": self._watchdog.abort,
@@ -194,53 +195,48 @@ class Parent:
         log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": name})
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"
-        self._do(event(time.monotonic()))
+        event(time.monotonic())
 
-    def _do(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Report):
-                self._log(action)
-            elif isinstance(action, Start):
-                self._start(action.serial, action.number)
-            elif action.serial in self._processes:
-                self._end(self._processes[action.serial], isinstance(action, Kill))
-        self._listeners.keep_only(
-            {*range(self._watchdog.processes), *(child.number for child in self._processes.values())}
-        )
-
-    def _start(self, serial: int, number: int) -> None:
+    def start(self, serial: int, number: int) -> None:
+        """Start a child; an error counts as its end."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        try:
-            if self._renew or not self._makers[-1].alive:
-                self._makers.append(Template(self._work, self._preload) if FORKS else Spawner(self._work))
-                self._renew = False
-            self._makers[-1].start(serial, number, self._listeners.of(number), theirs)
-        except (OSError, EOFError, RuntimeError) as error:
-            ours.close()
-            self._do(self._watchdog.gone(serial, error, time.monotonic()))
-        else:
-            self._processes[serial] = _Process(number, self._makers[-1], ours)
-            self._learn()
-        finally:
-            theirs.close()
+        child = self._processes[serial] = _Process(number, ours)
+        with theirs:
+            try:
+                if self._renew or not self._makers[-1].alive:
+                    self._makers.append(Template(self._work, self._preload) if FORKS else Spawner(self._work))
+                    self._renew = False
+                child.maker = self._makers[-1]
+                child.maker.start(serial, number, self._listeners.of(number), theirs)
+            except (OSError, EOFError, RuntimeError) as error:
+                child.ended = error
+        self._learn()
 
-    def _end(self, child: _Process, kill: bool) -> None:
-        child.doomed |= kill
-        if not kill:
+    def stop(self, serial: int) -> None:
+        """Ask a child to end."""
+        child = self._processes[serial]
+        with contextlib.suppress(OSError):
+            child.line.send(STOP)
+        if child.pid is not None and os.name == "posix":
             with contextlib.suppress(OSError):
-                child.line.send(STOP)
-        if child.pid is None:
-            if kill:
-                # It has not come that far: what the template imports is stuck, or all is to end.
-                child.maker.kill()
-        elif kill or os.name == "posix":
-            with contextlib.suppress(OSError):
-                os.kill(child.pid, KILL if kill else signal.SIGTERM)
+                os.kill(child.pid, signal.SIGTERM)
 
-    def _log(self, report: Report) -> None:
-        fields: dict[str, object] = {"event": report.event, "pid": os.getpid()}
-        if report.serial is not None:
-            child = self._processes.get(report.serial)
-            fields["pid"] = None if child is None else child.pid
-        log(logging.getLevelNamesMapping()[report.level.upper()], fields | report.fields)
+    def kill(self, serial: int) -> None:
+        """End a child at once."""
+        self._end(self._processes[serial])
+
+    def _end(self, child: _Process) -> None:
+        child.doomed = True
+        if child.pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(child.pid, KILL)
+        elif child.maker is not None:
+            # It has not come that far: what the template imports is stuck, or all is to end.
+            child.maker.kill()
+
+    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+        """Log an event, with the process id of the child that it is about, or of this process."""
+        child = None if serial is None else self._processes.get(serial)
+        pid = os.getpid() if serial is None else child and child.pid
+        log(logging.getLevelNamesMapping()[level.upper()], {"event": event, "pid": pid, **fields})

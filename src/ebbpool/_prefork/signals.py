@@ -1,7 +1,4 @@
-"""Signals that one process handles, and processes forked from it do not.
-
-A forked process inherits the handlers and the wakeup descriptor, so a signal for it would be reported to its parent.
-"""
+"""Signals that one process handles, and processes forked from it do not."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 FROM_THE_PARENT: Final = tuple(
@@ -19,10 +16,6 @@ FROM_THE_PARENT: Final = tuple(
     if hasattr(signal, name)
 )
 """Signals that mean something to the parent. They may come to the whole process group."""
-
-
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: the signal's number is on its way to the loop already."""
 
 
 @contextlib.contextmanager
@@ -45,20 +38,18 @@ class OwnSignals:
     are put back, except where other code has replaced these; the signals are blocked there until that is done.
 
     Args:
-        numbers: The signals. They arrive at the bell as long as no other code has a wakeup descriptor of its own.
-        forsake: Called in a forked process, with every one of the signals blocked, by its only thread; it has to close
-            the descriptors that belong to the parent.
-        always: Those of the signals that arrive even then.
+        numbers: The signals.
+        forsake: Called in a forked process, by its only thread; it has to close the descriptors that belong to the
+            parent.
 
     Attributes:
         bell: Can be waited for: it can be read once a signal has come.
     """
 
-    def __init__(self, numbers: Iterable[int], forsake: Callable[[], object], always: Collection[int] = ()) -> None:
-        self.handlers = {number: self.ring if number in always else _noted for number in numbers}
+    def __init__(self, numbers: Iterable[int], forsake: Callable[[], object]) -> None:
+        self.numbers = tuple(numbers)
         self._forsake = forsake
         self._before: dict[int, Any] = {}
-        self._wakeup_before = -1
         self.bell, self._rope = socket.socketpair()
         self.bell.setblocking(False)
         self._rope.setblocking(False)
@@ -66,14 +57,15 @@ class OwnSignals:
     def install(self) -> None:
         """Begin to handle signals. Main thread only."""
         _owners.append(self)
-        # The descriptor wakes a loop in another thread even while the main thread is in a call that runs no bytecode.
-        self._wakeup_before = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, handler) for number, handler in self.handlers.items()}
+        self._before = {number: signal.signal(number, self.ring) for number in self.numbers}
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
         _owners.remove(self)
-        self._put_back(self._wakeup_before)
+        for number in self._mine():
+            signal.signal(number, self._before[number] or signal.SIG_DFL)
+        self.bell.close()
+        self._rope.close()
 
     def ignore(self) -> None:
         """Ignore the signals until this process ends, when the interpreter can no longer handle them. Main thread."""
@@ -81,8 +73,8 @@ class OwnSignals:
             signal.signal(number, signal.SIG_IGN)
 
     def forsake(self) -> None:
-        """In a forked process: put back the handlers from before."""
-        self._put_back(-1)
+        """In a forked process: put back the handlers from before, and close what belongs to the parent."""
+        self.release()
         self._forsake()
 
     def ring(self, number: int, frame: object = None) -> None:
@@ -91,27 +83,15 @@ class OwnSignals:
             self._rope.send(bytes([number]))
 
     def received(self) -> bytes:
-        """Return the numbers of the signals that have come, those of other code among them, without waiting."""
+        """Return the numbers of the signals that have come, without waiting."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
             while more := self.bell.recv(4096):
                 numbers += more
         return numbers
 
-    def _put_back(self, wakeup: int) -> None:
-        for number in self._mine():
-            handler = self._before[number]
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        other = signal.set_wakeup_fd(wakeup)
-        if other not in (-1, self._rope.fileno()):
-            # The descriptor of other code, perhaps of an event loop that took the signals over.
-            with contextlib.suppress(OSError, ValueError):
-                signal.set_wakeup_fd(other)
-        self.bell.close()
-        self._rope.close()
-
     def _mine(self) -> list[int]:
-        return [number for number in self._before if signal.getsignal(number) == self.handlers[number]]
+        return [number for number in self._before if signal.getsignal(number) == self.ring]
 
 
 _owners: Final[list[OwnSignals]] = []
@@ -119,9 +99,9 @@ _masks: Final = threading.local()
 
 
 def _before_fork() -> None:
-    # Blocked, because a signal between the fork and the change of handlers would be reported to the wrong process.
+    # Blocked, because a forked process forgets the signals that have come to it before its hooks run.
     if _owners:
-        numbers = frozenset[int]().union(*(owner.handlers for owner in _owners))
+        numbers = {number for owner in _owners for number in owner.numbers}
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
 
@@ -134,7 +114,7 @@ def _unblock() -> None:
 def _in_fork() -> None:
     try:
         while _owners:
-            _owners.pop().forsake()
+            _owners[-1].forsake()
     finally:
         _unblock()
 

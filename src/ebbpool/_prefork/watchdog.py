@@ -1,15 +1,16 @@
 """Which children to start, stop and kill: the watchdog of `ebbpool.prefork`, without processes and without a clock.
 
-The owner of the processes tells it what happened, and when (seconds on any clock that never goes back), and does what
-it answers. It behaves as gunicorn's arbiter does.
+The owner of the processes tells it what happened, and when (seconds on any clock that never goes back), and is told
+what to do. It behaves as gunicorn's arbiter does.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 SETTLE: Final = 0.25
 """Seconds for which a child has to serve before its death no longer counts as a crash at start."""
@@ -32,6 +33,14 @@ TERMINATED: Final = -15
 """Exit code of a process that the signal SIGTERM ended."""
 
 
+class Limits(NamedTuple):
+    """What a child may take, in seconds: to get ready, between two signs of life, and to stop, before it is killed."""
+
+    start_timeout: float
+    heartbeat_timeout: float
+    graceful_timeout: float
+
+
 class Phase(enum.Enum):
     """What a child is doing."""
 
@@ -41,39 +50,20 @@ class Phase(enum.Enum):
     KILLED = "killed"
 
 
-@dataclass(frozen=True)
-class Start:
-    """Start a child; tell what becomes of it under its `serial`."""
+class Owner(Protocol):
+    """What has the processes; none of these calls may call the watchdog."""
 
-    serial: int
-    number: int
+    def start(self, serial: int, number: int) -> None:
+        """Start a child; tell what becomes of it under its `serial`."""
 
+    def stop(self, serial: int) -> None:
+        """Ask a child to finish what it has begun, and to end."""
 
-@dataclass(frozen=True)
-class Stop:
-    """Ask a child to finish what it has begun, and to end."""
+    def kill(self, serial: int) -> None:
+        """End a child at once."""
 
-    serial: int
-
-
-@dataclass(frozen=True)
-class Kill:
-    """End a child at once."""
-
-    serial: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """Write a line to the log; `serial` is that of the child that it is about."""
-
-    event: str
-    serial: int | None = None
-    level: str = "info"
-    fields: dict[str, object] = field(default_factory=dict)
-
-
-Action: TypeAlias = Start | Stop | Kill | Report
+    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+        """Write a line to the log; `serial` is that of the child that it is about."""
 
 
 @dataclass
@@ -84,7 +74,7 @@ class Life:
     number: int
     generation: int
     born: float
-    deadline: float
+    deadline: float = math.inf
     phase: Phase = Phase.STARTING
     ready_at: float | None = None
 
@@ -98,38 +88,30 @@ class Life:
         return self.ready_at is not None and now >= self.ready_at + SETTLE
 
 
-@dataclass
-class _Post:
-    """What is kept about a number from one of its children to the next."""
-
-    failures: int = 0
-    not_before: float = -math.inf
-
-
-def back_off(failures: int) -> float:
-    """Return the seconds to wait after so many crashes at start in a row."""
-    return float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30)))
+OVERDUE: Final = {
+    Phase.STARTING: ("child_not_ready", "error"),
+    Phase.SERVING: ("child_unresponsive", "error"),
+    Phase.STOPPING: ("child_overdue", "warning"),
+}
+"""What is reported, and how gravely, of a child that has been in a phase for too long."""
 
 
 class Watchdog:
     """The decisions that keep `processes` children alive: numbers 0, 1, ... up to one less.
 
-    Every public method but `due` takes an event that happened at `now`, and returns what to do about it, in order.
+    Every public method but `due` takes an event that happened at `now`, and tells the owner what to do about it.
 
     Args:
+        owner: What has the processes.
         processes: How many children to keep.
-        graceful_timeout: Seconds that a child may take to stop before it is killed.
-        heartbeat_timeout: Seconds without a sign of life after which a serving child is killed.
-        start_timeout: Seconds that a child may take to get ready before it is killed.
+        limits: Their time limits.
     """
 
-    def __init__(
-        self, processes: int, *, graceful_timeout: float, heartbeat_timeout: float, start_timeout: float
-    ) -> None:
+    def __init__(self, owner: Owner, processes: int, limits: Limits) -> None:
+        self._owner = owner
         self.processes = processes
-        self.graceful_timeout = graceful_timeout
-        self.heartbeat_timeout = heartbeat_timeout
-        self.start_timeout = start_timeout
+        self._limits = dict(zip(Phase, [*limits, math.inf], strict=True))
+        """Seconds for which a child may be in a phase."""
         self.lives: dict[int, Life] = {}
         self.status: int | None = None
         """The exit status, once everything is over."""
@@ -141,12 +123,14 @@ class Watchdog:
         self._reloading = False
         self._reload_failures = 0
         self._serial = 0
-        self._posts: dict[int, _Post] = {}
-        self._actions: list[Action] = []
+        self._failures: Counter[int] = Counter()
+        """How often in a row children of a number have crashed at start."""
+        self._not_before: dict[int, float] = {}
+        """When a number may be started again."""
         self._moments: list[float] = []
         """When something other than a deadline is to be decided."""
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> None:
         """Note that time has passed; the first call starts the children."""
         due = self.due()
         if due is not None and LATE < now - due < math.inf:
@@ -154,48 +138,43 @@ class Watchdog:
         for life in list(self.lives.values()):
             if now < life.deadline:
                 continue
-            if life.phase is Phase.STOPPING:
-                self._report("child_overdue", life, "warning", seconds=self.graceful_timeout)
-                self._blame()
-                self._kill(life)
-            elif life.live:
-                if life.phase is Phase.SERVING:
-                    self._report("child_unresponsive", life, "error", seconds=self.heartbeat_timeout)
-                else:
-                    self._report("child_not_ready", life, "error", seconds=self.start_timeout)
-                self._kill(life)
+            event, level = OVERDUE[life.phase]
+            self._report(event, life, level, seconds=self._limits[life.phase])
+            live = life.live
+            self._kill(life)
+            if live:
                 self._lost(life, now)
-        return self._decide(now)
+            else:
+                self._blame()
+        self._decide(now)
 
-    def ready(self, serial: int, now: float) -> list[Action]:
+    def ready(self, serial: int, now: float) -> None:
         """Note that a child serves now."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.STARTING:
-            life.phase = Phase.SERVING
+            self._enter(life, Phase.SERVING, now)
             life.ready_at = now
-            life.deadline = now + self.heartbeat_timeout
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
-        return self._decide(now)
+        self._decide(now)
 
-    def beat(self, serial: int, now: float) -> list[Action]:
+    def beat(self, serial: int, now: float) -> None:
         """Note a sign of life of a child."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
-            life.deadline = now + self.heartbeat_timeout
-        return self._decide(now)
+            self._enter(life, Phase.SERVING, now)
+        self._decide(now)
 
-    def leaving(self, serial: int, now: float) -> list[Action]:
+    def leaving(self, serial: int, now: float) -> None:
         """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
             self._report("child_leaving", life)
-            life.phase = Phase.STOPPING
-            life.deadline = now + self.graceful_timeout
+            self._enter(life, Phase.STOPPING, now)
             self._lost(life, now)
-        return self._decide(now)
+        self._decide(now)
 
-    def gone(self, serial: int, ended: int | BaseException, now: float) -> list[Action]:
+    def gone(self, serial: int, ended: int | BaseException, now: float) -> None:
         """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
         life = self.lives.pop(serial, None)
         if life is not None:
@@ -210,49 +189,48 @@ class Watchdog:
                     self._blame()
             if life.live:
                 self._lost(life, now)
-        return self._decide(now)
+        self._decide(now)
 
-    def reload(self, now: float) -> list[Action]:
+    def reload(self, now: float) -> None:
         """Replace the children one by one."""
         if not self._stopping:
             self._generation += 1
             self._reloading = True
             self._reload_failures = 0
-            for post in self._posts.values():
-                post.not_before = now
+            self._not_before.clear()
             self._report("reload_started")
-        return self._decide(now)
+        self._decide(now)
 
-    def more(self, now: float) -> list[Action]:
+    def more(self, now: float) -> None:
         """Keep one child more from now on."""
         return self._keep(self.processes + 1, now)
 
-    def fewer(self, now: float) -> list[Action]:
+    def fewer(self, now: float) -> None:
         """Keep one child less from now on, but at least one."""
         return self._keep(max(1, self.processes - 1), now)
 
-    def stop(self, now: float) -> list[Action]:
+    def stop(self, now: float) -> None:
         """Stop all children gracefully; at once if they are being stopped already."""
         if self._stopping:
-            return self.abort(now)
+            self.abort(now)
+            return
         self._stopping = True
-        self._report("stopping", seconds=self.graceful_timeout)
-        return self._decide(now)
+        self._report("stopping", seconds=self._limits[Phase.STOPPING])
+        self._decide(now)
 
-    def abort(self, now: float) -> list[Action]:
+    def abort(self, now: float) -> None:
         """Kill all children."""
         self._report("stopping_at_once", level="warning")
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
-        return self._decide(now)
+        self._decide(now)
 
     def due(self) -> float | None:
         """Return when `tick` is to be called next, or None for never."""
-        deadlines = [life.deadline for life in self.lives.values() if life.phase is not Phase.KILLED]
-        moment = min(deadlines + self._moments, default=math.inf)
+        moment = min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
         return None if moment == math.inf else moment
 
-    def _decide(self, now: float) -> list[Action]:
-        """Compare the children that there are with those that there should be; return what to do."""
+    def _decide(self, now: float) -> None:
+        """Compare the children that there are with those that there should be, and tell what to do."""
         self._moments = []
         for life in self.lives.values():
             if self._stopping or life.number >= self.processes:
@@ -263,8 +241,6 @@ class Watchdog:
                 self._report("stopped", status=self.status)
         else:
             self._fill(now)
-        actions, self._actions = self._actions, []
-        return actions
 
     def _fill(self, now: float) -> None:
         """Start whom a number lacks, stop whom another one has replaced, and replace the next that is out of date."""
@@ -294,29 +270,31 @@ class Watchdog:
         """Return the children of `number` that serve or will, the newest last."""
         return [life for life in self.lives.values() if life.number == number and life.live]
 
-    def _post(self, number: int) -> _Post:
-        return self._posts.setdefault(number, _Post())
+    def _enter(self, life: Life, phase: Phase, now: float) -> None:
+        """Have a child be in a phase for the time that it may take from now on."""
+        life.phase = phase
+        life.deadline = now + self._limits[phase]
 
     def _start(self, number: int, now: float) -> None:
-        if now < (moment := self._post(number).not_before):
+        if now < (moment := self._not_before.get(number, now)):
             self._moments.append(moment)
             return
         self._serial += 1
-        self.lives[self._serial] = Life(self._serial, number, self._generation, now, now + self.start_timeout)
-        self._actions.append(Start(self._serial, number))
+        life = self.lives[self._serial] = Life(self._serial, number, self._generation, now)
+        self._enter(life, Phase.STARTING, now)
+        self._owner.start(self._serial, number)
 
     def _stop(self, life: Life, now: float) -> None:
         if life.live:
-            life.phase = Phase.STOPPING
-            life.deadline = now + self.graceful_timeout
+            self._enter(life, Phase.STOPPING, now)
             self._report("child_stopping", life)
-            self._actions.append(Stop(life.serial))
+            self._owner.stop(life.serial)
 
     def _kill(self, life: Life) -> None:
         if life.phase is not Phase.KILLED:
-            life.phase = Phase.KILLED
+            self._enter(life, Phase.KILLED, 0.0)
             self._report("child_killed", life, "warning")
-            self._actions.append(Kill(life.serial))
+            self._owner.kill(life.serial)
 
     def _end(self, outcome: int) -> None:
         """Kill all children; the exit status will be `outcome`."""
@@ -328,12 +306,7 @@ class Watchdog:
     def _overslept(self, seconds: float, now: float) -> None:
         """Start every wait anew: the watchdog's own process was stopped, or starved, which is no child's fault."""
         for life in self.lives.values():
-            if life.phase is Phase.STARTING:
-                life.deadline = now + self.start_timeout
-            elif life.phase is Phase.SERVING:
-                life.deadline = now + self.heartbeat_timeout
-            else:
-                life.deadline = now + self.graceful_timeout
+            self._enter(life, life.phase, now)
         self._report("overslept", level="warning", seconds=round(seconds, 3))
 
     def _blame(self) -> None:
@@ -344,39 +317,39 @@ class Watchdog:
         """Decide when to start the number of a child again that was lost unexpectedly."""
         if self._stopping:
             return
-        post = self._post(life.number)
+        number = life.number
         if life.has_proved_itself(now):
-            post.failures, post.not_before = 0, now
+            self._failures[number] = 0
+            self._not_before[number] = now
         else:
-            post.failures += 1
-            delay = back_off(post.failures)
-            post.not_before = now + delay
-            self._report("restart_delayed", life, "warning", failures=post.failures, seconds=delay)
-            if any(other.serial < life.serial for other in self._of(life.number)):
-                self._reload_failed(post)
+            self._failures[number] += 1
+            failures = self._failures[number]
+            delay = float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30)))
+            self._not_before[number] = now + delay
+            self._report("restart_delayed", life, "warning", failures=failures, seconds=delay)
+            if any(other.serial < life.serial for other in self._of(number)):
+                self._reload_failed(number)
         if not self._served:
             self._failed.add(life.number)
             if self._failed.issuperset(range(self.processes)):
                 self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
                 self._end(NEVER_STARTED)
 
-    def _reload_failed(self, post: _Post) -> None:
+    def _reload_failed(self, number: int) -> None:
         self._reload_failures += 1
         if self._reload_failures >= RELOAD_TRIES and self._reloading:
             self._reloading = False
-            post.failures = 0
+            self._failures[number] = 0
             for life in self.lives.values():
                 life.generation = self._generation
             self._report("reload_failed", level="error", failures=self._reload_failures)
 
-    def _keep(self, processes: int, now: float) -> list[Action]:
+    def _keep(self, processes: int, now: float) -> None:
         if not self._stopping:
             self.processes = processes
             self._report("processes", processes=processes)
-        return self._decide(now)
+        self._decide(now)
 
     def _report(self, event: str, life: Life | None = None, level: str = "info", **fields: object) -> None:
-        if life is None:
-            self._actions.append(Report(event, None, level, fields))
-        else:
-            self._actions.append(Report(event, life.serial, level, {"number": life.number, **fields}))
+        about = {} if life is None else {"number": life.number}
+        self._owner.report(event, None if life is None else life.serial, level, about | fields)
