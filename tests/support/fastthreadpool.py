@@ -42,4 +42,4 @@ def stop(value: Any) -> Any:
 def stop_the_wall_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
     """Have pools take `now` for the time of the wall clock, however long a test takes."""
     stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
-    monkeypatch.setattr("ebbpool._fastthreadpool.jobs.time", stopped)
+    monkeypatch.setattr("ebbpool.fastthreadpool.time", stopped)
