@@ -125,7 +125,7 @@ def test_too_many_others_who_wait_are_no_error(path: str) -> None:
         (b"[1]\n", "is no monitor of ebbpool"),
         (b"{}\n", "is no monitor of ebbpool"),
         (b'{"error": "busy"}\n', "refuses: busy"),
-        (b"", "no longer listens"),
+        (b"", "has ended, or no longer listens"),
     ],
 )
 def test_what_is_no_monitor_is_said_to_be_none(path: str, line: bytes, reason: str) -> None:
@@ -178,11 +178,10 @@ def test_a_process_that_ends_is_said_to_have_ended(path: str) -> None:
 def test_a_process_is_found_by_its_number(path: str) -> None:
     with monitor.listen(path):
         assert finding.find(os.getpid()) == path
-        (found,) = [each for each in finding.everyone() if each.pid == os.getpid()]
-        assert found.path == path
-        assert found.command
+        ((_, there, command),) = [each for each in finding.everyone() if each[0] == os.getpid()]
+        assert there == path and command
     assert finding.find(os.getpid()) is None
-    assert os.getpid() not in [each.pid for each in finding.everyone()]
+    assert os.getpid() not in [pid for pid, *_ in finding.everyone()]
 
 
 @needs_proc
@@ -233,13 +232,13 @@ def test_the_environment_of_a_process_is_read() -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (PermissionError(13, "Permission denied"), "the system does not let .*ptrace_scope.*sudo"),
+        (PermissionError(13, "Permission denied"), "the same user and, .*ptrace_scope.*sudo"),
         (RuntimeError("Remote debugging is not enabled in the remote process"), "PYTHON_DISABLE_REMOTE_DEBUG"),
         (
             RuntimeError("Can't send commands from a Python 3.14 process to a Python 3.13 process"),
-            "run top with the Python of that process, as ",
+            "Run top with the Python of that process: /",
         ),
-        (RuntimeError("PyRuntime address lookup failed during debug offsets initialization"), "any Python at all"),
+        (RuntimeError("PyRuntime address lookup failed during debug offsets initialization"), "no Python at all"),
         (OSError(5, "Input/output error"), "cannot be attached to: .*Input/output error"),
     ],
 )
@@ -448,6 +447,16 @@ def test_showing_without_rich_says_what_to_install(
     with monitor.listen(path):
         assert run(path, once=True, as_json=False, stacks=False) == 1
     assert "pip install 'ebbpool[top]'" in capsys.readouterr().err
+
+
+@needs_rich
+def test_an_encoding_without_the_bars_will_do(path: str) -> None:
+    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
+        gate.hold(pool)
+        command = [sys.executable, "-m", "ebbpool", "top", path, "--once"]
+        environment = os.environ | {"PYTHONPATH": HOME, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, env=environment)
+    assert done.returncode == 0 and "web" in done.stdout, done.stderr
 
 
 @needs_proc
