@@ -10,7 +10,7 @@ from support.common import TIMEOUT, all_end, tight_switching
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import durations
-from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Buckets, Samples, bounds_of, one_in
+from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_bounds() -> None:
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:
-    buckets = Buckets((1.0, 2.0))
+    buckets = Samples((1.0, 2.0))
     for seconds in (0.5, 1.0, 1.5, 2.0, 2.5):
         buckets.record(seconds, 0.0)
     found = {value: number for (name, _, value), number in buckets.amounts().items() if "wait" in name}
@@ -59,7 +59,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 
 def test_nothing_is_lost_between_many_workers_and_readers() -> None:
-    buckets = Buckets((1.0,))
+    buckets = Samples((1.0,))
     rounds = 5 * AT_ONCE
 
     def work() -> None:
@@ -79,7 +79,7 @@ def test_nothing_is_lost_between_many_workers_and_readers() -> None:
 
 
 def test_a_worker_never_waits_for_a_reader() -> None:
-    buckets, thinned = Buckets((1.0,)), Samples()
+    buckets, thinned = Samples((1.0,)), Samples()
     with durations._turn.lock:
         for _ in range(AT_ONCE + 10):
             buckets.record(0.5, 0.5)

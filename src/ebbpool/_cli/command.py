@@ -24,11 +24,6 @@ def describe() -> str:
     )
 
 
-class _NoCgi(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        parser.error("--cgi is not offered: Python has deprecated CGI in http.server, and removes it in 3.15")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     result = argparse.ArgumentParser(
@@ -54,7 +49,6 @@ def _add_serve(commands: Any) -> None:
     )
     serve.set_defaults(refuse=serve.error)
     add_options(serve)
-    serve.add_argument("--cgi", action=_NoCgi, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_top(commands: Any) -> None:
