@@ -53,7 +53,7 @@ IMPORTS: dict[str, set[str]] = {
     "_testing": {"_core", "_frames", "_interpreter", "_pool", "_quota"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_checks", "_interpreter", "_pool"},
-    "dask": {"_checks", "_core", "_dask", "_interpreter", "_maps", "executor", "lane"},
+    "dask": {"_checks", "_core", "_dask", "_maps", "executor", "lane"},
     "_fastthreadpool": {"_core", "executor", "sync"},
     "_servers": {"_checks", "_core", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "executor"},

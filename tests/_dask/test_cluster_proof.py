@@ -139,14 +139,6 @@ def kill(client: Client, address: str) -> None:
         threading.Event().wait(0.05)
 
 
-def test_a_storm(two_workers: Client, tmp_path: Path) -> None:
-    with ClusterExecutor(two_workers) as pool:
-        storm = Storm(pool, tmp_path / "made")
-        storm.grow(20_000 if LONG else 1_000)
-        fates = storm.ended()
-    assert fates["lost"] == 0 and fates["made"] > 100 and fates["cancelled"] > 10
-
-
 def test_workers_are_killed_in_the_middle_of_a_storm(two_workers: Client, tmp_path: Path) -> None:
     with ClusterExecutor(two_workers) as pool:
         storm = Storm(pool, tmp_path / "made")
@@ -155,24 +147,6 @@ def test_workers_are_killed_in_the_middle_of_a_storm(two_workers: Client, tmp_pa
             kill(two_workers, random.choice(list(two_workers.nthreads())))
         fates = storm.ended()
     assert fates["made"] > 100
-
-
-def test_a_worker_that_comes_later_gets_calls(two: Any, two_workers: Client) -> None:
-    with ClusterExecutor(two_workers) as pool:
-        two.scale(3)
-        try:
-            two_workers.wait_for_workers(3, timeout=LIMIT)
-            eventually(lambda: pool.stats().max_workers >= 6)
-            futures = [pool.submit(remote.spend, 0.2) for _ in range(6)]
-            places = {pool.submit(remote.where).result(LIMIT) for _ in range(3)}
-            wait(futures, LIMIT)
-            assert places
-            eventually(lambda: len({*pool.map(_where_later, range(6), chunksize=1)}) == 3)
-        finally:
-            two.scale(2)
-        # One that goes is not waited for by what comes then.
-        eventually(lambda: len(two_workers.nthreads()) == 2)
-        assert pool.submit(remote.add, 1).result(LIMIT) == 2
 
 
 def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
@@ -192,11 +166,6 @@ def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
         Event(f"{name}-open", client=client).set()
         (other,) = set(futures) - {lost}
         assert other.result(LIMIT) == name
-
-
-def _where_later(_: int) -> str:
-    remote.spend(0.1)
-    return remote.where()
 
 
 def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> None:
@@ -330,11 +299,6 @@ def test_calls_end_where_the_connection_does_not_come_back(two: Any) -> None:
     with pytest.raises(RuntimeError, match="is closed"):
         pool.submit(remote.add, 1)
     pool.shutdown(timeout=LIMIT)
-
-
-def test_a_hundred_thousand_tiny_items(two_workers: Client) -> None:
-    with ClusterExecutor(two_workers) as pool:
-        assert list(pool.map(remote.add, range(100_000))) == list(range(1, 100_001))
 
 
 def test_more_than_fits_goes_to_and_fro_piece_by_piece(tmp_path: Path) -> None:
