@@ -1,0 +1,461 @@
+"""``python -m ebbpool serve``: what clients get from it, limits, wrong use, how it ends."""
+
+from __future__ import annotations
+
+import email.utils
+import errno
+import functools
+import http.client
+import http.server
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+import pytest
+from support.common import A_MOMENT, TIMEOUT, eventually
+from support.serve import PATIENCE, Served, ask, fill, read_all, run, serving, started
+from support.server import reserved_port
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory to serve."""
+    root = tmp_path / "site"
+    (root / "sub" / "deeper").mkdir(parents=True)
+    (root / "indexed").mkdir()
+    (root / "hello.txt").write_bytes(b"hello\n")
+    (root / "empty").write_bytes(b"")
+    (root / "a file & more.html").write_bytes(b"<p>spaced</p>")
+    (root / "sub" / "ümläut.txt").write_bytes(b"umlaut")
+    (root / "sub" / "deeper" / "page.html").write_bytes(b"deep")
+    (root / "indexed" / "index.html").write_bytes(b"the index")
+    # A named pipe stands for a file that takes its time.
+    os.mkfifo(root / "slow")
+    (tmp_path / "secret").write_bytes(b"not to be served")
+    return root
+
+
+@contextmanager
+def stock(root: Path) -> Iterator[int]:
+    """Serve `root` with the standard library, in this process; yield the port."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(PATIENCE)
+
+
+@pytest.fixture
+def quiet_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+
+
+PATHS = [
+    "/",
+    "/hello.txt",
+    "/empty",
+    "/a%20file%20%26%20more.html",
+    "/sub/",
+    "/sub",
+    "/sub?query=1",
+    "/sub/%C3%BCml%C3%A4ut.txt",
+    "/sub/deeper/page.html?query#fragment",
+    "/sub/../hello.txt",
+    "/indexed/",
+    "/hello.txt/",
+    "/missing",
+    "/../secret",
+    "/%2e%2e/secret",
+    "/..%2fsecret",
+]
+
+
+def test_every_path_is_answered_as_the_standard_library_does(site: Path, quiet_stock: None) -> None:
+    with serving(site) as served, stock(site) as port:
+        for path in PATHS:
+            for method in ("GET", "HEAD"):
+                client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+                expected = ask(client, path, method)
+                client.close()
+                status, headers, body = served.get(path, method)
+                assert (status, body) == (expected[0], expected[2]), (method, path)
+                for name in ("content-type", "content-length", "last-modified", "location", "server"):
+                    assert headers.get(name) == expected[1].get(name), (method, path, name)
+        assert b"not to be served" not in served.get("/../secret")[2]
+
+
+@pytest.mark.parametrize("path", ["/%00", "/%00/", "/sub%00/hello.txt?query", "/%ED%A0%80"])
+def test_a_path_that_can_name_no_file(site: Path, path: str) -> None:
+    with serving(site) as served:
+        for method in ("GET", "HEAD"):
+            assert served.get(path, method)[0] == 404, method
+
+
+def test_methods_that_are_not_there(site: Path) -> None:
+    with serving(site) as served:
+        for method in ("POST", "PUT", "DELETE"):
+            status, headers, _ = served.get("/hello.txt", method)
+            assert (status, headers["connection"]) == (501, "close"), method
+
+
+def test_a_file_that_has_not_changed_is_not_sent(site: Path) -> None:
+    changed = os.stat(site / "hello.txt").st_mtime
+    with serving(site) as served:
+        _, headers, _ = served.get("/hello.txt")
+        status, again, body = served.get("/hello.txt", If_Modified_Since=headers["last-modified"])
+        assert (status, body) == (304, b"") and "content-length" not in again
+        before = email.utils.formatdate(changed - 1000, usegmt=True)
+        assert served.get("/hello.txt", If_Modified_Since=before)[::2] == (200, b"hello\n")
+        assert served.get("/hello.txt", If_Modified_Since="nonsense")[::2] == (200, b"hello\n")
+
+
+def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:
+    with serving(site) as served, served.connect() as client:
+        for _ in range(2):
+            client.sendall(b"GET /hello.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            reply = b""
+            while not reply.endswith(b"\r\n\r\nhello\n"):
+                piece = client.recv(65536)
+                assert piece, reply
+                reply += piece
+            assert b"\r\nConnection: keep-alive\r\n" in reply
+        client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
+        reply = read_all(client)
+        assert reply.endswith(b"hello\n") and b"keep-alive" not in reply
+
+
+def test_the_older_protocol_closes_each_connection(site: Path) -> None:
+    with serving(site, "-p", "HTTP/1.0") as served, served.connect() as client:
+        client.sendall(b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = read_all(client)
+        assert reply.startswith(b"HTTP/1.0 200 OK\r\n") and reply.endswith(b"hello\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_another_directory_than_the_current_one(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "-d", "sub", *processes) as served:
+        assert served.get("/deeper/page.html")[::2] == (200, b"deep")
+        assert served.get("/hello.txt")[0] == 404
+
+
+def test_a_line_per_request_as_the_standard_library_writes_it(site: Path) -> None:
+    with serving(site) as served:
+        served.get("/hello.txt")
+        served.get("/missing")
+        eventually(lambda: served.log.count("\n") == 3)
+        lines = served.log.splitlines()
+    date = r"127\.0\.0\.1 - - \[\d\d/\w{3}/\d{4} \d\d:\d\d:\d\d\] "
+    assert re.fullmatch(date + re.escape('"GET /hello.txt HTTP/1.1" 200 -'), lines[0])
+    assert re.fullmatch(date + re.escape("code 404, message File not found"), lines[1])
+    assert re.fullmatch(date + re.escape('"GET /missing HTTP/1.1" 404 -'), lines[2])
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_no_line_per_request_if_it_is_to_be_quiet(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "--quiet", *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        assert served.get("/missing")[0] == 404
+    assert served.log == ""
+
+
+def test_the_first_line_is_the_one_of_the_standard_library(site: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "http.server", "0"]
+    log = tmp_path / "log"
+    for arguments in ([], ["-b", "127.0.0.1"]):
+        with started([*command, *arguments], site, log) as other:
+            expected = other.line.replace(str(other.port), "PORT")
+        with started([sys.executable, "-m", "ebbpool", "serve", "0", *arguments], site, log) as served:
+            assert served.line.replace(str(served.port), "PORT") == expected
+            assert served.get("/hello.txt")[0] == 200
+            assert served.stop()[0] == 0
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return socket.has_dualstack_ipv6()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="the machine has no IPv6")
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_both_families_of_addresses(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "-b", "::", *processes) as served:
+        assert served.url == f"http://[::]:{served.port}/"
+        for host in ("::1", "127.0.0.1"):
+            with served.connect(host) as client:
+                client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
+                assert read_all(client).endswith(b"\r\n\r\nhello\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_figures_for_prometheus(site: Path, processes: tuple[str, ...]) -> None:
+    def shown() -> set[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
+            return set(
+                re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
+            )
+
+    with reserved_port() as port, serving(site, "--metrics", f"127.0.0.1:{port}", *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_an_address_for_figures_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("0", "-b", "127.0.0.1", "--metrics", f"127.0.0.1:{port}", *processes, cwd=site)
+    assert done.returncode == 1
+    assert f"error: cannot listen on '127.0.0.1:{port}': " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_for_figures_that_is_none(site: Path) -> None:
+    done = run("0", "--metrics", "9464", cwd=site)
+    assert done.returncode == 2
+    assert """argument --metrics: it must be "host:port", "[host]:port" or "unix:path", not '9464'""" in done.stderr
+
+
+# Limits, wrong use, and the end.
+
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def unread(pipe: FileIO) -> int:
+    """Return how many bytes are in a pipe."""
+    # Not on Windows, where the tests are skipped.
+    import fcntl
+    import termios
+
+    count: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+    return count
+
+
+@contextmanager
+def slow_request(served: Served, site: Path) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+    """Have a worker read the pipe; yield the client's connection, and what to call for the file itself to come."""
+    opened: list[int] = []
+
+    def read_by_worker() -> bool:
+        try:
+            opened.append(os.open(site / "slow", os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    with served.connect() as client:
+        client.sendall(GET % b"slow")
+        eventually(read_by_worker)
+        reply = b""
+        while not reply.endswith(b"\r\n\r\n"):
+            piece = client.recv(65536)
+            assert piece, reply
+            reply += piece
+        assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+        with open(opened[0], "wb", buffering=0) as pipe:
+            # The worker has sent the head, but may not have come to the file yet.
+            pipe.write(b"d")
+            eventually(lambda: unread(pipe) == 0)
+
+            def finish() -> None:
+                pipe.write(b"one")
+                pipe.close()
+
+            yield client, finish
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_it_once_what_runs_is_done(site: Path, number: int) -> None:
+    with serving(site) as served, slow_request(served, site) as (client, finish), served.connect() as idle:
+        idle.sendall(GET % b"hello.txt")
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+        served.process.send_signal(number)
+        assert read_all(idle) in (b"", b"hello\n")
+        eventually(served.refuses)
+        assert not select.select([client], [], [], A_MOMENT)[0]
+        assert served.process.poll() is None
+        finish()
+        assert read_all(client) == b"done"
+        status, rest = served.end()
+        expected = "\nKeyboard interrupt received, exiting.\n" if number == signal.SIGINT else ""
+        assert (status, rest) == (0, expected)
+
+
+def test_all_processes_finish_what_runs(site: Path) -> None:
+    with serving(site, "--processes", "2") as served, slow_request(served, site) as (client, finish):
+        served.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "event=child_exited" in served.log, "the idle child has gone")
+        assert not select.select([client], [], [], A_MOMENT)[0]
+        finish()
+        assert read_all(client) == b"done"
+        assert served.end() == (0, "")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_signal_to_an_idle_server(site: Path, number: int, processes: tuple[str, ...]) -> None:
+    with serving(site, *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        status, rest = served.stop(number)
+        assert status == 0, served.log
+        assert rest in ("", "\nKeyboard interrupt received, exiting.\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_an_interrupt_from_the_keyboard_goes_to_all_processes(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        os.killpg(served.process.pid, signal.SIGINT)
+        assert served.end()[0] == 0, served.log
+        assert "KeyboardInterrupt" not in served.log
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_ends_it_at_once(site: Path, number: int) -> None:
+    with serving(site) as served, slow_request(served, site):
+        served.process.send_signal(signal.SIGTERM)
+        eventually(served.refuses)
+        assert served.stop(number)[0] == -number
+
+
+def test_what_does_not_end_is_named_and_left(site: Path) -> None:
+    with serving(site, "--shutdown-timeout", "0.1") as served, slow_request(served, site):
+        status, _ = served.stop()
+        assert status == 1
+        assert "\npython -m ebbpool serve: error: after 0" in served.log
+        assert "copyfile" in served.log
+
+
+def test_more_requests_than_may_wait_are_refused(site: Path) -> None:
+    with serving(site, "--max-workers", "1", "--max-queue", "0") as served, slow_request(served, site):
+        status, headers, _ = served.get("/hello.txt")
+        assert (status, headers["retry-after"]) == (503, "1")
+
+
+def test_a_worker_more_for_each_request_that_waits(site: Path) -> None:
+    with serving(site, "--max-workers", "2") as served, slow_request(served, site):
+        assert served.get("/hello.txt")[0] == 200
+
+
+def test_a_head_that_does_not_come(site: Path) -> None:
+    with serving(site, "--header-timeout", "0.1") as served:
+        # What it finds when it looks is there in time, however long that takes.
+        served.process.send_signal(signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(served.process.pid, os.WUNTRACED)[1])
+        try:
+            client = served.connect()
+            client.sendall(b"GET /hello.txt HTTP/1.1\r\nHost:")
+        finally:
+            served.process.send_signal(signal.SIGCONT)
+        with client:
+            assert read_all(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_that_is_not_used(site: Path) -> None:
+    with serving(site, "--idle-timeout", "0.1") as served, served.connect() as client:
+        client.sendall(GET % b"hello.txt")
+        assert read_all(client).endswith(b"\r\n\r\nhello\n")
+
+
+def test_a_client_that_takes_nothing(site: Path) -> None:
+    with (site / "endless").open("wb") as file:
+        file.truncate(1 << 30)
+    with serving(site, "--request-timeout", "0.2") as served, served.connect() as client:
+        client.sendall(GET % b"endless")
+        eventually(lambda: "TimeoutError" in served.log)
+        assert served.get("/hello.txt")[0] == 200
+
+
+def test_a_client_that_leaves(site: Path) -> None:
+    with (site / "endless").open("wb") as file:
+        file.truncate(1 << 30)
+    with serving(site) as served:
+        with served.connect() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(GET % b"endless")
+            assert client.recv(1) == b"H"
+        eventually(lambda: "127.0.0.1 left: " in served.log)
+        assert served.get("/hello.txt")[0] == 200
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        done = run(str(port), "-b", "127.0.0.1", *processes, cwd=site)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"python -m ebbpool serve: error: cannot listen on 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["host.invalid", "a..b", "x" * 70])
+def test_an_address_that_nobody_has(site: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A name server that does not answer is not asked for longer than the run may take.
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+    done = run("0", "-b", host, cwd=site)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"python -m ebbpool serve: error: cannot listen on {host}, port 0: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("errors", ["2>&1", "2>&-", ""])
+def test_that_nobody_reads_what_it_writes_changes_nothing(
+    site: Path, tmp_path: Path, errors: str, processes: tuple[str, ...]
+) -> None:
+    shell = ["sh", "-c", f'unset PYTHONUNBUFFERED; exec "$@" {errors}', "sh", sys.executable, "-m", "ebbpool", "serve"]
+    with started([*shell, "0", "-b", "127.0.0.1", *processes], site, tmp_path / "log") as served:
+        assert served.process.stdout is not None
+        served.process.stdout.close()
+        assert served.get("/hello.txt")[::2] == (200, b"hello\n")
+        with slow_request(served, site) as (client, finish):
+            served.process.send_signal(signal.SIGINT)
+            if not processes:
+                eventually(served.refuses)
+            finish()
+            assert read_all(client) == b"done"
+        assert served.process.wait(PATIENCE) == 0, served.log
+        assert "Traceback" not in served.log and "Error" not in served.log, served.log
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, processes: tuple[str, ...]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    shell = ["sh", "-c", f'exec "$@" 2>{pipe}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
+    try:
+        with started([*shell, *processes], site, tmp_path / "log") as served:
+            fill(pipe)
+            with served.connect() as client:
+                for _ in range(300):
+                    client.sendall(GET % b"hello.txt")
+                    reply = b""
+                    while not reply.endswith(b"\r\n\r\nhello\n"):
+                        piece = client.recv(65536)
+                        assert piece, reply
+                        reply += piece
+            assert served.stop()[0] == 0
+    finally:
+        os.close(reader)
