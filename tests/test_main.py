@@ -114,7 +114,7 @@ def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 def test_help_shows_both_uses() -> None:
     result = run("--help")
     assert result.returncode == 0
-    assert "which ebbpool this is" in result.stdout
+    assert "print the version, and what it runs on" in result.stdout
     assert "serve a directory over HTTP" in " ".join(result.stdout.split())
     assert "python -m ebbpool serve" in run("serve", "--help").stdout
     assert "python -m ebbpool top" in run("top", "--help").stdout

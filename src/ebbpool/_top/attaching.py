@@ -22,7 +22,7 @@ def _begin():
                 try:
                     from ebbpool._monitor.listener import Listener
                 except ImportError:
-                    reason = "its ebbpool is older than this one, and cannot be looked at"
+                    reason = "its ebbpool is too old for this one"
                 else:
                     Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
                     return
@@ -47,7 +47,7 @@ shutil.rmtree({folder!r}, True)
 _OWN: Final = ".".join(map(str, sys.version_info[:2]))
 PREPARE: Final = (
     "Start it with EBBPOOL_MONITOR=PATH in its environment, or have it call ebbpool.monitor.listen(PATH), "
-    "and look at it with: python -m ebbpool top PID"
+    "and watch it with: python -m ebbpool top PID"
 )
 
 
@@ -145,7 +145,7 @@ def _must_be_possible(pid: int) -> None:
             f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it does "
         )
         raise Failed(
-            f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that takes CPython 3.14 "
+            f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that needs CPython 3.14 "
             f"or later, the same for both processes.\n{hint + 'not listen there' if path is not None else PREPARE}"
         )
 
@@ -158,8 +158,8 @@ def _explained(pid: int, error: Exception) -> str:
     hint = ""
     if isinstance(error, PermissionError):
         hint = (
-            "The system asks for the same user and, where /proc/sys/kernel/yama/ptrace_scope is not 0 (and in "
-            f"containers without SYS_PTRACE), for root. Try: sudo {sys.executable} {again}\nOr prepare it. "
+            "That needs the same user and, where /proc/sys/kernel/yama/ptrace_scope is not 0 (and in "
+            f"containers without SYS_PTRACE), root. Try: sudo {sys.executable} {again}\nOr prepare it. "
         )
     elif "not enabled" in text:
         hint = "It was started with PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug, or built without it. "
