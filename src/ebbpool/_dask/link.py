@@ -250,31 +250,12 @@ class Link:
             if self._joining is None:
                 self._joining = asyncio.get_running_loop().create_task(self._join_again(connection))
             return
-        small: list[Shipment] = []
         while self._outbox and len(self._shipments) < self.width:
             shipment = Shipment(f"{self._topic}-{next(self._numbers)}", self._next_parcels())
             self._shipments[shipment.key] = shipment
-            if shipment.parcels[0].packed.parts:
-                self._follow(self._make_large(shipment))
-            else:
-                small.append(shipment)
-        if not small:
-            return
-        try:
-            futures = self.client.map(
-                functools.partial(perform, self._topic),
-                [shipment.key for shipment in small],
-                [[parcel.packed.data for parcel in shipment.parcels] for shipment in small],
-                key=[shipment.key for shipment in small],
-                pure=False,
-                retries=0,
-            )
-        except BaseException as error:
-            for shipment in small:
-                self._fail(shipment, f"could not be sent to the cluster: {error}", error)
-            return
-        for shipment, future in zip(small, futures, strict=True):
-            self._follow(self._make(shipment, future))
+            making = asyncio.get_running_loop().create_task(self._make(shipment))
+            self._following.add(making)
+            making.add_done_callback(self._following.discard)
 
     def _next_parcels(self) -> list[Parcel]:
         """Take the next call from the outbox, and with it what follows as long as all are known to be short."""
@@ -292,33 +273,21 @@ class Link:
             parcels.append(self._outbox.popleft())
         return parcels
 
-    def _follow(self, making: Any) -> None:
-        task = asyncio.get_running_loop().create_task(making)
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
-
-    async def _make_large(self, shipment: Shipment) -> None:
-        (parcel,) = shipment.parcels
+    async def _make(self, shipment: Shipment) -> None:
         try:
-            for part in parcel.packed.parts:
+            # Only of a parcel that is alone.
+            for part in shipment.parcels[0].packed.parts:
                 shipment.parts.append(await self._scattered.take(part))
             future = self.client.submit(
                 perform,
                 self._topic,
                 shipment.key,
-                [parcel.packed.data],
+                [parcel.packed.data for parcel in shipment.parcels],
                 *(there.sending.result() for there in shipment.parts),
                 key=shipment.key,
                 pure=False,
                 retries=0,
             )
-        except BaseException as error:
-            self._fail(shipment, f"could not be sent to the cluster: {error!r}", error)
-        else:
-            await self._make(shipment, future)
-
-    async def _make(self, shipment: Shipment, future: Any) -> None:
-        try:
             outcomes = await future.result()
         except KilledWorker as error:
             times = error.allowed_failures + 1
