@@ -214,8 +214,8 @@ def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own
         pool.map(same, range(200, 299))
         assert pool.wait_idle(TIMEOUT)
         children = set(pool.children)
-        assert pool._outlet.caller is not None
-        pool._outlet.caller.resize(keep_alive=0)
+        [caller] = [each for each in ebbpool.pools() if each.name == f"ThreadPoolDone{id(pool)}"]
+        caller.resize(keep_alive=0)
         for number in range(299, 302):
             pool.submit(same, number)
             assert pool.wait_idle(TIMEOUT)
@@ -360,12 +360,13 @@ def test_wait_idle_waits_for_the_jobs_that_callbacks_submit() -> None:
 
 @pytest.mark.parametrize("result_id", [False, True])
 def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
-    with Pool(3, result_id=result_id) as pool, Gate() as gate:
+    with Pool(3, "named", result_id=result_id) as pool, Gate() as gate:
         pool.submit(gate)
         pool.submit_done(gate, same)
         pool.map(gate, [1])
         gate.await_begun(3)
-        assert {task.name for task in pool._executor.running()} == {"support.common.Gate"}
+        [executor] = [each for each in ebbpool.pools() if each.name == "named"]
+        assert {task.name for task in executor.running()} == {"support.common.Gate"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import errno
 import functools
 import http.client
@@ -106,24 +105,6 @@ def test_a_path_that_can_name_no_file(site: Path, path: str) -> None:
     with serving(site) as served:
         for method in ("GET", "HEAD"):
             assert served.get(path, method)[0] == 404, method
-
-
-def test_methods_that_are_not_there(site: Path) -> None:
-    with serving(site) as served:
-        for method in ("POST", "PUT", "DELETE"):
-            status, headers, _ = served.get("/hello.txt", method)
-            assert (status, headers["connection"]) == (501, "close"), method
-
-
-def test_a_file_that_has_not_changed_is_not_sent(site: Path) -> None:
-    changed = os.stat(site / "hello.txt").st_mtime
-    with serving(site) as served:
-        _, headers, _ = served.get("/hello.txt")
-        status, again, body = served.get("/hello.txt", If_Modified_Since=headers["last-modified"])
-        assert (status, body) == (304, b"") and "content-length" not in again
-        before = email.utils.formatdate(changed - 1000, usegmt=True)
-        assert served.get("/hello.txt", If_Modified_Since=before)[::2] == (200, b"hello\n")
-        assert served.get("/hello.txt", If_Modified_Since="nonsense")[::2] == (200, b"hello\n")
 
 
 def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.common import TIMEOUT, all_end, tight_switching
+from support.common import LONG, TIMEOUT, all_end, needs_fork, output_of, tight_switching
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import durations
 from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
+from ebbpool._metrics.source import Source
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
 
 
@@ -129,3 +130,43 @@ def test_a_name_keeps_the_rules_of_promtool(metric: Metric) -> None:
 
 def test_no_two_have_one_name() -> None:
     assert len({metric.prometheus_name for metric in ALL}) == len(ALL)
+
+
+def test_our_own_text_is_that_of_the_client() -> None:
+    client = pytest.importorskip("prometheus_client")
+    from ebbpool.prometheus import PoolCollector
+
+    registry = client.CollectorRegistry()
+    with AdaptiveExecutor(thread_name_prefix='a "b"\n\\c', keep_alive=LONG) as pool:
+        pool.submit(int).result(TIMEOUT)
+        pool.wait_idle()
+        lane = pool.lane("é\x00", limit=3)
+        # Of this pool alone: what other tests left may change from one reading to the next.
+        PoolCollector([pool], registry=registry)
+        assert text(METRICS, Source([pool]).read()) == client.generate_latest(registry).decode()
+        assert Source([pool]).read()['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
+
+
+@needs_fork
+def test_it_works_in_a_forked_child() -> None:
+    pytest.importorskip("prometheus_client")
+    script = """
+        import os
+        from prometheus_client import CollectorRegistry, generate_latest
+        from ebbpool import AdaptiveExecutor
+        from ebbpool._metrics import durations
+        from ebbpool.prometheus import PoolCollector
+        registry = CollectorRegistry()
+        PoolCollector(sample=1, registry=registry)
+        with durations._turn.lock:
+            pid = os.fork()
+        if pid == 0:
+            with AdaptiveExecutor(thread_name_prefix="child") as pool:
+                assert b'ebbpool_threads{pool="child"' in generate_latest(registry)
+                for _ in range(2000):
+                    pool.submit(int).result()
+                assert b'ebbpool_task_run_duration_seconds_count{pool="child"} 2000.0' in generate_latest(registry)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    assert output_of(script) == ["0"]
