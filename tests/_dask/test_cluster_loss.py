@@ -352,12 +352,17 @@ def test_the_connection_is_cut_and_mended(
                     future.result(LIMIT)
             waiting.append(pool.submit(remote.note, str(path), "cut"))
             Event(f"{name}-open", client=two_workers).set()
+            if rerun:
+                # What was accepted counts after a shutdown, too.
+                pool.shutdown(wait=False)
             proxy.mend()
             # What had not been handed over is made once there is a connection again, and so is what comes then.
-            waiting.append(pool.submit(remote.note, str(path), "mended"))
+            if not rerun:
+                waiting.append(pool.submit(remote.note, str(path), "mended"))
             assert not wait(waiting, LIMIT).not_done
             assert {future.exception(0) for future in waiting} == {None}
-            assert sorted(path.read_text().split()) == sorted([*map(str, range(50)), "cut", "mended"])
+            expected = [*map(str, range(50)), "cut", *["mended"] * (not rerun)]
+            assert sorted(path.read_text().split()) == sorted(expected)
     finally:
         proxy.cut()
 

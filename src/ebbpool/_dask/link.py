@@ -82,6 +82,8 @@ class Link:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
             self._scattered.sweep()
+            # What could not be sent for want of a connection, or of places in the window.
+            self._send_all()
             if self._executor() is None or crew.pool.closed:
                 if crew.pool.headcount == 0 and not crew.pool.counts()["queued"]:
                     # Nobody can submit any more, and all that was accepted is done.
@@ -96,7 +98,6 @@ class Link:
             except Exception as error:
                 # The connection may come back; calls that are under way learn of its loss by themselves.
                 _logger.debug("the scheduler does not say how many threads there are: %r", error)
-            self._send_all()
 
     def _fit(self) -> None:
         """Let the executor have as many threads as there may be calls on their way; in any thread."""
