@@ -140,11 +140,14 @@ class Pool:
         self._outlet = Outlet(
             caller, failed_callback, log_level, bool(result_id), bool(exc_stack), bool(exc_args), done_max
         )
-        # The queues of results and failures, and semaphores that count them: acquire one, then take an entry.
         self.done: deque[Any] = self._outlet.done
+        """The queue of results."""
         self.done_cnt: Semaphore = self._outlet.done_cnt
+        """A semaphore that counts the results in `done`: acquire it, then take one."""
         self.failed: deque[Any] = self._outlet.failed
+        """The queue of failures."""
         self.failed_cnt: Semaphore = self._outlet.failed_cnt
+        """A semaphore that counts the failures in `failed`: acquire it, then take one."""
         self._callback_queue = done_max or None
         self._default: Sink = done_callback is not False
         self._timers: WeakKeyDictionary[ScheduledTask | Future[Any], bool] = WeakKeyDictionary()

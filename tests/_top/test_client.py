@@ -396,7 +396,7 @@ def test_a_process_without_ebbpool_says_so(temporary: Path) -> None:
         with closing(Client(attached.path, attached)) as client:
             process.stdin.write("\n")
             process.stdin.flush()
-            with pytest.raises(Failed, match="cannot watch process .*: it has not imported ebbpool"):
+            with pytest.raises(Failed, match=r"cannot watch process .*: it has not imported ebbpool"):
                 client.ask()
                 client.take(TIMEOUT)
     assert list(temporary.iterdir()) == []
