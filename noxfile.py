@@ -99,7 +99,6 @@ EACH_KIND = {*ENDS, PLAIN, *((name, "pure") for name in OTHERS)}
 """One session of each kind: the oldest, the newest, without a GIL, plain, and not CPython."""
 
 BOTH_ENDS = (
-    "_cli",
     "_pool/test_simulation.py",
     "_pool/test_sizing.py",
     "_prefork",
@@ -107,15 +106,16 @@ BOTH_ENDS = (
     "test_bad_input.py",
     "test_imports.py",
     "test_pytest_plugin.py",
+    "test_serve.py",
 )
 ONE_OF_EACH_KIND = (
-    "_fastthreadpool",
     "_http",
     "_monitor",
     "_pool/test_dump.py",
     "_pool/test_tracing.py",
     "_servers",
     "test_examples.py",
+    "test_fastthreadpool.py",
     "test_main.py",
     "test_stdio.py",
 )
@@ -341,9 +341,11 @@ def typing(session: nox.Session) -> None:
 
 
 FACES = {
-    "__main__": ("test_main.py", "_cli"),
+    "__main__": ("test_main.py", "test_serve.py"),
+    "_cli": ("test_main.py", "test_serve.py"),
     "_checks": ("test_bad_input.py",),
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
+    "_fastthreadpool": ("test_fastthreadpool.py",),
     "_interpreter": ("test_main.py",),
     "_maps": ("_maps", "_loops"),
     "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
@@ -352,7 +354,6 @@ FACES = {
     "aio": ("_loops",),
     "anyio": ("_anyio",),
     "executor": ("test_executor.py", "test_bad_input.py"),
-    "fastthreadpool": ("_fastthreadpool",),
     "prefork": ("_prefork",),
     "socketserver": ("_servers",),
     "sync": ("_core",),

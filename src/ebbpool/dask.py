@@ -6,16 +6,14 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
-import concurrent.futures
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
-from ebbpool._checks import above_zero, finite_seconds, one_of, waiting_limit
+from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
-from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import maps
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
@@ -63,14 +61,27 @@ class _ClusterMaps(maps.Maps):
     ) -> Iterator[Any]:
         executor, core = self._place()
         width = executor._link.width if core is None else min(core.limit, executor._link.width)
-        makes_way = executor._settings.max_queue is None
+        pool, makes_way, first = executor._pool, executor._settings.max_queue is None, core is not None and core.first
         # All is queued before `map` returns, unless there is a buffer: the executor may be dropped then.
-        start = executor._start_turn(core, buffersize is not None)
+        keeper = None if buffersize is None else self
+        # A lane may go before its map is done.
+        home, place = weakref.ref(executor), weakref.ref(self)
+
+        def start(turn: Callable[[], None]) -> Future[None]:
+            owner = home()
+            if owner is None:
+                raise RuntimeError("cannot schedule new futures: nobody refers to the executor any more")
+            future: Future[None] = AdaptiveExecutor.hand_in(owner, core, first, turn, (), {})
+            return future
+
+        def discards() -> bool:
+            owner: Any = place() or home()
+            return owner is not None and bool(owner._discarding)
+
         sizes = (timeout, chunksize, buffersize)
-        pool = executor._pool
-        run = Run(executor._link, start, lambda: pool.closed, width, makes_way, fn, iterables, *sizes, in_order)
-        executor._note_map(run)
-        return run.started()
+        closed: Callable[[], bool] = lambda: pool.closed  # noqa: E731
+        run = Run(executor._link, start, closed, discards, width, makes_way, fn, iterables, *sizes, in_order)
+        return run.started(keeper)
 
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         """Return the executor, and the lane if this is one."""
@@ -146,9 +157,6 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             if owned:
                 client.close()
             raise
-        self._parted: concurrent.futures.Future[None] | None = None
-        self._maps: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._maps_lock = threading.Lock()
         self._link.watch(self, window)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -159,7 +167,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             RuntimeError: The executor has been shut down, or its client is closed.
             QueueFull: `max_queue` calls wait and `when_full` is "reject".
         """
-        call: Callable[[], T] = self._link.pack(fn, args, kwargs).make
+        call: Callable[[], T] = self._link.pack(fn, args, kwargs)
         return super().submit(call)
 
     # The engine's other ways in: of lanes and `submit_first`, of event loops, of delayed and repeated calls.
@@ -167,7 +175,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Queue a call; see `ExecutorCore.hand_in`."""
-        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs).make, (), {})
+        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs), (), {})
 
     def offload(
         self,
@@ -180,12 +188,12 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         lane: LaneCore | None = None,
     ) -> LoopCall:
         """Queue a call of an event loop; see `ExecutorCore.offload`."""
-        call = self._link.pack(fn, args, kwargs or {}).make
+        call = self._link.pack(fn, args, kwargs or {})
         return super().offload(mailbox, ticket, context, call, (), None, lane)
 
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Return a future for a call that waits for its time; see `ExecutorCore.hold_back`."""
-        return super().hold_back(self._link.pack(fn, args, kwargs or {}).make, (), None)
+        return super().hold_back(self._link.pack(fn, args, kwargs or {}), (), None)
 
     def stream(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: the values of a generator on a worker cannot be handed over one by one.
@@ -194,25 +202,6 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             NotImplementedError: Always.
         """
         raise NotImplementedError("a generator cannot run on a cluster; use map with a buffersize")
-
-    def _start_turn(self, lane: LaneCore | None, keeps: bool) -> Callable[[Callable[[], None]], Future[None]]:
-        """Return what queues the turns of a map; `keeps` says whether the map keeps the executor."""
-        kept = self if keeps else None
-        reference = weakref.ref(self)
-        first = lane is not None and lane.first
-
-        def start(take: Callable[[], None]) -> Future[None]:
-            executor = kept or reference()
-            if executor is None:
-                raise RuntimeError("cannot schedule new futures: nobody refers to the executor any more")
-            future: Future[None] = AdaptiveExecutor.hand_in(executor, lane, first, take, (), {})
-            return future
-
-        return start
-
-    def _note_map(self, run: Run) -> None:
-        with self._maps_lock:
-            self._maps.add(run)
 
     def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
         return self, None
@@ -232,28 +221,13 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
                 on which worker. The executor stays shut down.
         """
         try:
-            if cancel_futures:
-                # Before anything is waited for, because a map goes on by itself.
-                waiting_limit("timeout", timeout)
-                super().shutdown(False, cancel_futures=True)
-                with self._maps_lock:
-                    runs = list(self._maps)
-                for run in runs:
-                    run.cancel()
             super().shutdown(wait, cancel_futures=cancel_futures, timeout=timeout)
         except TimeoutError:
-            self._part_later()
             lines = "\n".join(self._link.under_way())
             raise TimeoutError(f"after {timeout:g} s these calls are still with the cluster:\n{lines}") from None
-        except BaseException:
-            # Such as that a callback, in a thread of the executor's, cannot wait for that thread.
-            if self._pool.closed:
-                self._part_later()
-            raise
+        # Otherwise the link parts by itself once the last call has ended.
         if wait:
             self._link.part()
-        else:
-            self._part_later()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -262,28 +236,11 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         import asyncio
 
         await super().__aexit__(kind, error, trace)
-        assert self._parted is not None
-        await asyncio.wrap_future(self._parted)
-
-    def _part_later(self) -> None:
-        """Part from the cluster once the last call has ended."""
-        with self._crew.settings_lock:
-            if self._parted is not None:
-                return
-            parted = self._parted = concurrent.futures.Future()
-        # Whoever waits for it, and is cancelled, must not cancel it.
-        parted.set_running_or_notify_cancel()
-
-        def part() -> None:
-            try:
-                self._crew.join(None)
-                self._link.part()
-            finally:
-                parted.set_result(None)
-
-        parting = threading.Thread(target=part, name=f"{self._crew.prefix}_parting", daemon=daemon_threads())
-        # In an empty context: the thread may outlive the request whose task shuts the executor down.
-        Context().run(parting.start)
+        parting = ThreadPoolExecutor(1, f"{self._crew.prefix}_parting")
+        try:
+            await asyncio.get_running_loop().run_in_executor(parting, self._link.part)
+        finally:
+            parting.shutdown(wait=False)
 
 
 def _names(name: str, value: Any) -> list[str]:

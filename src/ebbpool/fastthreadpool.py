@@ -9,17 +9,19 @@ import atexit
 import functools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._fastthreadpool.jobs import Jobs, PoolStopped, TimerObj, waits
-from ebbpool._fastthreadpool.outlet import Bounded, Outlet, Semaphore, Sink
+from ebbpool._fastthreadpool import Bounded, Outlet, Semaphore, Sink
+from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -28,22 +30,49 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "TimerObj"]
 
-for _borrowed in (PoolStopped, Semaphore, TimerObj):
-    _borrowed.__module__ = __name__
-
-T = TypeVar("T")
+Semaphore.__module__ = __name__
 
 AS_MANY_AS_CPUS: Final = -9999
+PIECES_PER_CHILD: Final = 4
+"""Into how many slices a map's items are cut for each thread that there may be."""
 
 _pools: WeakSet[Pool] = WeakSet()
 _pools_lock = threading.Lock()
+
+
+class PoolStopped(RuntimeError):
+    """The pool takes no more jobs; `Pool.clear` makes it usable again."""
+
+
+@dataclass(frozen=True)
+class TimerObj:
+    """What `Pool.schedule` and `Pool.submit_at` return, for `Pool.cancel`.
+
+    Attributes:
+        timer_id: The `ScheduledTask`, or the `Future` of a job that runs once.
+    """
+
+    timer_id: ScheduledTask | Future[Any]
+
+    @property
+    def active(self) -> bool:
+        """Whether a run will come."""
+        return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else _waits(self.timer_id)
+
+    @property
+    def _next_run(self) -> Any:
+        return self.timer_id._armed[1] if isinstance(self.timer_id, ScheduledTask) else None
+
+    def cancel(self) -> None:
+        """Cancel all further runs."""
+        self.timer_id.cancel()
 
 
 class PoolCallback(Exception):
     """Results or failures go to the pool's callback (failures perhaps to the log), and cannot be iterated over."""
 
 
-class Pool(Jobs):
+class Pool:
     """A pool of threads that leaves results in one queue, `done`, and failures in another, `failed`.
 
     Threads start on demand and leave when they have been idle for a while. A job that is a generator function has every
@@ -121,8 +150,8 @@ class Pool(Jobs):
         """A semaphore that counts the failures in `failed`: acquire it, then take one."""
         self._callback_queue = done_max or None
         self._default: Sink = done_callback is not False
-        self._delayed = WeakKeyDictionary()
-        self._scheduled = WeakKeyDictionary()
+        self._timers: WeakKeyDictionary[ScheduledTask | Future[Any], bool] = WeakKeyDictionary()
+        """What `submit_later` (False), `schedule` and `submit_at` (True) have returned, as long as that is alive."""
         self._lock = threading.Lock()
         self._open()
         with _pools_lock:
@@ -136,6 +165,201 @@ class Pool(Jobs):
             self._outlet.caller = AdaptiveExecutor(
                 1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
             )
+
+    # The ways in.
+
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether the pool takes no more jobs."""
+        return bool(self._executor._shutdown)
+
+    def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Queue the job `fn(*args, **kwargs)`.
+
+        Returns:
+            The job's id if the pool was made with `result_id`, else its `Future`. `cancel` takes both.
+
+        Raises:
+            TypeError: `fn` is not callable.
+            PoolStopped: The pool has been shut down, or `init_callback` failed.
+        """
+        keep = self._outlet.keep
+        if keep is None or not self._default or not callable(fn):
+            return self._queue(self._executor.submit, self._default, fn, args, kwargs)
+        try:
+            return self._executor.submit(keep, fn, args, kwargs)
+        except RuntimeError as error:
+            raise self._refusal(error) from error
+
+    def submit_done(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
+        """Do what `submit` does, but treat the job's result as `done_callback` says.
+
+        Args:
+            fn: The job.
+            done_callback: True to treat the result as the pool does, False to drop it, or a function to be called with
+                each result, in the job's own thread and without its id; what it raises is the job's failure.
+            args: Arguments for `fn`.
+            kwargs: Keyword arguments for `fn`.
+        """
+        return self._queue(self._executor.submit, done_callback, fn, args, kwargs)
+
+    def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do what `submit` does, at the head of the queue."""
+        return self._queue(self._executor.submit_first, self._default, fn, args, kwargs)
+
+    def submit_done_first(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
+        """Do what `submit_done` does, at the head of the queue."""
+        return self._queue(self._executor.submit_first, done_callback, fn, args, kwargs)
+
+    def submit_later(self, delay: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`.
+
+        Raises:
+            TypeError: `fn` is not callable, or `delay` is no number.
+            PoolStopped: As for `submit`.
+        """
+        return self.submit_done_later(delay, fn, self._default, *args, **kwargs)
+
+    def submit_done_later(
+        self, delay: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
+        enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
+        future: Future[Any] = self._enter(enter, self._outlet.work, done_callback, None, fn, args, kwargs)
+        self._timers[future] = False
+        return future
+
+    def submit_at(
+        self, _runat: float | time.struct_time, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> TimerObj:
+        """Queue a job at a time of the wall clock and, with `interval`, repeatedly from then on.
+
+        Args:
+            _runat: When: seconds as of `time.time`, or a local `time.struct_time`. Setting the wall clock after this
+                call changes nothing.
+            interval: Seconds from run to run; 0 for a single one.
+            fn: The job.
+            args: Arguments for `fn`.
+            kwargs: Keyword arguments for `fn`.
+
+        Raises:
+            TypeError: `fn` is not callable, or one of the times is no number.
+            ValueError: `_runat` is in the past.
+            PoolStopped: As for `submit`.
+        """
+        return self.submit_done_at(_runat, interval, fn, self._default, *args, **kwargs)
+
+    def submit_done_at(
+        self,
+        _runat: float | time.struct_time,
+        interval: float,
+        fn: Callable[..., Any],
+        done_callback: Sink,
+        *args: Any,
+        **kwargs: Any,
+    ) -> TimerObj:
+        """Do what `submit_at` does, with `done_callback` as in `submit_done`."""
+        moment = time.mktime(_runat) if isinstance(_runat, time.struct_time) else time_limit("_runat", _runat)
+        delay = moment - time.time()
+        if delay < 0:
+            raise ValueError(f"_runat must be a time to come, not {_runat!r}, which was {-delay:g} s ago")
+        return self._repeat(delay, interval, done_callback, fn, args, kwargs)
+
+    def schedule(self, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TimerObj:
+        """Queue a job every `interval` seconds, first after that time; once if `interval` is 0.
+
+        The times do not drift, and a job never overlaps itself: see `ebbpool.ScheduledTask`.
+
+        Raises:
+            TypeError: `fn` is not callable, or `interval` is no number.
+            PoolStopped: As for `submit`.
+        """
+        return self.schedule_done(interval, fn, self._default, *args, **kwargs)
+
+    def schedule_done(
+        self, interval: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
+    ) -> TimerObj:
+        """Do what `schedule` does, with `done_callback` as in `submit_done`."""
+        return self._repeat(interval, interval, done_callback, fn, args, kwargs)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        itr: Iterable[Any],
+        done_callback: Sink = True,
+        direct: bool = True,
+        unpack_args: bool | None = None,
+        chunksize: int | None = None,
+    ) -> range | None:
+        """Queue a job for each item, in slices, and return at once.
+
+        Args:
+            fn: Called with each item; may be a generator function.
+            itr: The items; read to its end before this returns.
+            done_callback: As in `submit_done`, for each result.
+            direct: Accepted for compatibility: threads come and go by themselves.
+            unpack_args: Whether an item holds the arguments for a call, or is itself the one argument. None: tuples
+                hold arguments, anything else is one.
+            chunksize: How many items go into a slice; by default a quarter of each thread's share. One thread
+                runs a slice from its start to its end.
+
+        Returns:
+            The ids of the items' jobs, in order, if the pool was made with `result_id`, else None.
+
+        Raises:
+            TypeError: `fn` is not callable, or `itr` cannot be iterated.
+            ValueError: `chunksize` is below 1.
+            PoolStopped: As for `submit`.
+        """
+        items = list(itr)
+        share = -(-len(items) // (PIECES_PER_CHILD * self.max_children)) or 1
+        size = share if chunksize is None else whole("chunksize", chunksize, 1)
+        outlet = self._outlet
+        ids = outlet.ids(len(items)) if outlet.result_id else None
+        for_each: Any = [None] * len(items) if ids is None else ids
+        # Without items there is one empty slice, so that a pool that has been shut down refuses it.
+        for start in range(0, len(items) or 1, size):
+            part, own = items[start : start + size], for_each[start : start + size]
+            submit, run = self._executor.submit, outlet.work_slice
+            self._enter(submit, run, done_callback, own, fn, part, unpack_args, outlet.generation)
+        return ids
+
+    def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        outlet = self._outlet
+        (job_id,) = outlet.ids(1) if outlet.result_id else (None,)
+        future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
+        if job_id is None:
+            return future
+        outlet.pending[job_id] = future
+        return job_id
+
+    def _repeat(self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], *job: Any) -> TimerObj:
+        first, interval = time_limit("interval", first), time_limit("interval", interval)
+        if interval > 0:
+            enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
+        else:
+            enter = functools.partial(self._executor.submit_later, first)
+        timer = self._enter(enter, self._outlet.work_quietly, sink, None, fn, *job)
+        self._timers[timer] = True
+        return TimerObj(timer)
+
+    def _enter(
+        self, enter: Callable[..., Any], run: Callable[..., Any], sink: Any, ids: Any, fn: Any, *job: Any
+    ) -> Any:
+        """Hand a job to a method of the executor, and return what that does."""
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if sink is not True and sink is not False and not callable(sink):
+            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
+        try:
+            return enter(run, sink, ids, fn, *job)
+        except RuntimeError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: RuntimeError) -> RuntimeError:
+        return PoolStopped(f"the pool takes no jobs: {error}") if self.is_shutdown else error
+
+    # What comes out of it.
 
     def as_completed(self, wait: float | bool | None = None, cnt_max: int = 0) -> Iterator[Any]:
         """Take results, and failures, from their queues as they come.
@@ -194,12 +418,17 @@ class Pool(Jobs):
     @property
     def delayed(self) -> deque[Future[Any]]:
         """The jobs of `submit_later` that have not begun right now."""
-        return deque(future for future in _alive(self._delayed) if waits(future))
+        return deque(future for future in self._timed(False) if _waits(future))
 
     @property
     def scheduled(self) -> deque[TimerObj]:
         """The jobs of `schedule` and `submit_at` that have runs to come right now."""
-        return deque(timer for timer in map(TimerObj, _alive(self._scheduled)) if timer.active)
+        return deque(timer for timer in map(TimerObj, self._timed(True)) if timer.active)
+
+    def _timed(self, repeated: bool) -> list[Any]:
+        # Not by iterating over it, because another thread may add to it meanwhile.
+        timers = [timer for timer in (reference() for reference in self._timers.keyrefs()) if timer is not None]
+        return [timer for timer in timers if self._timers[timer] is repeated]
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
@@ -256,7 +485,7 @@ class Pool(Jobs):
             self._drop_jobs()
             return True
         job: Any = job_id if isinstance(job_id, Future) else self._outlet.pending.get(job_id)
-        return job is not None and waits(job) and bool(job.cancel())
+        return job is not None and _waits(job) and bool(job.cancel())
 
     def _drop_jobs(self) -> None:
         queued = self._executor._pool.waiting()
@@ -374,6 +603,6 @@ def _left(limit: float | None) -> float | None:
     return None if limit is None else max(0.0, limit - monotonic())
 
 
-def _alive(book: WeakKeyDictionary[T, None]) -> list[T]:
-    # Not by iterating over it, because another thread may add to it meanwhile.
-    return [key for key in (reference() for reference in book.keyrefs()) if key is not None]
+def _waits(future: Future[Any]) -> bool:
+    """Return whether a job has not begun, and may still do so."""
+    return not (future.running() or future.done())

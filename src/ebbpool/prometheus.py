@@ -22,13 +22,11 @@ its own.
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ebbpool._metrics.durations import Buckets, Samples
 from ebbpool._metrics.source import Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, families
 
@@ -88,7 +86,7 @@ class PoolCollector(Collector):
         if registry is not None and not callable(getattr(registry, "register", None)):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
         chosen, every, bounds = checked(pools, sample, buckets)
-        self._source = Source(chosen, every, functools.partial(Buckets, bounds) if every else Samples)
+        self._source = Source(chosen, every, bounds if every else None)
         self._shown = (*METRICS, *HISTOGRAMS) if every else METRICS
         if registry is not None:
             self._register(registry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
-from support.common import LONG, TIMEOUT, Gate, output_of, run_script
-from support.metrics import TIMES, busy_pool, expected, sampled
+from support.common import LONG, TIMEOUT, Gate, run_script
+from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.source import Source
-from ebbpool._metrics.table import METRICS, text
 from ebbpool.prometheus import PoolCollector
 
 
@@ -37,13 +34,16 @@ def scraped(registry: CollectorRegistry) -> dict[str, Family]:
 def metrics(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str], float]]:
     """The metrics of each pool, as `expected` writes them."""
     found: dict[str, dict[tuple[str, str, str], float]] = {}
-    names = {metric.prometheus_name: metric for metric in METRICS}
+    names = {
+        f"ebbpool_{name.replace('.', '_')}" + "_seconds" * (kind == "longest"): f"ebbpool.{name}"
+        for kind, all_names in NAMES.items()
+        for name in all_names.split()
+    }
     for name, family in scraped(registry).items():
-        metric = names[name]
         for sample in family.samples:
             labels = dict(sample.labels)
             pool = found.setdefault(labels.pop("pool"), {})
-            pool[metric.name, labels.pop("lane", ""), labels.pop(metric.label, "")] = sample.value
+            pool[names[name], labels.pop("lane", ""), labels.popitem()[1] if labels else ""] = sample.value
             assert not labels
     return found
 
@@ -66,17 +66,6 @@ def test_openmetrics_takes_it_too(registry: CollectorRegistry) -> None:
         PoolCollector([pool], sample=1, registry=registry)
         written = exposition.generate_latest(registry).decode()
         assert {family.name for family in parser.text_string_to_metric_families(written)} == scraped(registry).keys()
-
-
-def test_our_own_text_is_that_of_the_client(registry: CollectorRegistry) -> None:
-    with AdaptiveExecutor(thread_name_prefix='a "b"\n\\c', keep_alive=LONG) as pool:
-        pool.submit(int).result(TIMEOUT)
-        pool.wait_idle()
-        lane = pool.lane("é\x00", limit=3)
-        # Of this pool alone: what other tests left may change from one reading to the next.
-        PoolCollector([pool], registry=registry)
-        assert text(METRICS, Source([pool]).read()) == generate_latest(registry).decode()
-        assert metrics(registry)['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
 
 
 def test_pools_come_and_go(registry: CollectorRegistry) -> None:
@@ -223,31 +212,6 @@ def test_multiprocess_mode_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_client_the_error_names_the_extra() -> None:
     done = run_script("import sys; sys.modules['prometheus_client'] = None; import ebbpool.prometheus")
     assert "ImportError: ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus]" in done.stderr
-
-
-def test_it_works_in_a_forked_child() -> None:
-    if sys.platform == "win32":
-        pytest.skip("no fork")
-    script = """
-        import os
-        from prometheus_client import CollectorRegistry, generate_latest
-        from ebbpool import AdaptiveExecutor
-        from ebbpool._metrics import durations
-        from ebbpool.prometheus import PoolCollector
-        registry = CollectorRegistry()
-        PoolCollector(sample=1, registry=registry)
-        with durations._turn.lock:
-            pid = os.fork()
-        if pid == 0:
-            with AdaptiveExecutor(thread_name_prefix="child") as pool:
-                assert b'ebbpool_threads{pool="child"' in generate_latest(registry)
-                for _ in range(2000):
-                    pool.submit(int).result()
-                assert b'ebbpool_task_run_duration_seconds_count{pool="child"} 2000.0' in generate_latest(registry)
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """
-    assert output_of(script) == ["0"]
 
 
 def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: CollectorRegistry) -> None:

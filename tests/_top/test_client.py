@@ -121,11 +121,11 @@ def test_too_many_others_who_wait_are_no_error(path: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"HTTP/1.1 400 Bad Request\n", "is no monitor of ebbpool: it answers b'HTTP/1.1"),
-        (b"[1]\n", "is no monitor of ebbpool"),
-        (b"{}\n", "is no monitor of ebbpool"),
+        (b"HTTP/1.1 400 Bad Request\n", "is not an ebbpool monitor: it answers b'HTTP/1.1"),
+        (b"[1]\n", "is not an ebbpool monitor"),
+        (b"{}\n", "is not an ebbpool monitor"),
         (b'{"error": "busy"}\n', "refuses: busy"),
-        (b"", "no longer listens"),
+        (b"", "has ended, or no longer listens"),
     ],
 )
 def test_what_is_no_monitor_is_said_to_be_none(path: str, line: bytes, reason: str) -> None:
@@ -143,7 +143,7 @@ def test_paths_where_nobody_listens(path: str) -> None:
         Client(path).ask()
     with listening(path):
         pass
-    with pytest.raises(Failed, match="nobody listens there: the process that did has ended"):
+    with pytest.raises(Failed, match="nobody is listening there: the process has ended"):
         Client(path).ask()
     Path(path).unlink()
     Path(path).write_text("")
@@ -178,11 +178,10 @@ def test_a_process_that_ends_is_said_to_have_ended(path: str) -> None:
 def test_a_process_is_found_by_its_number(path: str) -> None:
     with monitor.listen(path):
         assert finding.find(os.getpid()) == path
-        (found,) = [each for each in finding.everyone() if each.pid == os.getpid()]
-        assert found.path == path
-        assert found.command
+        ((_, there, command),) = [each for each in finding.everyone() if each[0] == os.getpid()]
+        assert there == path and command
     assert finding.find(os.getpid()) is None
-    assert os.getpid() not in [each.pid for each in finding.everyone()]
+    assert os.getpid() not in [pid for pid, *_ in finding.everyone()]
 
 
 @needs_proc
@@ -217,7 +216,7 @@ def test_a_process_that_is_gone_cannot_be_attached_to() -> None:
 def test_a_python_without_remote_exec_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "remote_exec", raising=False)
     text = failing(os.getpid())
-    assert "cannot attach to it: that takes CPython 3.14 or later" in text
+    assert "cannot attach to it: that needs CPython 3.14 or later" in text
     assert "Start it with EBBPOOL_MONITOR=PATH" in text
     monkeypatch.setattr(attaching, "named_in_environment", lambda _: "/run/x")
     assert "EBBPOOL_MONITOR in its environment says /run/x, so it has not made a pool yet" in failing(os.getpid())
@@ -233,13 +232,13 @@ def test_the_environment_of_a_process_is_read() -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (PermissionError(13, "Permission denied"), "the system does not let .*ptrace_scope.*sudo"),
+        (PermissionError(13, "Permission denied"), "the same user and, .*ptrace_scope.*sudo"),
         (RuntimeError("Remote debugging is not enabled in the remote process"), "PYTHON_DISABLE_REMOTE_DEBUG"),
         (
             RuntimeError("Can't send commands from a Python 3.14 process to a Python 3.13 process"),
-            "run top with the Python of that process, as ",
+            "Run top with the Python of that process: /",
         ),
-        (RuntimeError("PyRuntime address lookup failed during debug offsets initialization"), "any Python at all"),
+        (RuntimeError("PyRuntime address lookup failed during debug offsets initialization"), "no Python at all"),
         (OSError(5, "Input/output error"), "cannot be attached to: .*Input/output error"),
     ],
 )
@@ -397,7 +396,7 @@ def test_a_process_without_ebbpool_says_so(temporary: Path) -> None:
         with closing(Client(attached.path, attached)) as client:
             process.stdin.write("\n")
             process.stdin.flush()
-            with pytest.raises(Failed, match="cannot be looked at: it has not imported ebbpool"):
+            with pytest.raises(Failed, match=r"cannot watch process .*: it has not imported ebbpool"):
                 client.ask()
                 client.take(TIMEOUT)
     assert list(temporary.iterdir()) == []
@@ -447,7 +446,17 @@ def test_showing_without_rich_says_what_to_install(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with monitor.listen(path):
         assert run(path, once=True, as_json=False, stacks=False) == 1
-    assert "pip install 'ebbpool[top]'" in capsys.readouterr().err
+    assert "pip install rich" in capsys.readouterr().err
+
+
+@needs_rich
+def test_an_encoding_without_the_bars_will_do(path: str) -> None:
+    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
+        gate.hold(pool)
+        command = [sys.executable, "-m", "ebbpool", "top", path, "--once"]
+        environment = os.environ | {"PYTHONPATH": HOME, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, env=environment)
+    assert done.returncode == 0 and "web" in done.stdout, done.stderr
 
 
 @needs_proc
@@ -466,7 +475,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setattr("ebbpool._top.run.everyone", list)
     assert run(None, once=False, as_json=False, stacks=False) == 1
     told = capsys.readouterr().err
-    assert "no process that you may look at listens." in told and "top PID" in told and "EBBPOOL_MONITOR" in told
+    assert "no process of yours is listening." in told and "top PID" in told and "EBBPOOL_MONITOR" in told
 
 
 def test_a_failure_is_one_line_and_a_status(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,7 +492,7 @@ def test_another_version_that_is_not_understood(path: str, answer: bytes, capsys
         connection.sendall(answer + b"\n")
         assert looking.join() == 1
         connection.close()
-    assert f"answers what this version, {ebbpool.__version__}, does not understand" in capsys.readouterr().err
+    assert f"sent an answer that this version, {ebbpool.__version__}, does not understand" in capsys.readouterr().err
 
 
 def test_what_the_process_says_cannot_steer_the_terminal(path: str, capsys: pytest.CaptureFixture[str]) -> None:

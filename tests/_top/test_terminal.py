@@ -125,7 +125,7 @@ def test_a_signal_gives_the_terminal_back(seen: Seen, number: signal.Signals) ->
 @needs_sizes
 def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
     seen.until("q quit")
-    seen.process.send_signal(signal.SIGTSTP)
+    seen.type(b"\x1a")
     seen.until(LEFT)
     eventually(lambda: os.waitpid(seen.process.pid, os.WUNTRACED | os.WNOHANG)[0], "it is stopped")
     assert termios.tcgetattr(seen.slave)[:4] == seen.before[:4]
@@ -142,7 +142,7 @@ def test_a_process_that_ends(tmp_path: Path) -> None:
     try:
         seen.until("q quit")
         listening.close()
-        seen.until(LEFT + r".*process \d+ no longer listens on")
+        seen.until(LEFT + r".*process \d+ has ended, or no longer listens on")
         assert seen.end() == 1
     finally:
         seen.close()

@@ -106,12 +106,6 @@ def test_names_cannot_steer_the_terminal() -> None:
         state.toggle()
 
 
-def test_a_terminal_without_the_bars() -> None:
-    text = "\n".join(drawn(state_of(snapshot_of(BUSY)), ascii_only=True))
-    assert text.isascii()
-    assert "> slow" in text
-
-
 def test_no_answer_is_said_and_for_how_long() -> None:
     state = model.Model("waiting for process 4242")
     state.silent = 4.7

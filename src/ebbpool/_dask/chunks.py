@@ -27,11 +27,12 @@ Start = Callable[[Callable[[], None]], Future[None]]
 class ClusterMap(Iterator[Any]):
     """The iterator that a map over a cluster returns.
 
-    When it is dropped after its first result, calls that have not begun are not made.
+    When it is dropped after its first result, calls that have not begun are not made. It keeps `keeper`.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, keeper: object) -> None:
         self._run = run
+        self._keeper = keeper
         self._mutex = threading.Lock()
         self._begun = False
 
@@ -52,13 +53,23 @@ class ClusterMap(Iterator[Any]):
 
 
 class Run:
-    """One map. Its calls are made by turns: tasks of the executor, each of which sends one chunk and makes way."""
+    """One map. Its calls are made by turns: tasks of the executor, each of which sends one chunk and makes way.
+
+    Args:
+        link: The way to the cluster.
+        start: Queues a turn; it raises `RuntimeError` once no more are taken.
+        closed: Tells whether the executor has been shut down; no more items are read then.
+        discards: Tells whether it was with `cancel_futures`.
+        width: How many turns there are at most.
+        makes_way: Whether a turn ends with its chunk, and another one takes its place.
+    """
 
     def __init__(
         self,
         link: Link,
         start: Start,
-        is_closed: Callable[[], bool],
+        closed: Callable[[], bool],
+        discards: Callable[[], bool],
         width: int,
         makes_way: bool,
         fn: Callable[..., Any],
@@ -79,55 +90,59 @@ class Run:
         self.fn = fn
         self._link = link
         self._start = start
-        self._is_closed = is_closed
+        self._closed = closed
+        self._discards = discards
         self._width = width
         self._makes_way = makes_way
         self._ordered = ordered
         self._fixed = chunksize is not None
         self._size = 1 if chunksize is None else chunksize
         self._source = zip(*iterables, strict=False)
+        # The consumer's: how many items it has read, and how many results it has handed out.
         self._read_all = False
+        self._taken = 0
+        self._handed = 0
+        self._results: deque[Any] = deque()
         # Why the iterable was not read to its end: it is raised after the last result.
         self._cut_off: BaseException | None = None
-        self._results: deque[Any] = deque()
-        self._outstanding = 0
-        # What follows is changed under this lock only.
+        # What follows is changed under this lock only. Results are filed by the position of the first of a chunk: that
+        # of its item or, where any order will do, one in the order in which chunks come back.
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._claimed = 0
         self._active = 0
-        self._turns: set[Future[None]] = set()
+        self._sent: set[int] = set()
         self._done: dict[int, list[Any]] = {}
-        self._next = 0
-        self._error: BaseException | None = None
-        self._cancelled = False
+        self._filed = 0
+        # Why what has not begun is not sent: it is raised once what has begun is handed out.
+        self._given_up: BaseException | None = None
 
-    def started(self) -> ClusterMap:
+    def started(self, keeper: object) -> ClusterMap:
         """Send the first chunks on their way; return the iterator over the results."""
         items: list[tuple[Any, ...]] = []
         try:
-            self._take(items)
+            self._take(items, 0)
             if self._cut_off is not None:
                 raise self._cut_off
             self._queue(items)
         except BaseException:
             self.close()
             raise
-        return ClusterMap(self)
+        return ClusterMap(self, keeper)
 
     def next_result(self) -> Any:
         """Return the next result, or raise the next error; at the end raise `StopIteration`."""
         if not self._results:
-            self._wait()
-        if not self._results:
-            error, self._cut_off = self._cut_off, None
-            if error is None:
-                raise StopIteration
-            _raise(error)
+            if self._handed == self._taken:
+                error, self._cut_off = self._cut_off, None
+                if error is None:
+                    raise StopIteration
+                _raise(error)
+            self._results.extend(self._wait())
         if self._room is not None:
             self._read()
         result = self._results.popleft()
-        self._outstanding -= 1
+        self._handed += 1
         if isinstance(result, Failed):
             if self._ordered:
                 self.close()
@@ -138,24 +153,17 @@ class Run:
         """Give up what has not begun and what has not been handed out."""
         self._read_all = True
         self._cut_off = None
-        self._outstanding = 0
+        self._taken = self._handed
         self._results.clear()
         with self._changed:
             self._waiting.clear()
             self._done.clear()
-            self._error = None
-            turns = list(self._turns)
-        for turn in turns:
-            turn.cancel()
 
-    def cancel(self) -> None:
-        """Send nothing that has not begun: once what has begun is handed out, the iterator raises `CancelledError`."""
+    def _give_up(self, error: BaseException) -> None:
         with self._changed:
-            if self._waiting and self._error is None:
-                self._waiting.clear()
-                self._error = CancelledError()
-                self._cancelled = True
-                self._changed.notify_all()
+            self._waiting.clear()
+            self._given_up = self._given_up or error
+            self._changed.notify_all()
 
     def _read(self) -> None:
         """Take the items for which there is room once the next result has been handed out, and queue them."""
@@ -166,16 +174,16 @@ class Run:
             try:
                 self._queue(items)
             except RuntimeError as error:
-                self._refused(error)
+                self._give_up(error)
 
-    def _take(self, items: list[tuple[Any, ...]], handed_out: int = 0) -> None:
+    def _take(self, items: list[tuple[Any, ...]], leaving: int) -> None:
         """Take as many items as there is room for. What the iterable raises is kept."""
         while not self._read_all:
-            if self._room is not None and self._outstanding + len(items) - handed_out >= self._room:
+            if self._room is not None and self._taken + len(items) - self._handed - leaving >= self._room:
                 return
             try:
                 item = next(self._source)
-                if self._room is not None and self._is_closed():
+                if self._room is not None and self._closed():
                     raise RuntimeError("cannot schedule new futures after shutdown")
                 items.append(item)
             except StopIteration:
@@ -190,91 +198,80 @@ class Run:
         Raises:
             RuntimeError: The executor takes no tasks, and none is under way that could send the items.
         """
-        self._outstanding += len(items)
+        self._taken += len(items)
         with self._changed:
             self._waiting.extend(items)
-            missing = min(self._width, len(self._waiting)) - self._active
-            self._active += max(0, missing)
-        for started in range(missing):
-            try:
+            missing = max(0, min(self._width, len(self._waiting)) - self._active)
+            self._active += missing
+        try:
+            while missing:
                 self._add_turn()
-            except RuntimeError:
-                with self._changed:
-                    self._active -= missing - started
-                    stuck = self._active == 0
-                if stuck:
-                    raise
-                return
-
-    def _refused(self, error: RuntimeError) -> None:
-        """Give up items that nothing will send; the results that are there are handed out first."""
-        with self._changed:
-            given_up = len(self._waiting)
-            self._waiting.clear()
-        self._outstanding -= given_up
-        self._read_all = True
-        self._cut_off = error
+                missing -= 1
+        except RuntimeError:
+            with self._changed:
+                self._active -= missing
+                stuck = self._active == 0
+            if stuck:
+                raise
 
     def _add_turn(self) -> None:
-        future = self._start(self.take_turn)
-        with self._changed:
-            self._turns.add(future)
-        future.add_done_callback(self._ended)
+        self._start(self._take_turn).add_done_callback(self._ended)
 
-    def _ended(self, future: Future[None]) -> None:
-        with self._changed:
-            self._turns.discard(future)
-            self._active -= future.cancelled()
-            stuck = bool(self._waiting) and self._active == 0
-        if stuck:
-            self._fail(CancelledError())
+    def _ended(self, turn: Future[None]) -> None:
+        error = CancelledError() if turn.cancelled() else turn.exception()
+        if error is not None:
+            with self._changed:
+                self._active -= 1
+            self._give_up(error)
 
-    def _wait(self) -> None:
+    def _wait(self) -> list[Any]:
+        """Return the next results, or raise why there are none; that ends the map."""
+        error: BaseException
         with self._changed:
-            while True:
-                if self._ordered:
-                    found = self._done.pop(self._next, None)
-                else:
-                    found = self._done.pop(next(iter(self._done)), None) if self._done else None
-                if found is not None:
-                    self._next += len(found)
-                    self._results.extend(found)
-                    return
-                under_way = self._cancelled and self._next < self._claimed
-                if not self._outstanding or (self._error is not None and not under_way):
+            while (found := self._done.pop(self._handed, None)) is None:
+                under_way = self._handed in self._sent if self._ordered else bool(self._sent)
+                if self._given_up is not None and not under_way:
+                    error = self._given_up
                     break
                 left = None if self._deadline is None else self._deadline - monotonic()
                 if left is not None and left <= 0:
+                    error = TimeoutError(f"a result of {brief(self.fn)} was not there in time")
                     break
                 self._changed.wait(left)
-            error = self._error
-            waited = self._outstanding > 0
-        if not waited:
-            return
+            else:
+                return found
         self.close()
-        if error is None:
-            raise TimeoutError(f"a result of {brief(self.fn)} was not there in time")
         _raise(error)
 
-    def take_turn(self) -> None:
+    def _take_turn(self) -> None:
         """Send a chunk, and the following ones if no other turn can."""
         while True:
+            if self._discards():
+                # As those of its turns that wait; it would go on by itself.
+                self._give_up(CancelledError())
             start, items = self._claim()
             if not items:
                 return
+            results: list[Any] = []
+            seconds = 0.0
             try:
                 outcome = self._link.send(self._name, self._mapped.call(apply, items), alone=True)
-                results = self._link.result_of(self._name, outcome)
+                results, seconds = self._link.result_of(self._name, outcome), outcome[2]
             except BaseException as error:
-                self._fail(error, True)
-                return
-            if self._finish(start, results, outcome[2]):
-                return
+                self._give_up(error)
+            self._finish(start, results, seconds)
+            if self._makes_way:
+                try:
+                    self._add_turn()
+                    return
+                except RuntimeError:
+                    # The executor has been shut down: what it has accepted is sent all the same.
+                    pass
 
     def _claim(self) -> tuple[int, list[tuple[Any, ...]]]:
         """Take the items of the next chunk, and return the place of the first; without any left, the turn ends."""
         with self._changed:
-            if self._error is not None:
+            if self._given_up is not None:
                 # Items that were read since then: after what was given up, their places would be wrong.
                 self._waiting.clear()
             left = len(self._waiting)
@@ -282,35 +279,21 @@ class Run:
             start = self._claimed
             items = [self._waiting.popleft() for _ in range(min(left, size))]
             self._claimed += len(items)
-            if not items:
+            if items:
+                self._sent.add(start)
+            else:
                 self._active -= 1
             return start, items
 
-    def _finish(self, start: int, results: list[Any], seconds: float) -> bool:
-        """Keep the results of a chunk; return whether the turn ends, because another one has taken its place."""
+    def _finish(self, start: int, results: list[Any], seconds: float) -> None:
         with self._changed:
-            self._done[start] = results
-            if not self._fixed:
-                each = max(seconds / len(results), 1e-9)
-                self._size = max(1, min(int(TARGET / each), GROWTH * max(len(results), self._size)))
-            self._changed.notify_all()
-        if not self._makes_way:
-            return False
-        try:
-            self._add_turn()
-        except RuntimeError:
-            # The executor has been shut down: what it has accepted is sent all the same.
-            return False
-        return True
-
-    def _fail(self, error: BaseException, ends: bool = False) -> None:
-        """End the map with an error; `ends` says that a turn ends with it."""
-        with self._changed:
-            self._active -= ends
-            self._waiting.clear()
-            if self._error is None or self._cancelled:
-                self._error = error
-                self._cancelled = False
+            self._sent.discard(start)
+            if results:
+                self._done[start if self._ordered else self._filed] = results
+                self._filed += len(results)
+                if not self._fixed:
+                    each = max(seconds / len(results), 1e-9)
+                    self._size = max(1, min(int(TARGET / each), GROWTH * max(len(results), self._size)))
             self._changed.notify_all()
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from distributed import Client, KilledWorker
 
 from ebbpool._dask.pace import TARGET, Pace
-from ebbpool._dask.packing import LARGE, Call, Packed, Parcel, Scattered, Shipment, out_of_context, packed_call
+from ebbpool._dask.packing import LARGE, Packed, Parcel, Scattered, Shipment, out_of_context, packed_call
 from ebbpool._dask.remote import HANDED_BACK, LOST, OK, ONCE, AtMostOnce, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
@@ -33,8 +33,8 @@ ASKING: Final = 0.5
 """Seconds for which the scheduler is asked where calls run: what waits for that has run out of time already."""
 SMALL: Final = 16 << 10
 """Bytes of a result below which calls share a task of the cluster's."""
-CONNECTED: Final = 0.1
-"""Seconds between two looks whether a lost connection is there again."""
+GOING: Final = 0.1
+"""Seconds in which what a closed client's loop has still told arrives."""
 _logger = logging.getLogger("concurrent.futures")
 
 
@@ -53,12 +53,11 @@ class Link:
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
         self._rung = False
-        self._retried = False
         self._shipments: dict[str, Shipment] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._scattered = Scattered(client)
         self._pace = Pace()
-        self._executor: weakref.ref[Any] | None = None
+        self._executor: Callable[[], Any] = lambda: None
         self._fitting = threading.Lock()
         self._parting = threading.Lock()
         if not rerun:
@@ -80,13 +79,14 @@ class Link:
         asyncio.run_coroutine_threadsafe(watching, self.client.loop.asyncio_loop)
 
     async def _watch(self, window: float, crew: Any) -> None:
-        assert self._executor is not None
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
             self._scattered.sweep()
-            if self._executor() is None:
+            # What could not be sent for want of a connection, or of places in the window.
+            self._send_all()
+            if self._executor() is None or crew.pool.closed:
                 if crew.pool.headcount == 0 and not crew.pool.counts()["queued"]:
-                    # Nobody refers to the executor any more, and all that it had accepted is done.
+                    # Nobody can submit any more, and all that was accepted is done.
                     name = f"{crew.prefix}_parting"
                     threading.Thread(target=self.part, name=name, daemon=daemon_threads()).start()
                     return
@@ -98,11 +98,10 @@ class Link:
             except Exception as error:
                 # The connection may come back; calls that are under way learn of its loss by themselves.
                 _logger.debug("the scheduler does not say how many threads there are: %r", error)
-            self._send_all()
 
     def _fit(self) -> None:
         """Let the executor have as many threads as there may be calls on their way; in any thread."""
-        executor = self._executor() if self._executor is not None else None
+        executor = self._executor()
         if executor is None:
             return
         with self._fitting:
@@ -135,8 +134,8 @@ class Link:
         if self.client.status in ("closed", "closing"):
             raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
 
-    def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Return a call that can be sent, with the values of context variables that the caller has.
+    def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """Return what has a call made and returns its result, with the values of context variables that the caller has.
 
         Raises:
             TypeError: `fn` is not callable, or something cannot be pickled; the message says what.
@@ -148,10 +147,14 @@ class Link:
         name = called_name(fn)
         now = monotonic()
         self._pace.expect(name, now)
-        executor = self._executor() if self._executor is not None else None
+        executor = self._executor()
         if executor is not None and executor._settings.max_workers > self._pace.calls(self.width, now):
             self._fit()
-        return Call(self, fn, name, packed)
+        return functools.partial(self._call, fn, name, packed)
+
+    def _call(self, fn: Callable[..., Any], name: str, packed: Packed) -> Any:
+        # `fn` is for those who ask what runs.
+        return self.result_of(name, self.send(name, packed))
 
     def send(self, name: str, packed: Packed, alone: bool = False) -> Outcome:
         """Have a packed call made, in a task of the cluster's `alone` or with others; wait for its outcome.
@@ -172,7 +175,7 @@ class Link:
                 raise BrokenExecutor(f"{name} was not run: the client is closed") from error
         while not parcel.done.wait(LOOK):
             # The loop of a client that is closed stops, and leaves what it was to do undone.
-            if self.client.status == "closed" and not parcel.done.wait(CONNECTED):
+            if self.client.status == "closed" and not parcel.done.wait(GOING):
                 raise BrokenExecutor(f"{name} was given up: the client is closed")
         if parcel.error is not None:
             try:
@@ -231,10 +234,6 @@ class Link:
             self._joining = None
         self._send_all()
 
-    def _send_again(self) -> None:
-        self._retried = False
-        self._send_all()
-
     def _send_all(self) -> None:
         self._rung = False
         if not self._outbox:
@@ -246,40 +245,18 @@ class Link:
         connection = self.client.scheduler_comm
         if connection is None or self.client.status != "running":
             # Sent now, they would be put into the client's buffer, and go before `_join_again` has made sure of
-            # anything. If there is never a connection again, the client is closed in the end.
-            if not self._retried:
-                self._retried = True
-                asyncio.get_running_loop().call_later(CONNECTED, self._send_again)
+            # anything. `_watch` tries again. If there is never a connection again, the client is closed in the end.
             return
         if connection is not self._connection:
             if self._joining is None:
                 self._joining = asyncio.get_running_loop().create_task(self._join_again(connection))
             return
-        small: list[Shipment] = []
         while self._outbox and len(self._shipments) < self.width:
             shipment = Shipment(f"{self._topic}-{next(self._numbers)}", self._next_parcels())
             self._shipments[shipment.key] = shipment
-            if shipment.parcels[0].packed.parts:
-                self._follow(self._make_large(shipment))
-            else:
-                small.append(shipment)
-        if not small:
-            return
-        try:
-            futures = self.client.map(
-                functools.partial(perform, self._topic),
-                [shipment.key for shipment in small],
-                [[parcel.packed.data for parcel in shipment.parcels] for shipment in small],
-                key=[shipment.key for shipment in small],
-                pure=False,
-                retries=0,
-            )
-        except BaseException as error:
-            for shipment in small:
-                self._fail(shipment, f"could not be sent to the cluster: {error}", error)
-            return
-        for shipment, future in zip(small, futures, strict=True):
-            self._follow(self._make(shipment, future))
+            making = asyncio.get_running_loop().create_task(self._make(shipment))
+            self._following.add(making)
+            making.add_done_callback(self._following.discard)
 
     def _next_parcels(self) -> list[Parcel]:
         """Take the next call from the outbox, and with it what follows as long as all are known to be short."""
@@ -297,33 +274,21 @@ class Link:
             parcels.append(self._outbox.popleft())
         return parcels
 
-    def _follow(self, making: Any) -> None:
-        task = asyncio.get_running_loop().create_task(making)
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
-
-    async def _make_large(self, shipment: Shipment) -> None:
-        (parcel,) = shipment.parcels
+    async def _make(self, shipment: Shipment) -> None:
         try:
-            for part in parcel.packed.parts:
+            # Only of a parcel that is alone.
+            for part in shipment.parcels[0].packed.parts:
                 shipment.parts.append(await self._scattered.take(part))
             future = self.client.submit(
                 perform,
                 self._topic,
                 shipment.key,
-                [parcel.packed.data],
+                [parcel.packed.data for parcel in shipment.parcels],
                 *(there.sending.result() for there in shipment.parts),
                 key=shipment.key,
                 pure=False,
                 retries=0,
             )
-        except BaseException as error:
-            self._fail(shipment, f"could not be sent to the cluster: {error!r}", error)
-        else:
-            await self._make(shipment, future)
-
-    async def _make(self, shipment: Shipment, future: Any) -> None:
-        try:
             outcomes = await future.result()
         except KilledWorker as error:
             times = error.allowed_failures + 1

@@ -242,20 +242,6 @@ class Scattered:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """A call that is ready to be sent."""
-
-    link: Any
-    fn: Callable[..., Any]
-    name: str
-    packed: Packed
-
-    def make(self) -> Any:
-        """Have the call made; return its result or raise its error."""
-        return self.link.result_of(self.name, self.link.send(self.name, self.packed))
-
-
-@dataclass(slots=True, eq=False)
 class Parcel:
     """A call that is on its way to the cluster, and the thread here that waits for its outcome."""
 

@@ -115,71 +115,61 @@ def _all(observers: list[tuple[int, Record]]) -> Record:
 
 
 class Samples:
-    """The samples of one pool until they are taken: all of them, or, of a flood, an even share."""
+    """How long sampled tasks of one pool took.
 
-    most = MOST
-    """How many are kept before a worker reduces them."""
+    Args:
+        bounds: The upper bounds of buckets, without infinity, into which workers sort all samples; None to keep the
+            samples until they are taken: all of them or, of a flood, an even share.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: tuple[float, ...] | None = None) -> None:
         self._kept: deque[tuple[float, float]] = deque()
+        self._most = MOST if bounds is None else AT_ONCE
         self._stride = 1
         self._turns = itertools.count(1)
+        self._bounds = () if bounds is None else (*bounds, math.inf)
+        self._counts = [[0] * len(self._bounds) for _ in HISTOGRAMS]
+        self._sums = [0.0 for _ in HISTOGRAMS]
 
     def record(self, waited: float, ran: float) -> None:
         """Note one sample; in the worker's thread, which never waits here."""
         if next(self._turns) % self._stride:
             return
         self._kept.append((waited, ran))
-        if len(self._kept) >= self.most and (lock := _turn.lock).acquire(False):
+        if len(self._kept) >= self._most and (lock := _turn.lock).acquire(False):
             try:
-                self._reduce()
+                if self._bounds:
+                    self._sort()
+                elif len(self._kept) >= self._most:
+                    self._thin()
             finally:
                 lock.release()
 
-    def _reduce(self) -> None:
-        if len(self._kept) >= self.most:
-            self._stride *= 2
-            for _ in range(len(self._kept) // 2):
-                self._kept.popleft()
-                self._kept.append(self._kept.popleft())
+    def _thin(self) -> None:
+        self._stride *= 2
+        for _ in range(len(self._kept) // 2):
+            self._kept.popleft()
+            self._kept.append(self._kept.popleft())
 
-    def take(self) -> list[tuple[float, float]]:
-        """Return the samples that have come since the last time."""
-        with _turn.lock:
-            self._stride = 1
-            return [self._kept.popleft() for _ in range(len(self._kept))]
-
-    def amounts(self) -> Amounts:
-        """Return what a reading of the pool shows of them: nothing."""
-        return {}
-
-
-class Buckets(Samples):
-    """The samples of one pool, sorted by how long they took.
-
-    Args:
-        bounds: The upper bounds of all buckets but the last, which has none.
-    """
-
-    most = AT_ONCE
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        super().__init__()
-        self._bounds = (*bounds, math.inf)
-        self._counts = [[0] * len(self._bounds) for _ in HISTOGRAMS]
-        self._sums = [0.0 for _ in HISTOGRAMS]
-
-    def _reduce(self) -> None:
+    def _sort(self) -> None:
         for _ in range(len(self._kept)):
             for place, seconds in enumerate(self._kept.popleft()):
                 self._counts[place][bisect_left(self._bounds, seconds)] += 1
                 self._sums[place] += seconds
 
+    def take(self) -> list[tuple[float, float]]:
+        """Return the samples that have been kept since the last time."""
+        with _turn.lock:
+            self._stride = 1
+            return [self._kept.popleft() for _ in range(len(self._kept))]
+
     def amounts(self) -> Amounts:
-        """Return how many are in each bucket, and how long they took in all."""
+        """Return how many are in each bucket, and how long they took in all; nothing where there are no buckets."""
+        if not self._bounds:
+            return {}
         found: Amounts = {}
         with _turn.lock:
-            self._reduce()
+            self._sort()
             for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
                 for bound, count in zip(self._bounds, counts, strict=True):
                     found[metric.name, "", "+Inf" if bound == math.inf else repr(bound)] = count

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
-import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +49,8 @@ class Server(http.server.ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, listener: socket.socket, render: Callable[[], str]) -> None:
-        socketserver.BaseServer.__init__(self, listener.getsockname(), Handler)
+        super().__init__(listener.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
         self.socket = listener
         self.render = render
 

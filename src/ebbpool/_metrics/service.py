@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import threading
@@ -10,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ebbpool._metrics.durations import BUCKETS, Buckets, Samples
+from ebbpool._metrics.durations import BUCKETS
 from ebbpool._metrics.source import Pools, Source, Sums
 from ebbpool._metrics.table import BY_NAME, Amounts
 from ebbpool._prefork.child import log
@@ -30,7 +29,7 @@ class Reports:
     """
 
     def __init__(self, every: int) -> None:
-        self._source = Source(None, every, functools.partial(Buckets, BUCKETS) if every else Samples)
+        self._source = Source(None, every, BUCKETS if every else None)
 
     def __call__(self) -> bytes:
         """Return a report, without the end of the line."""

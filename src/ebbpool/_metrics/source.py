@@ -71,15 +71,15 @@ class Source:
     Args:
         pools: The pools; None for all that there are when they are read.
         every: One in how many tasks is measured; 0 for none.
-        samples: Makes what takes the samples of one pool.
+        bounds: The upper bounds of the buckets that these are sorted into; None to leave them to `samples`.
     """
 
     def __init__(
-        self, pools: Iterable[AdaptiveExecutor] | None, every: int = 0, samples: Callable[[], Samples] = Samples
+        self, pools: Iterable[AdaptiveExecutor] | None, every: int = 0, bounds: tuple[float, ...] | None = None
     ) -> None:
         self._chosen = None if pools is None else [weakref.ref(pool) for pool in pools]
         self._every = every
-        self._samples = samples
+        self._bounds = bounds
         self._numbers = itertools.count()
         self._known: WeakKeyDictionary[AdaptiveExecutor, _Seen] = WeakKeyDictionary()
         self._shown: dict[int, _Seen] = {}
@@ -102,7 +102,7 @@ class Source:
         for pool in pools:
             seen = self._known.get(pool)
             if seen is None:
-                seen = _Seen(next(self._numbers), label_of(pool.name), pool._pool, self._samples())
+                seen = _Seen(next(self._numbers), label_of(pool.name), pool._pool, Samples(self._bounds))
                 self._known[pool] = seen
                 if self._every and not self._closed:
                     observe(pool, self._every, seen.samples.record)

@@ -11,6 +11,8 @@ import signal
 import socket
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from contextvars import Context
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -19,7 +21,7 @@ from ebbpool._interpreter import daemon_threads
 from ebbpool._monitor import names
 from ebbpool._monitor.names import THREAD, residents
 from ebbpool._monitor.place import Place, path_of, welcome
-from ebbpool._monitor.requests import LONGEST, answer, refusal, too_long
+from ebbpool._monitor.requests import LONGEST, answer, refusal
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
@@ -38,82 +40,39 @@ UNVISITED: Final = 60.0
 _open: dict[int, Listener] = {}
 
 
-def complain(message: str, *values: object) -> None:
-    """Log one line."""
-    LOGGER.warning(message, *values)
+def _talk(connection: socket.socket) -> Iterator[int]:
+    """Answer the requests of one client; yield what to wait for, and go on once the connection is ready for it.
 
+    A request is read only when the answer to the one before has been sent. So a client that does not read holds one
+    answer here at most, and each client has one answer sent in a turn.
 
-class _Client:
-    """One connection: what has come and is not answered yet, and what is still to be sent.
-
-    A request is read only when the answer to the one before has been sent. So a client that does not read holds
-    one answer here at most.
+    Raises:
+        OSError: The connection is gone.
     """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.incoming = bytearray()
-        self.outgoing = memoryview(b"")
-        self.last = False
-        """Whether nothing is read any more: the connection ends when everything has been sent."""
-
-    def read(self) -> None:
-        """Take what has come.
-
-        Raises:
-            OSError: The connection is gone.
-        """
-        try:
-            piece = self.socket.recv(LONGEST)
-        except BlockingIOError:
-            return
-        if piece:
-            self.incoming += piece
-        else:
+    incoming = bytearray()
+    last = False
+    while not last or incoming:
+        line, newline, _ = incoming.partition(b"\n")
+        if len(line) > LONGEST:
+            reply = refusal(f"a request may have {LONGEST} bytes at most, and ends with a newline")
+            incoming.clear()
+            last = True
+        elif newline or last:
             # What has no newline at the end of the connection is a line all the same.
-            self.last = True
-            if self.incoming:
-                self.incoming += b"\n"
-
-    def proceed(self) -> bool:
-        """Answer one request, if one is here in full; return whether there may be another.
-
-        Raises:
-            OSError: The connection is gone.
-        """
-        if not self.outgoing:
-            end = self.incoming.find(b"\n")
-            if end > LONGEST or (end < 0 and len(self.incoming) > LONGEST):
-                self.incoming.clear()
-                self.outgoing = memoryview(too_long())
-                self.last = True
-            elif end >= 0:
-                line = bytes(self.incoming[:end])
-                del self.incoming[: end + 1]
-                if line.strip():
-                    self.outgoing = memoryview(answer(line))
-        self.send()
-        return not self.outgoing and b"\n" in self.incoming
-
-    def send(self) -> None:
-        """Send what goes out without waiting.
-
-        Raises:
-            OSError: The connection is gone.
-        """
-        with contextlib.suppress(BlockingIOError):
-            while self.outgoing:
-                self.outgoing = self.outgoing[self.socket.send(self.outgoing) :]
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left to be done."""
-        return self.last and not self.outgoing and not self.incoming
-
-    @property
-    def events(self) -> int:
-        """What the selector is to wait for."""
-        return selectors.EVENT_WRITE if self.outgoing else selectors.EVENT_READ
+            del incoming[: len(line) + 1]
+            reply = answer(bytes(line)) if line.strip() else b""
+        else:
+            yield selectors.EVENT_READ
+            with contextlib.suppress(BlockingIOError):
+                piece = connection.recv(LONGEST)
+                incoming += piece
+                last = not piece
+            continue
+        left = memoryview(reply)
+        while left:
+            yield selectors.EVENT_WRITE
+            with contextlib.suppress(BlockingIOError):
+                left = left[connection.send(left) :]
 
 
 class Listener:
@@ -144,7 +103,7 @@ class Listener:
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._clients: dict[socket.socket, _Client] = {}
+        self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
         self._thread = WorkerThread(target=self._run, name=THREAD, daemon=daemon_threads())
         _open[id(self)] = self
@@ -208,7 +167,7 @@ class Listener:
             try:
                 self._start()
             except (OSError, RuntimeError) as error:
-                complain("the process forked, and its child cannot be looked at: %s", error)
+                LOGGER.warning("the process forked, and its child cannot be looked at: %s", error)
 
     def _run(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
@@ -223,71 +182,44 @@ class Listener:
             self._end()
 
     def _serve(self) -> None:
-        selector, listening = self._selector, self._place.socket
-        selector.register(self._bell, selectors.EVENT_READ)
-        selector.register(listening, selectors.EVENT_READ)
-        ready: set[_Client] = set()
-        visited, deadline = False, monotonic() + UNVISITED
-        accepting = True
-        while True:
-            if self._until_left and not self._clients and (visited or monotonic() >= deadline):
-                return
-            limit = 0.0 if ready else PATIENCE if self._until_left or not accepting else None
-            found = selector.select(limit)
-            if not accepting and not ready:
-                accepting = True
-                selector.register(listening, selectors.EVENT_READ)
-            # Each client has one request answered in a turn, so that none has to wait for all requests of another.
-            turn, ready = ready, set()
-            for key, _ in found:
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._place.socket, selectors.EVENT_READ)
+        deadline = monotonic() + UNVISITED
+        while not self._until_left or self._clients or monotonic() < deadline:
+            for key, _ in self._selector.select(PATIENCE if self._until_left else None):
                 if key.fileobj is self._bell:
                     return
-                if key.fileobj is listening:
-                    accepting = self._accept()
-                    visited = visited or bool(self._clients)
-                else:
-                    turn.add(key.data)
-            for client in turn:
-                if self._attend(client):
-                    ready.add(client)
-            if not accepting:
-                selector.unregister(listening)
+                if key.data is None:
+                    self._accept()
+                    continue
+                try:
+                    self._selector.modify(key.fileobj, next(key.data), key.data)
+                except (StopIteration, OSError):
+                    self._selector.unregister(key.fileobj)
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._clients.discard(key.fileobj)
+                    key.fileobj.close()
+                    # The last one has left.
+                    deadline = 0.0
 
-    def _accept(self) -> bool:
-        """Take the connections that have come; return False if the system has run out of something."""
-        while True:
-            try:
-                connection, _ = self._place.socket.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return True
-            except OSError as error:
-                complain("%r cannot accept: %s", self, error)
-                return False
-            connection.setblocking(False)
-            if not welcome(connection):
-                _turn_away(connection, "this process belongs to another user")
-            elif len(self._clients) >= MOST:
-                _turn_away(connection, f"{MOST} clients are connected, and no more are taken")
-            else:
-                client = self._clients[connection] = _Client(connection)
-                self._selector.register(connection, selectors.EVENT_READ, client)
-
-    def _attend(self, client: _Client) -> bool:
-        """Read, answer and send what can be; return whether the client has another request here."""
+    def _accept(self) -> None:
         try:
-            if not client.outgoing and not client.last and b"\n" not in client.incoming:
-                client.read()
-            more = client.proceed()
-            if not client.over:
-                if self._selector.get_key(client.socket).events != client.events:
-                    self._selector.modify(client.socket, client.events, client)
-                return more
-        except OSError:
-            pass
-        self._selector.unregister(client.socket)
-        del self._clients[client.socket]
-        client.socket.close()
-        return False
+            connection, _ = self._place.socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            LOGGER.warning("%r cannot accept: %s", self, error)
+            # The system has run out of something, and so the clients that are there wait as well.
+            time.sleep(PATIENCE)
+            return
+        connection.setblocking(False)
+        if not welcome(connection):
+            _turn_away(connection, "this process belongs to another user")
+        elif len(self._clients) >= MOST:
+            _turn_away(connection, f"{MOST} clients are connected, and no more are taken")
+        else:
+            self._clients.add(connection)
+            self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
 
 
 def _turn_away(connection: socket.socket, reason: str) -> None:

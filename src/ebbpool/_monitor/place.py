@@ -67,22 +67,23 @@ class Place:
         # Nobody else can enter the directory, so nobody finds the socket there before its mode is set.
         private = tempfile.mkdtemp(prefix=PRIVATE, dir=folder)
         inside = os.path.join(private, name)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                listener.bind(inside)
-                os.chmod(inside, 0o600)
-                listener.listen(128)
-                listener.setblocking(False)
-                made = os.lstat(inside)
-                self._identity = made.st_dev, made.st_ino
-                _publish(inside, self.path, private)
-            except BaseException:
-                listener.close()
-                raise
-        finally:
+            listener.bind(inside)
+            os.chmod(inside, 0o600)
+            listener.listen(128)
+            listener.setblocking(False)
+            made = os.lstat(inside)
+            self._identity = made.st_dev, made.st_ino
+            _must_be_free(self.path)
+            # Where two processes come to this line at once, the later one has the path.
+            os.rename(inside, self.path)
+        except BaseException:
+            listener.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(inside)
+            raise
+        finally:
             os.rmdir(private)
         return listener
 
@@ -94,56 +95,19 @@ class Place:
                 os.unlink(self.path)
 
 
-def _publish(inside: str, path: str, private: str) -> None:
-    """Give the socket `inside` its name, which must not be taken."""
-    for _ in range(100):
-        try:
-            # A link, and no renaming, because that would replace what another process has put there meanwhile.
-            os.link(inside, path)
-        except FileExistsError:
-            _remove_stale(path, private)
-        except OSError:
-            # Some file systems have no links.
-            if os.path.lexists(path):
-                _remove_stale(path, private)
-            os.rename(inside, path)
-            return
-        else:
-            return
-    raise FileExistsError(errno.EEXIST, "other processes take the path again and again")
-
-
-def _remove_stale(path: str, private: str) -> None:
-    """Remove the socket file that a dead process left behind.
-
-    Raises:
-        OSError: A process listens there, or the file is no socket.
-    """
-    aside = os.path.join(private, ".stale")
+def _must_be_free(path: str) -> None:
+    """Raise `OSError` unless there is nothing at `path`, or the socket of a dead process."""
     try:
-        _must_be_stale(path)
-        os.rename(path, aside)
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    try:
-        _must_be_stale(aside)
-    except OSError:
-        # Another process has put its own there since we looked.
-        with contextlib.suppress(OSError):
-            os.link(aside, path)
-        raise
-    finally:
-        os.unlink(aside)
-
-
-def _must_be_stale(path: str) -> None:
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+    if not stat.S_ISSOCK(mode):
         raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return
         except BlockingIOError:
             whom = ""

@@ -16,43 +16,41 @@ KNOWN: Final = ("get", "stacks")
 def answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        return encode(_reply(line))
+        return _encoded(snapshot(_stacks_wanted(line)))
+    except _Misunderstood as error:
+        return refusal(str(error))
     except Exception as error:
-        return encode(_error(f"{type(error).__name__}: {error}"))
-
-
-def too_long() -> bytes:
-    """Return the answer to a request of more than `LONGEST` bytes."""
-    return encode(_error(f"a request may have {LONGEST} bytes at most, and ends with a newline"))
+        return refusal(f"{type(error).__name__}: {error}")
 
 
 def refusal(reason: str) -> bytes:
-    """Return the line for a client that is turned away."""
-    return encode(_error(reason))
+    """Return the line for a client that gets no answer."""
+    return _encoded({"error": reason})
 
 
-def encode(reply: dict[str, Any]) -> bytes:
-    """Return one line of JSON."""
+def _encoded(reply: dict[str, Any]) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
 
 
-def _reply(line: bytes) -> dict[str, Any]:
+class _Misunderstood(Exception):
+    """What is wrong with a request."""
+
+
+def _stacks_wanted(line: bytes) -> bool:
+    """Return whether a request asks for stacks; raise `_Misunderstood` if it is none."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return _error(f"a request must be one JSON object on one line: {error}")
+        raise _Misunderstood(f"a request must be one JSON object on one line: {error}") from error
     if not isinstance(request, dict):
-        return _error(f"a request must be a JSON object, not {reprlib.repr(request)}")
+        raise _Misunderstood(f"a request must be a JSON object, not {reprlib.repr(request)}")
     for name in request:
         if name not in KNOWN:
-            return _error(f"a request may have {' and '.join(map(repr, KNOWN))}, not {reprlib.repr(name)}")
+            known = " and ".join(map(repr, KNOWN))
+            raise _Misunderstood(f"a request may have {known}, not {reprlib.repr(name)}")
     if request.get("get") != "snapshot":
-        return _error(f"'get' must be 'snapshot', not {reprlib.repr(request.get('get'))}")
+        raise _Misunderstood(f"'get' must be 'snapshot', not {reprlib.repr(request.get('get'))}")
     stacks = request.get("stacks", False)
     if not isinstance(stacks, bool):
-        return _error(f"'stacks' must be true or false, not {reprlib.repr(stacks)}")
-    return snapshot(stacks)
-
-
-def _error(reason: str) -> dict[str, Any]:
-    return {"error": reason}
+        raise _Misunderstood(f"'stacks' must be true or false, not {reprlib.repr(stacks)}")
+    return stacks

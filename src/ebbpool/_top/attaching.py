@@ -22,7 +22,7 @@ def _begin():
                 try:
                     from ebbpool._monitor.listener import Listener
                 except ImportError:
-                    reason = "its ebbpool is older than this one, and cannot be looked at"
+                    reason = "its ebbpool is too old for this one"
                 else:
                     Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
                     return
@@ -44,9 +44,10 @@ import shutil
 shutil.rmtree({folder!r}, True)
 """
 """What the process runs if `top` has left before its main thread came to it."""
+_OWN: Final = ".".join(map(str, sys.version_info[:2]))
 PREPARE: Final = (
     "Start it with EBBPOOL_MONITOR=PATH in its environment, or have it call ebbpool.monitor.listen(PATH), "
-    "and look at it with: python -m ebbpool top PID"
+    "and watch it with: python -m ebbpool top PID"
 )
 
 
@@ -119,12 +120,6 @@ class Attached:
     def _execute(self, script: str) -> None:
         try:
             sys.remote_exec(self.pid, script)  # type: ignore[attr-defined,unused-ignore]  # since 3.14
-        except PermissionError:
-            raise Failed(
-                f"the system does not let this process attach to {self.pid}: that takes the same user and, where "
-                "/proc/sys/kernel/yama/ptrace_scope is not 0 (and in containers without SYS_PTRACE), root. "
-                f"Try: sudo {sys.executable} -m ebbpool top {self.pid}\nOr prepare it. {PREPARE}"
-            ) from None
         except (OSError, RuntimeError) as error:
             raise Failed(_explained(self.pid, error)) from None
 
@@ -145,35 +140,33 @@ def _must_be_possible(pid: int) -> None:
     if owner is not None and os.geteuid() not in (0, owner[0]):
         raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
     if not hasattr(sys, "remote_exec"):
-        version = ".".join(map(str, sys.version_info[:2]))
         path = named_in_environment(pid)
         hint = (
-            PREPARE
-            if path is None
-            else f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it "
-            "does not listen there"
+            f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it does "
         )
         raise Failed(
-            f"process {pid} does not listen, and this Python, {version}, cannot attach to it: that takes CPython 3.14 "
-            f"or later, the same for both processes.\n{hint}"
+            f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that needs CPython 3.14 "
+            f"or later, the same for both processes.\n{hint + 'not listen there' if path is not None else PREPARE}"
         )
 
 
 def _explained(pid: int, error: Exception) -> str:
-    text = str(error)
-    own = ".".join(map(str, sys.version_info[:2]))
+    """Return why a process cannot be attached to, and what to do; the text of the error says what is the matter."""
+    text, again = str(error), f"-m ebbpool top {pid}"
     if not alive(pid):
         return f"process {pid} has ended"
-    if "not enabled" in text:
-        return (
-            f"process {pid} does not let others attach: it was started with PYTHON_DISABLE_REMOTE_DEBUG, "
-            f"-X disable-remote-debug, or a Python built without it.\n{PREPARE}"
+    hint = ""
+    if isinstance(error, PermissionError):
+        hint = (
+            "That needs the same user and, where /proc/sys/kernel/yama/ptrace_scope is not 0 (and in "
+            f"containers without SYS_PTRACE), root. Try: sudo {sys.executable} {again}\nOr prepare it. "
         )
-    if "Can't send commands" in text:
-        return (
-            f"{text}: run top with the Python of that process, as {os.path.realpath(f'/proc/{pid}/exe')} -m ebbpool "
-            f"top {pid}.\nOr prepare it. {PREPARE}"
+    elif "not enabled" in text:
+        hint = "It was started with PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug, or built without it. "
+    elif "Can't send commands" in text:
+        hint = (
+            f"Run top with the Python of that process: {os.path.realpath(f'/proc/{pid}/exe')} {again}\nOr prepare it. "
         )
-    if "PyRuntime" in text:
-        return f"process {pid} is not CPython {own}, or any Python at all; nobody can attach to it from here"
-    return f"process {pid} cannot be attached to: {text}\n{PREPARE}"
+    elif "PyRuntime" in text:
+        hint = f"It is not CPython {_OWN}, or no Python at all. "
+    return f"process {pid} cannot be attached to: {text}\n{hint}{PREPARE}"

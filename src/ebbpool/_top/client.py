@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import select
 import socket
-import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._monitor.place import peer
@@ -47,7 +47,6 @@ class Client:
         self._socket: socket.socket | None = None
         self._received = bytearray()
         self._since: float | None = None
-        self._stacks = False
         self._request: bytes = b""
         self._answered = False
 
@@ -61,7 +60,7 @@ class Client:
             return
         self._since = self._clock()
         self._request = json.dumps({"get": "snapshot", "stacks": stacks}).encode() + b"\n"
-        self._go_on()
+        self._send()
 
     def take(self, timeout: float = 0.0) -> dict[str, Any] | None:
         """Return the snapshot that was asked for, or None if it does not come within `timeout` seconds.
@@ -71,18 +70,16 @@ class Client:
         """
         deadline = self._clock() + timeout
         while True:
-            self._go_on()
-            if self._socket is not None and (line := self._line()) is not None:
+            if self._send() and (line := self._line()) is not None:
                 self._since = None
                 self._answered = True
                 return self._snapshot(line)
             left = deadline - self._clock()
             if left <= 0:
                 return None
-            if self._socket is None or self._request:
-                time.sleep(min(left, 0.02))
-            else:
-                select.select([self._socket], [], [], left)
+            # What does not listen yet is asked again.
+            ready = self.waits_for()
+            select.select(ready, [], [], left if ready else min(left, 0.02))
 
     @property
     def silent(self) -> float:
@@ -95,8 +92,8 @@ class Client:
         if self._attached is None:
             return f"waiting for what listens on {self.path!r}"
         return (
-            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code for that. If it waits "
-            "in a\nsystem call (for a lock, a connection), it comes to it after that."
+            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code first. If it is in a "
+            "system call\n(waiting for a lock, a connection), that call has to return."
         )
 
     def waits_for(self) -> list[socket.socket]:
@@ -110,53 +107,51 @@ class Client:
         if self._attached is not None:
             self._attached.close(self._answered)
 
-    def _go_on(self) -> None:
+    def _send(self) -> bool:
+        """Connect and send the request if that is still to be done; return whether it is done."""
         if self._socket is None:
             self._connect()
         if self._socket is not None and self._request:
-            try:
-                # So short that it goes in one piece, or not at all.
+            # There is room for it, because the last one has been answered. The monitor may have said why before it
+            # closed the connection.
+            with suppress(OSError):
                 self._socket.send(self._request)
-                self._request = b""
-            except BlockingIOError:
-                pass
-            except OSError:
-                # The monitor may have said why before it closed the connection.
-                self._request = b""
+            self._request = b""
+        return self._socket is not None
 
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
             connection.connect(self.path)
+        except BlockingIOError:
+            # Too many others wait to be accepted, by a process that does not come to it.
+            connection.close()
         except OSError as error:
             connection.close()
-            # With EAGAIN too many others wait to be accepted, by a process that does not come to it.
-            if error.errno != errno.EAGAIN:
-                self._explain(error)
-            return
-        self._socket = connection
-        other = peer(connection)
-        if self.pid is None and other is not None:
-            self.pid = other[0]
+            self._explain(error)
+        else:
+            self._socket = connection
+            if self.pid is None and (other := peer(connection)) is not None:
+                self.pid = other[0]
 
     def _explain(self, error: OSError) -> None:
+        absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
         if self._attached is not None:
             refusal = self._attached.refusal()
             if refusal is not None:
-                raise Failed(f"process {self.pid} cannot be looked at: {refusal}")
+                raise Failed(f"cannot watch process {self.pid}: {refusal}")
             if not alive(self._attached.pid):
                 raise Failed(f"process {self.pid} has ended")
-            if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            if absent:
                 return
         if error.errno == errno.ENOENT:
             raise Failed(f"there is no {self.path!r}")
-        if error.errno == errno.ECONNREFUSED:
-            reason = (
-                "nobody listens there: the process that did has ended" if is_socket(self.path) else "it is no socket"
-            )
-            raise Failed(f"cannot look at {self.path!r}: {reason}")
-        raise Failed(f"cannot look at {self.path!r}: {error.strerror or error}")
+        reason = error.strerror or str(error)
+        if absent:
+            dead = Path(self.path).is_socket()
+            reason = "nobody is listening there: the process has ended" if dead else "it is no socket"
+        raise Failed(f"cannot watch {self.path!r}: {reason}")
 
     def _line(self) -> bytes | None:
         assert self._socket is not None
@@ -168,41 +163,21 @@ class Client:
             except OSError:
                 piece = b""
             if not piece:
-                raise Failed(self._farewell())
+                whose = f"the process behind {self.path!r}" if self.pid is None else f"process {self.pid}"
+                raise Failed(f"{whose} has ended, or no longer listens on {self.path!r}")
             self._received += piece
             if len(self._received) > LONGEST:
-                raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it sends without an end")
+                raise Failed(f"{self.path!r} is not an ebbpool monitor: it sends without an end")
         line, _, rest = self._received.partition(b"\n")
         self._received = bytearray(rest)
         return bytes(line)
 
     def _snapshot(self, line: bytes) -> dict[str, Any]:
-        try:
+        found: Any = None
+        with suppress(ValueError):
             found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
-        if "error" in found:
+        if isinstance(found, dict) and "error" in found:
             raise Failed(f"process {self.pid} refuses: {found['error']}")
-        if not isinstance(found.get("pools"), list):
-            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
+        if not isinstance(found, dict) or not isinstance(found.get("pools"), list):
+            raise Failed(f"{self.path!r} is not an ebbpool monitor: it answers {line[:40]!r}")
         return found
-
-    def _farewell(self) -> str:
-        if self.pid is None:
-            return f"the process behind {self.path!r} has ended, or no longer listens"
-        # A process closes its sockets a little before it is gone.
-        for _ in range(50):
-            if not alive(self.pid):
-                return f"process {self.pid} has ended"
-            time.sleep(0.01)
-        return f"process {self.pid} no longer listens on {self.path!r}"
-
-
-def is_socket(path: str) -> bool:
-    """Return whether there is a socket at `path`."""
-    try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except OSError:
-        return False

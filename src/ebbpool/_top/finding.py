@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import sys
-from dataclasses import dataclass
 from typing import Final
 
 from ebbpool._monitor.names import VARIABLE
@@ -19,15 +18,6 @@ _BOUND: Final = re.compile(rf"(?P<folder>.*/){re.escape(PRIVATE)}[^/]+/(?P<name>
 
 class Failed(Exception):
     """What the user is told, in one or more lines, before the command ends."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A process that listens."""
-
-    pid: int
-    path: str
-    command: str
 
 
 def alive(pid: int) -> bool:
@@ -90,20 +80,20 @@ def named_in_environment(pid: int) -> str | None:
     return None
 
 
-def everyone() -> list[Found]:
-    """Return the processes of this user that listen, by number; for root those of all users.
+def everyone() -> list[tuple[int, str, str]]:
+    """Return number, path and command line of the processes of this user that listen; for root those of all users.
 
     Raises:
         Failed: The platform does not tell.
     """
     if not os.path.exists("/proc/net/unix"):
-        raise Failed("only Linux tells which processes listen; name the PATH where one does")
+        raise Failed("listing needs Linux; give the PATH of the socket instead")
     found = []
     for name in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
         pid = int(name)
         # The table is that of the process's own network; most processes have no socket of ours, and are not asked.
         if (path := find(pid)) is not None:
-            found.append(Found(pid, path, command_of(pid)))
+            found.append((pid, path, command_of(pid)))
     return found
 
 

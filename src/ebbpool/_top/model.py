@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 HISTORY: Final = 240
 """How many snapshots the sparklines reach back."""
-SORTS: Final = ("time", "name", "pool", "thread")
 LATE: Final = 2.0
 """Seconds after which a missing answer is mentioned."""
 
@@ -69,6 +68,15 @@ class Task:
         return f"{self.pool}/{lane}" if lane else self.pool
 
 
+SORTS: Final[dict[str, Callable[[Task], Any]]] = {
+    "time": lambda task: -task.figures["seconds"],
+    "name": lambda task: str(task.figures["name"]),
+    "pool": lambda task: task.place,
+    "thread": lambda task: str(task.figures["thread"]),
+}
+"""By what tasks can be sorted, in the order in which one key goes through them."""
+
+
 class Model:
     """The state of one view."""
 
@@ -77,7 +85,7 @@ class Model:
         """What is shown until the first snapshot comes."""
         self.snapshot: dict[str, Any] | None = None
         self.rows: dict[Key, Row] = {}
-        self.sort = SORTS[0]
+        self.sort = "time"
         self.silent = 0.0
         self.opened: Task | None = None
         """The task whose stack is shown."""
@@ -111,13 +119,8 @@ class Model:
         if self.snapshot is None:
             return []
         found = [Task(pool["name"], task) for pool in self.snapshot["pools"] for task in pool["tasks"]]
-        found.sort(key=lambda task: -task.figures["seconds"])
-        if self.sort == "name":
-            found.sort(key=lambda task: str(task.figures["name"]))
-        elif self.sort == "pool":
-            found.sort(key=lambda task: task.place)
-        elif self.sort == "thread":
-            found.sort(key=lambda task: str(task.figures["thread"]))
+        found.sort(key=SORTS["time"])
+        found.sort(key=SORTS[self.sort])
         return found
 
     def decisions(self) -> list[tuple[float, str, dict[str, Any]]]:
@@ -150,10 +153,16 @@ class Model:
             # At the top the choice does not follow a task: the first row stays chosen, whatever is in it.
             self._chosen = tasks[self._place].key if self._place else None
 
+    @property
+    def next_sort(self) -> str:
+        """How the tasks are sorted after the next press of the key."""
+        names = list(SORTS)
+        return names[(names.index(self.sort) + 1) % len(names)]
+
     def sort_next(self) -> None:
         """Sort the tasks in the next way."""
         self.notice = ""
-        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        self.sort = self.next_sort
 
     def toggle(self) -> None:
         """Show the stack of the chosen task, or close it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
+NAMES: Final = ("pid", "path", "command")
+"""What is told of each process that listens."""
 PATIENCE: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
 
@@ -43,7 +47,7 @@ def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
     """
     try:
         if not hasattr(socket, "AF_UNIX"):
-            raise Failed("this Python has no Unix sockets, and can look at no process")
+            raise Failed("this Python has no Unix sockets, which top needs")
         if target is None:
             return _list(as_json)
         with closing(_client(target)) as client:
@@ -54,7 +58,7 @@ def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
                 return _show(client, once, stacks)
             except (KeyError, TypeError) as error:
                 raise Failed(
-                    f"process {client.pid} answers what this version, {__version__}, does not understand "
+                    f"process {client.pid} sent an answer that this version, {__version__}, does not understand "
                     f"({error!r}); use the ebbpool of that process, or --json"
                 ) from error
     except Failed as error:
@@ -81,20 +85,20 @@ def _client(target: str) -> Client:
 def _list(as_json: bool) -> int:
     found = everyone()
     if as_json:
-        _print(json.dumps({"processes": [vars(each) for each in found]}, indent=2))
+        _print(json.dumps({"processes": [dict(zip(NAMES, each, strict=True)) for each in found]}, indent=2))
         return 0
     if not found:
         raise Failed(
-            "no process that you may look at listens. One on CPython 3.14 or later need not: python -m ebbpool top "
-            f"PID, with the same Python as that process.\nAny other must be prepared. {PREPARE}"
+            "no process of yours is listening. One on CPython 3.14 or later need not listen: run python -m ebbpool top "
+            f"PID with that process's Python.\nPrepare any other. {PREPARE}"
         )
     _print(f"{'PID':>7}  {'PATH':<30}  COMMAND")
     width = shutil.get_terminal_size().columns
-    for each in found:
-        line = f"{each.pid:>7}  {printable(each.path):<30}  "
+    for pid, path, command in found:
+        line = f"{pid:>7}  {printable(path):<30}  "
         # A command line may go on for pages; the path is what one needs.
-        _print(line + printable(each.command)[: max(20, width - len(line))])
-    _print("\nLook at one with: python -m ebbpool top PID")
+        _print(line + printable(command)[: max(20, width - len(line))])
+    _print("\nWatch one with: python -m ebbpool top PID")
     return 0
 
 
@@ -116,7 +120,7 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
 def _silence(client: Client) -> str:
     return (
         f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may hold its "
-        "GIL, or (if it is attached to) its main thread may wait in a system call that nothing ends"
+        "GIL, or (if top attached to it) its main thread may be stuck in a system call"
     )
 
 
@@ -124,13 +128,15 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
     try:
         from rich.console import Console
     except ImportError:
-        raise Failed("showing needs rich: pip install 'ebbpool[top]' (--json works without it)") from None
+        raise Failed("the screen needs rich: python -m pip install rich (or use --json)") from None
     from ebbpool._top.view import View
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-    ascii_only = not (console.encoding or "").lower().startswith("utf")
+    # Not every encoding has the bars.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     live = not once and console.is_terminal and not console.is_dumb_terminal and _has_keyboard()
-    view = View(ascii_only, keys=live, stacks=stacks and not live)
+    view = View(keys=live, stacks=stacks and not live)
     if live:
         return _live(client, console, view)
     model = Model()
@@ -156,7 +162,7 @@ def _live(client: Client, console: Console, view: View) -> int:
     from ebbpool._top.terminal import Terminal
 
     model = Model(client.hope)
-    following = time.monotonic()
+    following = looked = time.monotonic()
     with Terminal(console, sys.stdin.fileno()) as terminal:
         while True:
             if time.monotonic() >= following and not client.silent:
@@ -166,7 +172,8 @@ def _live(client: Client, console: Console, view: View) -> int:
             if snapshot is not None:
                 model.update(snapshot)
             model.silent = client.silent
-            if model.snapshot is None and client.silent >= LATE:
+            if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
+                looked = time.monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
             terminal.show(view.screen(model, console.width, console.height))
             # With an answer outstanding the seconds without one are counted.
@@ -175,18 +182,20 @@ def _live(client: Client, console: Console, view: View) -> int:
                 if key == "quit":
                     return 0
                 if key == "enter":
-                    model.toggle()
                     # The stack is asked for at once.
                     following = 0.0
-                elif key == "escape":
-                    model.close()
-                elif key == "sort":
-                    model.sort_next()
-                elif key in STEPS:
-                    model.move(STEPS[key])
+                KEYS[key](model)
 
 
-STEPS: Final = {"up": -1, "down": 1, "page up": -10, "page down": 10}
+KEYS: Final[dict[str, Callable[[Model], None]]] = {
+    "enter": Model.toggle,
+    "escape": Model.close,
+    "sort": Model.sort_next,
+    "up": lambda model: model.move(-1),
+    "down": lambda model: model.move(1),
+    "page up": lambda model: model.move(-10),
+    "page down": lambda model: model.move(10),
+}
 
 
 def _print(line: str) -> None:

@@ -12,21 +12,21 @@ from rich.console import Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbpool._top.model import LATE, SORTS, Model, Row, Task, printable
+from ebbpool._top.model import LATE, Model, Row, Task, printable
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
-ASCII_BARS: Final = " ._-=+*#@"
 _FRAME: Final = re.compile(r'(?P<before> *File ")(?P<path>.*)(?P<after>", line \d+, in .*)')
+RIGHT: Final[dict[str, Any]] = {"justify": "right"}
 UNLIMITED: Final = 1 << 30
 """A height for output that is not a screen."""
 
 
-def sparkline(values: Sequence[int], width: int, top: int, bars: str = BARS) -> str:
+def sparkline(values: Sequence[int], width: int, top: int) -> str:
     """Return the last values as bars; the tallest stands for `top`, and anything above nothing is seen."""
-    steps = len(bars) - 1
+    steps = len(BARS) - 1
     shown = list(values)[-width:]
     top = max(top, *shown, 1) if shown else 1
-    return "".join(bars[0 if value <= 0 else max(1, round(value * steps / top))] for value in shown).rjust(width)
+    return "".join(BARS[0 if value <= 0 else max(1, round(value * steps / top))] for value in shown).rjust(width)
 
 
 def duration(seconds: float) -> str:
@@ -42,16 +42,11 @@ class View:
     """Draws a model.
 
     Args:
-        ascii_only: Whether the terminal's encoding lacks the bars.
         keys: Whether keys are read, and are explained at the bottom.
         stacks: Whether each task is followed by its stack.
     """
 
-    def __init__(self, ascii_only: bool = False, keys: bool = True, stacks: bool = False) -> None:
-        self._bars = ASCII_BARS if ascii_only else BARS
-        self._arrow, self._branch, self._more, self._to = (
-            (">", "`-", "...", "->") if ascii_only else ("▸", "└ ", "…", "→")
-        )
+    def __init__(self, keys: bool = True, stacks: bool = False) -> None:
         self._keys = keys
         self._stacks = stacks
 
@@ -114,34 +109,29 @@ class View:
     def _pools(self, rows: list[Row], width: int, height: int) -> RenderableType:
         # A narrow screen has room for the figures only.
         spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
-        table = _table()
-        table.add_column("POOL", ratio=1, min_width=10, no_wrap=True)
-        table.add_column("THREADS", justify="right", no_wrap=True)
-        if spark:
-            table.add_column("", width=spark, no_wrap=True)
-        table.add_column("BUSY", justify="right", no_wrap=True)
-        # An older process, or a lane, has no such figure.
+        # An older process, or a lane, tells of no tasks that are away.
         spills = any(row.figures.get("spilled") for row in rows)
-        if spills:
-            table.add_column("AWAY", justify="right", no_wrap=True)
-        table.add_column("BLOCKED", justify="right", no_wrap=True)
-        table.add_column("WAIT", justify="right", no_wrap=True)
-        if spark:
-            table.add_column("", width=spark, no_wrap=True)
-        table.add_column("OLDEST", justify="right", no_wrap=True)
-        table.add_column("DONE/s", justify="right", no_wrap=True)
+        bars: list[tuple[str, dict[str, Any]]] = [("", {"width": spark})] if spark else []
+        away = [("AWAY", RIGHT)] if spills else []
+        table = _table(
+            *[("POOL", {"ratio": 1, "min_width": 10}), ("THREADS", RIGHT), *bars, ("BUSY", RIGHT), *away],
+            *[("BLOCKED", RIGHT), ("WAIT", RIGHT), *bars, ("OLDEST", RIGHT), ("DONE/s", RIGHT)],
+        )
         shown = rows if len(rows) <= height else rows[: height - 1]
         for row in shown:
             figures = row.figures
             bound = figures.get("max_queue")
-            name = (self._branch if row.is_lane else "") + printable(row.key[-1])
+            name = ("└ " if row.is_lane else "") + printable(row.key[-1])
             threads: list[RenderableType] = [f"{row.threads[-1]}/{row.limit}"]
             waiting: list[RenderableType] = [
-                Text(str(figures["queued"]) + (f"/{bound}" if bound is not None else ""), _alarm(figures))
+                Text(
+                    str(figures["queued"]) + (f"/{bound}" if bound is not None else ""),
+                    "yellow" if figures["queued"] else "dim",
+                )
             ]
             if spark:
-                threads.append(Text(sparkline(row.threads, spark, 4, self._bars), "cyan"))
-                waiting.append(Text(sparkline(row.waiting, spark, 4, self._bars), "yellow"))
+                threads.append(Text(sparkline(row.threads, spark, 4), "cyan"))
+                waiting.append(Text(sparkline(row.waiting, spark, 4), "yellow"))
             table.add_row(
                 Text(name + (" (shut down)" if figures.get("closed") else ""), "" if row.is_lane else "bold"),
                 *threads,
@@ -156,7 +146,7 @@ class View:
             table.add_row("(no pool)")
         parts: list[RenderableType] = [table]
         if len(shown) < len(rows):
-            parts.append(Text(f"{self._more} and {len(rows) - len(shown)} more", "dim"))
+            parts.append(Text(f"… and {len(rows) - len(shown)} more", "dim"))
         return Group(*parts)
 
     def _tasks(self, model: Model, height: int) -> tuple[RenderableType, int]:
@@ -165,19 +155,19 @@ class View:
             return Group(Text("RUNNING", "bold dim"), Text("(nothing)", "dim")), 1
         chosen = model.chosen()
         start = max(0, min(chosen - height // 2, len(tasks) - height))
-        table = _table()
-        table.add_column("", width=1, no_wrap=True)
-        order = f" {len(tasks)}, by {model.sort}"
-        table.add_column("RUNNING" + order, ratio=3, min_width=16, no_wrap=True)
-        table.add_column("POOL", ratio=2, min_width=8, no_wrap=True)
-        table.add_column("THREAD", ratio=2, min_width=8, no_wrap=True)
-        table.add_column("", width=7, no_wrap=True)
-        table.add_column("FOR", justify="right", min_width=7, no_wrap=True)
+        table = _table(
+            ("", {"width": 1}),
+            (f"RUNNING {len(tasks)}, by {model.sort}", {"ratio": 3, "min_width": 16}),
+            ("POOL", {"ratio": 2, "min_width": 8}),
+            ("THREAD", {"ratio": 2, "min_width": 8}),
+            ("", {"width": 7}),
+            ("FOR", {"min_width": 7} | RIGHT),
+        )
         for place, task in enumerate(tasks[start : start + height], start):
             figures = task.figures
             mark = self._keys and place == chosen
             table.add_row(
-                self._arrow if mark else "",
+                "▸" if mark else "",
                 printable(figures["name"]),
                 printable(task.place),
                 printable(figures["thread"]),
@@ -201,9 +191,9 @@ class View:
             f"{end or 'for ' + duration(figures['seconds'])}"
         )
         lines = (
-            [_fitted(line, width, self._more) for line in _lines(figures["stack"])]
+            [_fitted(line, width) for line in _lines(figures["stack"])]
             if figures["stack"]
-            else ["it is away: its stack is not here" if figures.get("away") else "waiting for it" + self._more]
+            else ["away: its stack is not in this process" if figures.get("away") else "waiting for it…"]
         )
         # The innermost call is the last line, and that is what one wants to see.
         last = max(min(len(lines), height - 1), len(lines) - scrolled)
@@ -221,7 +211,7 @@ class View:
         yield Text("SIZING", "bold dim")
         for at, pool, each in decisions:
             moment = time.strftime("%H:%M:%S", time.localtime(at))
-            change = str(each["workers"]) + (f"{self._to}{each['workers'] + each['grown']}" if each["grown"] else "")
+            change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
             yield Text(
                 f"{moment}  {printable(pool)}  {change}  {printable(each['reason'])}", no_wrap=True, overflow="ellipsis"
             )
@@ -233,11 +223,10 @@ class View:
             return
         if above > 0:
             yield Text("\n" * (above - 1))
-        following = SORTS[(SORTS.index(model.sort) + 1) % len(SORTS)]
         keys = (
             "j/k scroll   Enter back   q quit"
             if model.opened is not None
-            else f"j/k or arrows select   Enter stack   s sort by {following}   q quit"
+            else f"j/k or arrows select   Enter stack   s sort by {model.next_sort}   q quit"
         )
         line = Text(no_wrap=True, overflow="ellipsis")
         if model.notice:
@@ -245,22 +234,20 @@ class View:
         yield line.append(keys, "dim")
 
 
-def _table() -> Table:
-    return Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
+def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
+    for name, how in columns:
+        table.add_column(name, no_wrap=True, **how)
+    return table
 
 
-def _fitted(line: str, width: int, more: str) -> str:
+def _fitted(line: str, width: int) -> str:
     """Return a line of a stack whose path is shortened at its beginning: file name and line number must be seen."""
     match = _FRAME.fullmatch(line)
     excess = cell_len(line) - width
     if match is None or excess <= 0:
         return line
-    path = match["path"][excess + len(more) :]
-    return f"{match['before']}{more}{path}{match['after']}"
-
-
-def _alarm(figures: dict[str, Any]) -> str:
-    return "yellow" if figures["queued"] else "dim"
+    return f"{match['before']}…{match['path'][excess + 1 :]}{match['after']}"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,13 +1,14 @@
-"""The queues and callbacks for results and failures of `ebbpool.fastthreadpool`, and how its jobs run in workers."""
+"""Where the results and failures of `ebbpool.fastthreadpool` go, and how its jobs run in workers."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from inspect import isgeneratorfunction
 from itertools import islice, starmap
 from time import monotonic, perf_counter
@@ -44,9 +45,7 @@ class Semaphore(sync.Semaphore):
 
 
 def _making_room(take: Callable[..., Any]) -> Any:
-    """Return a method of `Bounded` that does what `take` does, and wakes the workers that wait for room."""
-
-    @functools.wraps(take)
+    @wraps(take)
     def method(self: Bounded, *args: Any) -> Any:
         taken = take(self, *args)
         with self._room:
@@ -57,11 +56,7 @@ def _making_room(take: Callable[..., Any]) -> Any:
 
 
 class Bounded(deque[Any]):
-    """A queue of results that has workers wait while it is full; whatever takes a result makes room for another.
-
-    Args:
-        most: How many results fit.
-    """
+    """A queue of at most `most` results: workers wait while it is full, and whatever takes a result makes room."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -72,8 +67,7 @@ class Bounded(deque[Any]):
     def put(self, value: Any) -> None:
         """Append `value`, in a worker, once there is room."""
         with self._room:
-            while len(self) >= self._most and not self._lifted:
-                self._room.wait()
+            self._room.wait_for(lambda: len(self) < self._most or self._lifted)
             self.append(value)
 
     def lift(self, lifted: bool) -> None:
@@ -93,15 +87,11 @@ class Outlet:
     """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
 
     Attributes:
-        done: Results, in the order in which they came.
-        failed: Failures, in the form that the pool's arguments ask for; see `fail`.
-        done_cnt: Counts the results in `done`, if each is taken after acquiring it.
-        failed_cnt: The same for `failed`.
+        done, failed: Results and failures, in the order in which they came.
+        done_cnt, failed_cnt: Count them, if each is taken after acquiring the count.
         caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
         pending: Jobs by their ids, at least those that wait.
-        result_id: Whether jobs have ids, and results carry them.
         generation: A number that changes when workers are to drop the slices that they run.
-        keep: See `keeper`.
     """
 
     def __init__(
@@ -116,22 +106,21 @@ class Outlet:
     ) -> None:
         self._done_callback = done_callback
         self._failed_callback = failed_callback
-        self._logs = log_level
+        self._log_level = log_level
         self.result_id = result_id
         self._exc_stack = exc_stack
         self._exc_args = exc_args
         self.done: deque[Any] = Bounded(done_max) if done_max else deque()
+        self._append = self.done.put if isinstance(self.done, Bounded) else self.done.append
         self.failed: deque[Any] = deque()
-        self._keep = self.done.put if isinstance(self.done, Bounded) else self.done.append
-        self.done_cnt = Semaphore(0)
-        self.failed_cnt = Semaphore(0)
+        self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
         self.caller: AdaptiveExecutor | None = None
         self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()
         self.generation = 0
         self._lock = threading.Lock()
         self._next_id = 1
-        self.keep = self.keeper()
+        self.keep = self._keeper()
 
     def ids(self, count: int) -> range:
         """Return `count` consecutive ids that have not been used."""
@@ -140,9 +129,9 @@ class Outlet:
             self._next_id += count
         return range(first, first + count)
 
-    def keeper(self) -> Callable[..., Any] | None:
-        """Return what runs a job and keeps its result: the most common case of `work`, at half the cost; or None."""
-        if self._done_callback is not None or self.result_id or type(self.done) is not deque:
+    def _keeper(self) -> Callable[..., Any] | None:
+        """Return what `work` does in the most common case, at half the cost; None where the case is another one."""
+        if self._done_callback is not None or self.result_id or isinstance(self.done, Bounded):
             return None
         append, arrived, fail = self.done.append, self.done_cnt.release, self.fail
 
@@ -179,17 +168,15 @@ class Outlet:
             raise
         return value
 
-    def work_quietly(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Run a job whose failure is handed to `fail`, and not raised."""
-        try:
-            self.work(sink, job_id, fn, args, kwargs)
-        except BaseException:
-            return
+    def work_quietly(self, *job: Any) -> None:
+        """Run a job whose failure goes to `fail`, and is not raised as well."""
+        with contextlib.suppress(BaseException):
+            self.work(*job)
 
     def work_slice(
         self,
         sink: Sink,
-        ids: Sequence[int] | None,
+        ids: Sequence[int | None],
         fn: Callable[..., Any],
         items: Sequence[Any],
         unpack: bool | None,
@@ -203,12 +190,12 @@ class Outlet:
         if straight and unpack is not None and not isgeneratorfunction(fn):
             self._run_portions(bool(sink), fn, items, unpack, generation)
             return
-        for place, item in enumerate(items):
+        for job_id, item in zip(ids, items, strict=True):
             if self.generation != generation:
                 return
-            job_id = None if ids is None else ids[place]
+            spread = isinstance(item, tuple) if unpack is None else unpack
             try:
-                args = tuple(item) if unpack or (unpack is None and isinstance(item, tuple)) else (item,)
+                args = tuple(item) if spread else (item,)
             except Exception as error:
                 self.fail(job_id, error, (item,), {})
             else:
@@ -247,27 +234,27 @@ class Outlet:
                 sink(value)
             return
         entry = value if job_id is None else (job_id, value)
-        if self._done_callback is None:
-            self._keep(entry)
-            self.done_cnt.release()
+        if self._done_callback is not None:
+            self._call(self._done_callback, entry)
         else:
-            self._call(self._done_callback, (entry,))
+            self._append(entry)
+            self.done_cnt.release()
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
-        if self._logs and self._logs <= logging.ERROR:
+        if self._log_level and self._log_level <= logging.ERROR:
             LOGGER.error("Exception in a job:", exc_info=error)
         entry: list[Any] = [] if job_id is None else [job_id]
         entry.append("".join(traceback.format_exception(error)) if self._exc_stack else error)
         if self._exc_args:
             entry += args, kwargs
         if self._failed_callback is not None:
-            self._call(self._failed_callback, tuple(entry))
-        elif not self._logs:
+            self._call(self._failed_callback, *entry)
+        elif not self._log_level:
             self.failed.append(entry[0] if len(entry) == 1 else tuple(entry))
             self.failed_cnt.release()
 
-    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _call(self, callback: Callable[..., object], *args: Any) -> None:
         try:
             assert self.caller is not None
             self.caller.submit(_report, callback, args)

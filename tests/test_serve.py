@@ -1,37 +1,225 @@
-"""``python -m ebbpool serve``: limits, wrong use, how it ends. A named pipe stands for a file that takes its time."""
+"""``python -m ebbpool serve``: what clients get from it, limits, wrong use, how it ends."""
 
 from __future__ import annotations
 
 import errno
+import functools
+import http.client
+import http.server
 import os
+import re
 import select
 import signal
 import socket
 import struct
 import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
 import pytest
-from support.common import A_MOMENT, eventually
-from support.serve import PATIENCE, Served, fill, read_all, run, serving, started
+from support.common import A_MOMENT, TIMEOUT, eventually
+from support.serve import PATIENCE, Served, ask, fill, read_all, run, serving, started
+from support.server import reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
-
-GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory to serve: one file that is there, and one whose reader waits."""
+    """A directory to serve."""
     root = tmp_path / "site"
-    root.mkdir()
+    (root / "sub" / "deeper").mkdir(parents=True)
+    (root / "indexed").mkdir()
     (root / "hello.txt").write_bytes(b"hello\n")
+    (root / "empty").write_bytes(b"")
+    (root / "a file & more.html").write_bytes(b"<p>spaced</p>")
+    (root / "sub" / "ümläut.txt").write_bytes(b"umlaut")
+    (root / "sub" / "deeper" / "page.html").write_bytes(b"deep")
+    (root / "indexed" / "index.html").write_bytes(b"the index")
+    # A named pipe stands for a file that takes its time.
     os.mkfifo(root / "slow")
+    (tmp_path / "secret").write_bytes(b"not to be served")
     return root
+
+
+@contextmanager
+def stock(root: Path) -> Iterator[int]:
+    """Serve `root` with the standard library, in this process; yield the port."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(PATIENCE)
+
+
+@pytest.fixture
+def quiet_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+
+
+PATHS = [
+    "/",
+    "/hello.txt",
+    "/empty",
+    "/a%20file%20%26%20more.html",
+    "/sub/",
+    "/sub",
+    "/sub?query=1",
+    "/sub/%C3%BCml%C3%A4ut.txt",
+    "/sub/deeper/page.html?query#fragment",
+    "/sub/../hello.txt",
+    "/indexed/",
+    "/hello.txt/",
+    "/missing",
+    "/../secret",
+    "/%2e%2e/secret",
+    "/..%2fsecret",
+]
+
+
+def test_every_path_is_answered_as_the_standard_library_does(site: Path, quiet_stock: None) -> None:
+    with serving(site) as served, stock(site) as port:
+        for path in PATHS:
+            for method in ("GET", "HEAD"):
+                client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+                expected = ask(client, path, method)
+                client.close()
+                status, headers, body = served.get(path, method)
+                assert (status, body) == (expected[0], expected[2]), (method, path)
+                for name in ("content-type", "content-length", "last-modified", "location", "server"):
+                    assert headers.get(name) == expected[1].get(name), (method, path, name)
+        assert b"not to be served" not in served.get("/../secret")[2]
+
+
+@pytest.mark.parametrize("path", ["/%00", "/%00/", "/sub%00/hello.txt?query", "/%ED%A0%80"])
+def test_a_path_that_can_name_no_file(site: Path, path: str) -> None:
+    with serving(site) as served:
+        for method in ("GET", "HEAD"):
+            assert served.get(path, method)[0] == 404, method
+
+
+def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:
+    with serving(site) as served, served.connect() as client:
+        for _ in range(2):
+            client.sendall(b"GET /hello.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            reply = b""
+            while not reply.endswith(b"\r\n\r\nhello\n"):
+                piece = client.recv(65536)
+                assert piece, reply
+                reply += piece
+            assert b"\r\nConnection: keep-alive\r\n" in reply
+        client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
+        reply = read_all(client)
+        assert reply.endswith(b"hello\n") and b"keep-alive" not in reply
+
+
+def test_the_older_protocol_closes_each_connection(site: Path) -> None:
+    with serving(site, "-p", "HTTP/1.0") as served, served.connect() as client:
+        client.sendall(b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = read_all(client)
+        assert reply.startswith(b"HTTP/1.0 200 OK\r\n") and reply.endswith(b"hello\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_another_directory_than_the_current_one(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "-d", "sub", *processes) as served:
+        assert served.get("/deeper/page.html")[::2] == (200, b"deep")
+        assert served.get("/hello.txt")[0] == 404
+
+
+def test_a_line_per_request_as_the_standard_library_writes_it(site: Path) -> None:
+    with serving(site) as served:
+        served.get("/hello.txt")
+        served.get("/missing")
+        eventually(lambda: served.log.count("\n") == 3)
+        lines = served.log.splitlines()
+    date = r"127\.0\.0\.1 - - \[\d\d/\w{3}/\d{4} \d\d:\d\d:\d\d\] "
+    assert re.fullmatch(date + re.escape('"GET /hello.txt HTTP/1.1" 200 -'), lines[0])
+    assert re.fullmatch(date + re.escape("code 404, message File not found"), lines[1])
+    assert re.fullmatch(date + re.escape('"GET /missing HTTP/1.1" 404 -'), lines[2])
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_no_line_per_request_if_it_is_to_be_quiet(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "--quiet", *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        assert served.get("/missing")[0] == 404
+    assert served.log == ""
+
+
+def test_the_first_line_is_the_one_of_the_standard_library(site: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "http.server", "0"]
+    log = tmp_path / "log"
+    for arguments in ([], ["-b", "127.0.0.1"]):
+        with started([*command, *arguments], site, log) as other:
+            expected = other.line.replace(str(other.port), "PORT")
+        with started([sys.executable, "-m", "ebbpool", "serve", "0", *arguments], site, log) as served:
+            assert served.line.replace(str(served.port), "PORT") == expected
+            assert served.get("/hello.txt")[0] == 200
+            assert served.stop()[0] == 0
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return socket.has_dualstack_ipv6()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="the machine has no IPv6")
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_both_families_of_addresses(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "-b", "::", *processes) as served:
+        assert served.url == f"http://[::]:{served.port}/"
+        for host in ("::1", "127.0.0.1"):
+            with served.connect(host) as client:
+                client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
+                assert read_all(client).endswith(b"\r\n\r\nhello\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_figures_for_prometheus(site: Path, processes: tuple[str, ...]) -> None:
+    def shown() -> set[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
+            return set(
+                re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
+            )
+
+    with reserved_port() as port, serving(site, "--metrics", f"127.0.0.1:{port}", *processes) as served:
+        assert served.get("/hello.txt")[0] == 200
+        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_an_address_for_figures_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("0", "-b", "127.0.0.1", "--metrics", f"127.0.0.1:{port}", *processes, cwd=site)
+    assert done.returncode == 1
+    assert f"error: cannot listen on '127.0.0.1:{port}': " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_for_figures_that_is_none(site: Path) -> None:
+    done = run("0", "--metrics", "9464", cwd=site)
+    assert done.returncode == 2
+    assert """argument --metrics: it must be "host:port", "[host]:port" or "unix:path", not '9464'""" in done.stderr
+
+
+# Limits, wrong use, and the end.
+
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 def unread(pipe: FileIO) -> int:
