@@ -9,6 +9,7 @@ import io
 import math
 import os
 import pickle
+import random
 import re
 import threading
 import weakref
@@ -306,7 +307,78 @@ def test_items_of_a_map_stay() -> None:
     assert there.sent == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_marked_task_is_passed_over(seed: int) -> None:
+    """Whatever is submitted, taken, cancelled, sent and lost meanwhile; of what a lane holds back some may stay."""
+    chance, permits = random.Random(seed), threading.Semaphore(0)
+    with spilling(1000) as (pool, there, gate):
+        lane, first = pool.lane("lane", limit=3), pool.lane("first", limit=3, first=True)
+        ways = (pool.submit, pool.submit, pool.submit_first, lane.submit, first.submit)
+        plain: list[Any] = []
+        marked: list[Any] = []
+        queued: set[Any] = set()
+        gate.open()
+        for _ in range(chance.randrange(40, 160)):
+            act = chance.random()
+            if act < 0.4:
+                plain.append(chance.choice(ways)(permits.acquire))
+            elif act < 0.6:
+                way = chance.choice(ways)
+                marked.append(way(decorated, len(marked)))
+                if way in ways[:3]:
+                    queued.add(marked[-1])
+            elif act < 0.7:
+                permits.release()
+            elif act < 0.84 and plain:
+                chance.choice(chance.choice([plain, marked or plain])).cancel()
+            elif act < 0.86:
+                for future in plain:
+                    if chance.random() < 0.7:
+                        future.cancel()
+            elif act > 0.95 and there.calls:
+                # It comes back, and is sent no more.
+                queued.discard(marked[there.calls[0][2][0]])
+                there.lose()
+        eventually(lambda: all(future.done() or future.running() for future in queued), "every marked task is sent")
+        permits.release(len(plain))
+        eventually(lambda: there.make() if there.calls else pool.wait_idle(0))
+        stats = pool.stats()
+        assert stats.submitted == stats.completed + stats.cancelled
+        assert stats.queued == stats.away == 0
+
+
+def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
+    order: list[int] = []
+    with spilling() as (pool, there, _):
+        for number in range(500):
+            pool.submit(order.append, number)
+            if number % 50 == 0:
+                pool.submit(decorated, number)
+        there.await_sent(10)
+        # Slots that were left behind do not count as waiting.
+        assert pool.stats().queued == 500
+    assert order == list(range(500))
+
+
 # What comes back.
+
+
+@pytest.mark.usefixtures("no_turns")
+def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
+    order: list[str] = []
+    with spilling() as (pool, there, gate):
+        first = pool.lane("first", limit=5, first=True)
+        put = spillable(order.append)
+        for submit, name in ((pool.submit, "ordinary"), (first.submit, "first")):
+            submit(put, name)
+            there.await_sent()
+        pool.submit(order.append, "second ordinary")
+        first.submit(order.append, "second first")
+        there.lose()
+        there.lose()
+        gate.open()
+        wait_for_idle(pool)
+    assert order == ["first", "second first", "ordinary", "second ordinary"]
 
 
 def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,5 +40,4 @@ def stop(value: Any) -> Any:
 
 def stop_the_wall_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
     """Have pools take `now` for the time of the wall clock, however long a test takes."""
-    stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
-    monkeypatch.setattr("ebbpool._fastthreadpool.jobs.time", stopped)
+    monkeypatch.setattr(time, "time", lambda: now)
