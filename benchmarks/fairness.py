@@ -118,7 +118,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    name="fairness",
     title="A thread beside a queue of tiny tasks",
     method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
     f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
@@ -132,20 +131,13 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {"tasks": 100_000 if quick else 750_000, "nap": 0.0005},
     measure=measure,
-    targets=lambda workers: [
-        Target(
-            "longest wait within 2x of ThreadPoolExecutor's",
-            peer,
-            "most",
-            2.0,
-            {"load": load},
-            "stdlib",
-            {"load": "built-ins" if load == "lane" else load},
-            gil=True,
-        )
-        for peer in _OURS
-        for load in _LOADS
-    ],
+    targets=(
+        *(
+            Target(text, "ebbpool ebbpool-pure", "most", 2.0, {"load": load}, "stdlib", {"load": like}, gil=True)
+            for text in ["longest wait within 2x of ThreadPoolExecutor's"]
+            for load, like in zip(_LOADS, (*_LOADS[:-1], "built-ins"), strict=True)
+        ),
+    ),
     floor="the timer of the system, and one switch of the GIL",
     limits="the GIL, which a worker with a queue keeps for its switch interval",
 )

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
 import ebbpool
-from benchmarks.guard.figures import FLOORS, LOADS, MARK, WARM_UP
+from benchmarks.guard.figures import FLOORS, LOADS, WARM_UP
 from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
@@ -301,9 +301,6 @@ SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
 
 
 def main() -> None:
-    # Not there on Windows, where the scripts are tried all the same.
-    import resource
-
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.disable()
@@ -315,15 +312,10 @@ def main() -> None:
         load = (LOADS | FLOORS)[name]
         with SCRIPTS[name]() as work:
             work(WARM_UP)
-            switches = []
             for times in (1, 2):
                 os.getsid(0)
-                before = resource.getrusage(resource.RUSAGE_SELF)
                 work(times * load.count)
-                after = resource.getrusage(resource.RUSAGE_SELF)
-                switches.append(after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw)
             os.getsid(0)
-            print(f"{MARK} {name} {switches[1] - switches[0]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import selectors
 import socket
@@ -50,8 +51,42 @@ def take_response(received: bytes) -> tuple[int, bytes, bytes] | None:
     return status, received[start:stop], received[stop:]
 
 
-def request(target: str) -> bytes:
-    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode("ascii")
+def request(target: str, kept: bool = True) -> bytes:
+    close = "" if kept else "connection: close\r\n"
+    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n{close}\r\n".encode("ascii")
+
+
+class Connection:
+    """One keep-alive connection on an event loop, with at most one request under way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has ended it."""
+        return self._reader.at_eof()
+
+    async def get(self, text: bytes) -> tuple[int, bytes]:
+        """Send a request, and return the status and the body of the response.
+
+        Raises:
+            BadResponse: It is not HTTP/1.1, or has no content-length.
+            OSError: The connection ended before.
+        """
+        try:
+            self._writer.write(text)
+            status, length = parse_head(await self._reader.readuntil(END_OF_HEAD))
+            return status, await self._reader.readexactly(length)
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionResetError("the server closed the connection") from error
+
+    def close(self) -> None:
+        self._writer.transport.abort()
 
 
 class Client:

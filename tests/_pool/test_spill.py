@@ -157,6 +157,7 @@ def test_marked_tasks_go_and_the_others_stay() -> None:
 def test_a_task_goes_only_once_it_has_waited_for_so_long() -> None:
     with spilling(spill_after=LONG) as (pool, there, gate):
         future = pool.submit(decorated, 1)
+        eventually(lambda: pool.stats().oldest_wait > A_MOMENT)
         gate.open()
         assert future.result(TIMEOUT) == 2
     assert there.sent == 0
@@ -339,8 +340,10 @@ def test_no_marked_task_is_passed_over(seed: int) -> None:
                 # It comes back, and is sent no more.
                 queued.discard(marked[there.calls[0][2][0]])
                 there.lose()
-        eventually(lambda: all(future.done() or future.running() for future in queued), "every marked task is sent")
-        permits.release(len(plain))
+        try:
+            eventually(lambda: all(future.done() or future.running() for future in queued), "every marked task is sent")
+        finally:
+            permits.release(len(plain))
         eventually(lambda: there.make() if there.calls else pool.wait_idle(0))
         stats = pool.stats()
         assert stats.submitted == stats.completed + stats.cancelled
@@ -384,20 +387,24 @@ def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
 def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
     ran: list[str] = []
     note = spillable(ran.append)
-    with spilling() as (pool, there, gate):
+    with spilling() as (pool, there, gate), Gate() as second:
         lost = pool.submit(note, "lost")
         there.await_sent()
+        pool.submit(second)
+        gate.open()
+        # The worker has passed the place that it had in the queue.
+        second.await_begun()
         plain = pool.submit(ran.append, "plain")
         there.lose()
         assert not lost.running()
         assert not lost.done()
         assert pool.stats().oldest_wait > 0
         assert (pool.stats().queued, pool.stats().away) == (2, 0)
-        gate.open()
+        second.open()
         wait([lost, plain], TIMEOUT)
         assert ran == ["lost", "plain"]
         stats = pool.stats()
-        assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 3, 3)
+        assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 4, 4)
     assert there.sent == 1
     assert "came back to pool" in caplog.text
     assert "the worker is gone" in caplog.text
