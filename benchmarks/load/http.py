@@ -189,10 +189,14 @@ class Clients(Connections):
         start, ends = time.perf_counter(), answered.counting()
         for client in clients:
             client.send(self._text)
-        left = len(clients)
-        while left and time.perf_counter() - start < timeout:
+        waiting = set(clients)
+        while waiting and time.perf_counter() - start < timeout:
             for key, _ in self._selector.select(timeout):
                 client = key.data
+                if client not in waiting:
+                    # Its server hangs up after each answer.
+                    client.close()
+                    continue
                 try:
                     right = self._receive(client)
                 except (OSError, BadResponse):
@@ -200,11 +204,11 @@ class Clients(Connections):
                     right = False
                 if right is None:
                     continue
-                left -= 1
+                waiting.discard(client)
                 answered.latencies.append(time.perf_counter() - client.sent_at)
                 answered.errors += not right
         ends()
-        answered.errors += left
+        answered.errors += len(waiting)
         return answered
 
     def load(self, warm_up: float, seconds: float, watch: Callable[[], float] = time.process_time) -> Answered:
