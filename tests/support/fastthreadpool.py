@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,4 +41,5 @@ def stop(value: Any) -> Any:
 
 def stop_the_wall_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
     """Have pools take `now` for the time of the wall clock, however long a test takes."""
-    monkeypatch.setattr(time, "time", lambda: now)
+    stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
+    monkeypatch.setattr("ebbpool._fastthreadpool.jobs.time", stopped)
