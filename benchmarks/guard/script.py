@@ -15,7 +15,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
@@ -231,55 +231,52 @@ def stock_submit() -> Iterator[Work]:
         yield burst
 
 
+def _trips(one: Callable[[], object]) -> Work:
+    """Do one thing again and again."""
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            one()
+
+    return work
+
+
+def _awaits(runner: asyncio.Runner, call: Callable[[], Awaitable[object]]) -> Work:
+    """Await one call after another."""
+
+    async def awaits(count: int) -> None:
+        for _ in range(count):
+            await call()
+
+    return lambda count: runner.run(awaits(count))
+
+
 @contextmanager
 def locks() -> Iterator[Work]:
     """Go to another thread and back by two bare locks."""
     with PingPong(1, 0.0) as pair:
-
-        def trips(count: int) -> None:
-            for _ in range(count):
-                pair.one(nothing)
-
-        yield trips
+        yield _trips(lambda: pair.one(nothing))
 
 
 @contextmanager
 def stock_round_trip() -> Iterator[Work]:
     """Do what `round_trip` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool:
-
-        def trips(count: int) -> None:
-            for _ in range(count):
-                pool.submit(nothing).result()
-
-        yield trips
+        yield _trips(lambda: pool.submit(nothing).result())
 
 
 @contextmanager
 def bare_run() -> Iterator[Work]:
     """Await calls that a bare thread runs, one after another."""
-    with asyncio.Runner() as runner:
-        thread = BareThread(runner.get_loop())
-
-        async def awaits(count: int) -> None:
-            for _ in range(count):
-                await thread.call(nothing)
-
-        with contextlib.closing(thread):
-            yield lambda count: runner.run(awaits(count))
+    with asyncio.Runner() as runner, contextlib.closing(BareThread(runner.get_loop())) as thread:
+        yield _awaits(runner, lambda: thread.call(nothing))
 
 
 @contextmanager
 def stock_run() -> Iterator[Work]:
     """Do what `run` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool, asyncio.Runner() as runner:
-
-        async def awaits(count: int) -> None:
-            loop = asyncio.get_running_loop()
-            for _ in range(count):
-                await loop.run_in_executor(pool, nothing)
-
-        yield lambda count: runner.run(awaits(count))
+        yield _awaits(runner, lambda: runner.get_loop().run_in_executor(pool, nothing))
 
 
 SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {

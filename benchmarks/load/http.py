@@ -135,15 +135,7 @@ class Answered(Spent):
 
 
 class Clients(Connections):
-    """So many clients of one server on this machine; a context manager.
-
-    Args:
-        port: where the server listens.
-        count: how many clients.
-        target: what they ask for.
-        expected: the body that is right.
-        kind: whether they keep their connections.
-    """
+    """So many clients of one server on this machine, which keep their connections if `kind` does; a context manager."""
 
     def __init__(self, port: int, count: int, target: str, expected: bytes, kind: type[Client] = Client) -> None:
         super().__init__()

@@ -110,11 +110,7 @@ class Reconnecting(Connections):
     def load(self, warm_up: float, seconds: float, patience: float, watch: Callable[[], float]) -> Replies:
         """Keeps all connections busy for `seconds` after `warm_up` seconds; what is under way then may end.
 
-        Args:
-            warm_up: seconds before replies count.
-            seconds: how long they count.
-            patience: seconds that what is under way at the end is given; then it is `unanswered`.
-            watch: tells the processor seconds of the watched process.
+        After `patience` seconds more it is `unanswered`. `watch` tells the processor seconds of the watched process.
         """
         clock = time.perf_counter
         replies = Replies()

@@ -67,16 +67,10 @@ class _Client:
 def ask_steadily(
     port: int, target: str, *, fresh: float, kept: int, kept_rate: float, seconds: float, patience: float
 ) -> Tally:
-    """Ask at a steady rate, whatever becomes of the answers: from new connections, and from some that are kept.
+    """Ask at a steady rate, whatever becomes of the answers.
 
-    Args:
-        port: Where the server listens.
-        target: What to ask for.
-        fresh: Requests a second from new connections.
-        kept: How many connections are kept.
-        kept_rate: Requests a second from each of them; one that waits for an answer asks later.
-        seconds: For how long.
-        patience: Seconds that what is still under way then is waited for.
+    `fresh` requests a second come from new connections, `kept_rate` from each of so many that are kept, unless it waits
+    for an answer. What is under way after so many seconds is waited for a while (`patience`, in seconds).
     """
     tally = Tally()
 

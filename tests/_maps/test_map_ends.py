@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import itertools
-import os
 import threading
 import weakref
 from collections import deque
@@ -20,15 +19,13 @@ from support.common import (
     Boom,
     Gate,
     Thing,
-    eventually,
     gone,
-    needs_fork,
     no_collector,
     wait_for_idle,
 )
 from support.maps import FAR, Source, Things
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool
+from ebbpool import AdaptiveExecutor
 
 
 @pytest.mark.parametrize("method", ["map", "map_unordered"])
@@ -128,39 +125,6 @@ def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(whe
         with pytest.raises(concurrent.futures.CancelledError):
             next(results)
         assert gate.nobody_begins()
-
-
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-def test_a_broken_pool_is_heard_of_while_waiting(method: str) -> None:
-    with Gate() as gate:
-
-        def fail() -> None:
-            gate()
-            raise Boom
-
-        with AdaptiveExecutor(1, initializer=fail) as pool:
-            results = getattr(pool, method)(str, range(10))
-            waiting = Background(lambda: next(results))
-            gate.await_begun()
-            gate.open()
-            with pytest.raises(BrokenThreadPool):
-                waiting.join()
-
-
-def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
-    with Gate() as gate:
-        pool: Any = AdaptiveExecutor(2)
-        results = pool.map(gate, range(10))
-        gate.await_begun(2)
-        threads = list(pool._threads)
-        reference = weakref.ref(pool)
-        del pool
-        gc.collect()
-        eventually(lambda: reference() is None)
-        gate.open()
-        assert list(results) == list(range(10))
-        for thread in threads:
-            thread.join(TIMEOUT)
 
 
 def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
@@ -267,29 +231,6 @@ def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
         gc.collect()
 
 
-@needs_fork
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_ends_the_childs_iterators() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        maps = [pool.map(gate, range(3)), pool.map_unordered(gate, range(3))]
-        gate.await_begun()
-        child = os.fork()
-        if child == 0:
-            code = 0
-            for results in maps:
-                try:
-                    next(results)
-                except BrokenThreadPool:
-                    continue
-                except BaseException:
-                    pass
-                code = 1
-            os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        gate.open()
-        assert sorted(maps[1]) == list(maps[0]) == [0, 1, 2]
-
-
 @contextmanager
 def place(kind: str) -> Iterator[Any]:
     """A pool, or a lane of one."""
@@ -367,16 +308,6 @@ def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chun
         assert read_to_the_end(results, "not in the mood") == [None] * 4
         pool.mood = None
         assert sorted(ran) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-@pytest.mark.parametrize("buffersize", [None, 2])
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_map_after_shutdown(method: str, buffersize: int | None, chunksize: int | None) -> None:
-    pool = AdaptiveExecutor(2)
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-        getattr(pool, method)(int, iter("12"), buffersize=buffersize, chunksize=chunksize)
 
 
 @pytest.mark.parametrize("method", ["map", "map_unordered"])
