@@ -19,6 +19,7 @@ from support.common import (
     Boom,
     Gate,
     Thing,
+    eventually,
     gone,
     no_collector,
     wait_for_idle,
@@ -84,9 +85,13 @@ def test_closing_drops_what_was_there_to_take() -> None:
         assert list(results) == []
 
 
-@pytest.mark.parametrize("max_queue", [None, 100])
-@pytest.mark.parametrize("chunksize", [None, 1, 3])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize(
+    ("method", "max_queue", "chunksize"),
+    [
+        *(("map", *each) for each in ((None, None), (100, 1), (None, 3))),
+        *(("map_unordered", *each) for each in ((100, None), (None, 1), (100, 3))),
+    ],
+)
 def test_shutdown_that_cancels_cancels_the_rest(method: str, max_queue: int | None, chunksize: int | None) -> None:
     ran: list[int] = []
     with Gate() as gate:
@@ -125,6 +130,22 @@ def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(whe
         with pytest.raises(concurrent.futures.CancelledError):
             next(results)
         assert gate.nobody_begins()
+
+
+def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
+    with Gate() as gate:
+        pool: Any = AdaptiveExecutor(2)
+        results = pool.map(gate, range(10))
+        gate.await_begun(2)
+        threads = list(pool._threads)
+        reference = weakref.ref(pool)
+        del pool
+        gc.collect()
+        eventually(lambda: reference() is None)
+        gate.open()
+        assert list(results) == list(range(10))
+        for thread in threads:
+            thread.join(TIMEOUT)
 
 
 def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
@@ -248,11 +269,19 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
     return got
 
 
-@pytest.mark.parametrize("kind", ["pool", "lane"])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-@pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
-@pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "method", "chunksize", "count", "begun", "more"),
+    [
+        ("pool", "map", None, 4, False, False),
+        ("pool", "map", 1, 4, True, True),
+        ("pool", "map_unordered", 2, 4, False, True),
+        ("pool", "map_unordered", 3, 3, True, False),
+        ("lane", "map", 2, 4, True, False),
+        ("lane", "map", 3, 3, False, True),
+        ("lane", "map_unordered", None, 4, True, True),
+        ("lane", "map_unordered", 1, 4, False, False),
+    ],
+)
 def test_what_was_read_before_a_shutdown_is_handed_out(
     kind: str, method: str, chunksize: int | None, count: int, begun: bool, more: bool
 ) -> None:
