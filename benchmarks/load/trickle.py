@@ -97,7 +97,7 @@ def trickling(port: int, count: int, what: str, seconds: float, interval: float 
     finally:
         process.kill()
         process.join()
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):
             while True:
                 last = heard.recv()
         found.open, found.dropped = last.open, last.dropped
