@@ -24,6 +24,13 @@ def end(request: pytest.FixtureRequest) -> Any:
     return lambda future: future.cancel()
 
 
+def test_a_callback_added_late_runs_at_once_in_the_caller(core: ModuleType, end: Any) -> None:
+    future, seen = core.Future(), []
+    Background(lambda: end(future)).join()
+    future.add_done_callback(lambda done: seen.append((done, threading.get_ident())))
+    assert seen == [(future, threading.get_ident())]
+
+
 def test_a_failing_callback_is_logged_and_the_others_run(
     core: ModuleType, end: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
