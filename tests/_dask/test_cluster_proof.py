@@ -25,6 +25,7 @@ from support import cluster as remote
 from support.common import eventually
 from support.server import reserved_port
 
+from ebbpool._dask.packing import LARGE
 from ebbpool.dask import ClusterExecutor
 
 LIMIT = 60.0
@@ -52,8 +53,6 @@ def two_workers(two: Any) -> Iterator[Any]:
         yield client
 
 
-LARGE = 1 << 20
-"""Bytes of an argument that goes by itself."""
 _LARGE = bytes(LARGE + 1)
 
 
@@ -62,7 +61,7 @@ class Storm:
 
     def __init__(self, pool: ClusterExecutor, path: Path, threads: int = 3) -> None:
         self.futures: dict[str, Future[int]] = {}
-        self._executor = pool
+        self._pool = pool
         self._path = path
         self._ends = threading.Event()
         self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(threads)]
@@ -82,7 +81,7 @@ class Storm:
             count += len(names)
             for name in names:
                 large = (_LARGE,) if chance.random() < 0.02 else ()
-                self.futures[name] = self._executor.submit(remote.note, str(self._path), name, *large)
+                self.futures[name] = self._pool.submit(remote.note, str(self._path), name, *large)
             for name in chance.sample(names, len(names) // 3):
                 self.futures[name].cancel()
             if chance.random() < 0.7:
