@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, on_loop
 from benchmarks.peers import package
@@ -17,6 +17,7 @@ from benchmarks.peers.peer import Peer
 _WORKERS = 40
 _GROUP = 200
 _LEAST = {"asyncio": 8, "uvloop": 12, "trio": 8}
+_OURS = "anyio-ebbpool anyio-installed"
 
 
 async def _empty(fn: Callable[[], object]) -> None:
@@ -58,17 +59,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     return [{"loop": loop, "workers": _WORKERS} for loop in loops]
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    return [
-        Target(f"net: at least {times}x faster than stock", peer, "net", 1 / times, where, rival="anyio")
-        for peer in ("anyio-ebbpool", "anyio-installed")
-        for loop, times in _LEAST.items()
-        for where in [{"loop": loop, "workers": _WORKERS}]
-    ]
-
-
 QUESTION = Question(
-    name="anyio_tasks",
     title="Calls from the tasks of anyio task groups of 200",
     method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
     "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
@@ -81,7 +72,12 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {"tasks": 500, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 2},
     measure=on_loop(_load),
-    targets=targets,
+    targets=(
+        *(
+            Target(f"net: at least {times}x faster than stock", _OURS, "net", 1 / times, {"loop": loop}, "anyio")
+            for loop, times in _LEAST.items()
+        ),
+    ),
     floor="the tasks themselves, which are taken off",
     limits="the hand-off of a call and its result; a task of anyio waits for each",
 )

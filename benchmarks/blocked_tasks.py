@@ -119,7 +119,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    name="blocked_tasks",
     title="Tasks that wait, each pool as it comes",
     method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
     "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "

@@ -30,7 +30,6 @@ def once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
 
 
 QUESTION = Question(
-    name="cold_burst",
     title="Burst of sleeps on a cold pool",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "anyio and trio: the start of the event loop is part of it",
@@ -44,10 +43,9 @@ QUESTION = Question(
     measure=lambda peer, params: once(
         peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"])
     ),
-    targets=lambda workers: [
-        Target("no later than ThreadPoolExecutor(200)", peer, "ms", 1.0, _WHERE, rival="stdlib")
-        for peer in ("ebbpool", "ebbpool-pure")
-    ],
+    targets=(
+        Target("no later than ThreadPoolExecutor(200)", "ebbpool ebbpool-pure", "ms", 1.0, rival="stdlib"),
+    ),
     rounds_factor=5 / 3,
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",

@@ -20,7 +20,6 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    name="cold_map",
     title="Map of sleeps on a cold pool",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "fastthreadpool's threads end with its map",
@@ -29,10 +28,9 @@ QUESTION = Question(
     variants=always(_MAP, _EACH),
     sizes=lambda quick: {"tasks": 200, "sleep": 0.05},
     measure=measure,
-    targets=lambda workers: [
-        Target("as quick as submitting (at most 1.05 of it)", peer, "ms", 1.05, _MAP, rival=peer, rival_where=_EACH)
-        for peer in ("ebbpool", "ebbpool-pure")
-    ],
+    targets=(
+        Target("as quick as submitting (at most 1.05 of it)", "ebbpool ebbpool-pure", "ms", 1.05, _MAP, "", _EACH),
+    ),
     rounds_factor=5 / 3,
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads",

@@ -10,7 +10,6 @@ from benchmarks.load.work import compute, turns_in
 from benchmarks.peers.peer import Peer
 
 _MANY, _TWO = {"workers": 64}, {"workers": 2}
-_OURS = ("ebbpool", "ebbpool-pure")
 
 
 def sizes(quick: bool) -> dict[str, Any]:
@@ -28,22 +27,21 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    name="computing",
     title="Computing tasks of 5 ms",
     method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
     "a cold pool; at most 64 threads, and 2 for the standard library's too",
     columns=COLUMNS,
     peers=(
-        "loop", "simplequeue", *_OURS, "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool", "plus",
-        "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
+        "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
+        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
     ),
     variants=variants,
     sizes=sizes,
     measure=measure,
-    targets=lambda workers: [
-        *(Target("no slower than ThreadPoolExecutor(2)", p, "ms", 1.0, _MANY, "stdlib", _TWO) for p in _OURS),
-        *(Target("at most 16 threads", peer, "threads", 16, _MANY) for peer in _OURS),
-    ],
+    targets=(
+        Target("no slower than ThreadPoolExecutor(2)", "ebbpool ebbpool-pure", "ms", 1.0, {}, "stdlib", _TWO),
+        Target("at most 16 threads", "ebbpool ebbpool-pure", "threads", 16),
+    ),
     free="workers",
     floor="100 times 5 ms, divided by the processors if there is no GIL",
     limits="the GIL: more threads than processors only add switches",

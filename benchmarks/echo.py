@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks import processors
@@ -26,12 +26,12 @@ _SERVERS = {
     "echo-gevent": "echo gevent",
     "echo-go": "go echo",
 }
-_BEHIND = (
-    ("echo-uvloop-streams", "uvloop's streams"),
-    ("echo-asyncio-streams", "asyncio's streams"),
-    ("echo-asyncio-protocol", "asyncio's protocols"),
-    ("echo-asyncio-buffered", "asyncio's buffered protocols"),
-)
+_BEHIND = {
+    "echo-uvloop-streams": "uvloop's streams",
+    "echo-asyncio-streams": "asyncio's streams",
+    "echo-asyncio-protocol": "asyncio's protocols",
+    "echo-asyncio-buffered": "asyncio's buffered protocols",
+}
 
 
 @contextmanager
@@ -69,18 +69,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     return [{"size": size, "placement": placement} for placement in placements for size in _SIZES]
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    return [
-        Target(f"ahead of {name}", ours, "rate", 1.0, {"size": size, "placement": placement}, rival)
-        for ours in ("echo-pool", "echo-pool-pure")
-        for placement in ("free", "apart")
-        for size in _SIZES
-        for rival, name in _BEHIND
-    ]
-
-
 QUESTION = Question(
-    name="echo",
     title="A correct echo: 5 clients, one message of so many bytes under way each",
     method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
     "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
@@ -98,7 +87,12 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {"clients": _CLIENTS, "warm_up": 0.1 if quick else 0.2, "seconds": 0.2 if quick else 0.6},
     measure=measure,
-    targets=targets,
+    targets=(
+        *(
+            Target(f"ahead of {name}", "echo-pool echo-pool-pure", "rate", 1.0, rival=rival)
+            for rival, name in _BEHIND.items()
+        ),
+    ),
     limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
     "it again, an event loop keeps it",
 )

@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, Self
+from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, nothing, percentile
+from benchmarks.load.serving import Beside
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive, stdlib
 
@@ -21,42 +22,19 @@ _SLOWER = 10
 _LANE_LIMIT = 4
 
 
-class Sleeper:
+class Sleeper(Beside):
     """A thread that sleeps for `nap` seconds at a time, and what each of its sleeps took beyond that (`waits`)."""
 
     def __init__(self, nap: float) -> None:
+        super().__init__(self._sleep, "sleeper")
         self.waits: list[float] = []
         self._nap = nap
-        self._over = False
-        self._thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
-        while True:
+    def _sleep(self) -> None:
+        while not (self._over.is_set() and self.waits):
             began = time.perf_counter()
             time.sleep(self._nap)
             self.waits.append(max(0.0, time.perf_counter() - began - self._nap))
-            if self._over:
-                return
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over = True
-        self._thread.join()
-
-
-def _behind_a_gate(pool: Any, sleeper: Sleeper, fill: Callable[[], Callable[[], object]]) -> float:
-    """Returns the seconds from the moment in which the pool's one worker is let go until the call from `fill` ends."""
-    gate = threading.Event()
-    pool.submit(gate.wait)
-    finish = fill()
-    with sleeper:
-        began = time.perf_counter()
-        gate.set()
-        finish()
-        return time.perf_counter() - began
 
 
 def _tasks(executor: Any, fn: Callable[..., object], args: tuple[object, ...], count: int) -> Callable[[], object]:
@@ -74,35 +52,36 @@ async def _calls(pool: Any, count: int) -> None:
     await asyncio.gather(*[run(abs, -1) for _ in range(count)])
 
 
+def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
+    """Returns what has the tasks run that are there, or makes them and has them run."""
+    if load == "run":
+        return lambda: asyncio.run(_calls(pool, count))
+    if load == "submit":
+        # No bytecode of the submitter's: what runs here is the pool's `submit`, again and again.
+        return lambda: (deque(map(pool.submit, repeat(nothing, count)), 0), _tasks(pool, nothing, (), 0)())
+    if load == "map":
+        return lambda: deque(pool.map(abs, range(count)), 0)
+    executor = pool.lane("measured", limit=_LANE_LIMIT) if load == "lane" else pool
+    return _tasks(executor, *((nothing, ()) if load == "functions" else (abs, (-1,))), count)
+
+
 def measure(peer: Peer, params: Params) -> Samples:
     ours, load = peer.name != "stdlib", params["load"]
     count = params["tasks"] // (_SLOWER if load == "run" or not ours else 1)
-    pool: Any = (adaptive if ours else stdlib)(1, 10.0)
-    sleeper = Sleeper(params["nap"])
+    sleeper, gate = Sleeper(params["nap"]), threading.Event()
     gc.collect()
     gc.disable()
     try:
-        if load == "run":
+        with (adaptive if ours else stdlib)(1, 10.0) as pool:
+            pool.submit(gate.wait)
+            work = _work(pool, load, count)
             with sleeper:
                 began = time.perf_counter()
-                asyncio.run(_calls(pool, count))
+                gate.set()
+                work()
                 taken = time.perf_counter() - began
-        elif load == "submit":
-            with sleeper:
-                began = time.perf_counter()
-                # No bytecode of the submitter's: what runs here is the pool's `submit`, again and again.
-                deque(map(pool.submit, repeat(nothing, count)), 0)
-                _tasks(pool, nothing, (), 0)()
-                taken = time.perf_counter() - began
-        elif load == "map":
-            taken = _behind_a_gate(pool, sleeper, lambda: lambda: deque(pool.map(abs, range(count)), 0))
-        else:
-            fn, args = (nothing, ()) if load == "functions" else (abs, (-1,))
-            executor = pool.lane("measured", limit=_LANE_LIMIT) if load == "lane" else pool
-            taken = _behind_a_gate(pool, sleeper, lambda: _tasks(executor, fn, args, count))
     finally:
         gc.enable()
-        pool.shutdown()
     return {
         "most": [max(sleeper.waits) * 1e3],
         "p999": [percentile(sleeper.waits, 0.999) * 1e3],
@@ -118,7 +97,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    name="fairness",
     title="A thread beside a queue of tiny tasks",
     method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
     f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
@@ -132,20 +110,13 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {"tasks": 100_000 if quick else 750_000, "nap": 0.0005},
     measure=measure,
-    targets=lambda workers: [
-        Target(
-            "longest wait within 2x of ThreadPoolExecutor's",
-            peer,
-            "most",
-            2.0,
-            {"load": load},
-            "stdlib",
-            {"load": "built-ins" if load == "lane" else load},
-            gil=True,
-        )
-        for peer in _OURS
-        for load in _LOADS
-    ],
+    targets=(
+        *(
+            Target(text, "ebbpool ebbpool-pure", "most", 2.0, {"load": load}, "stdlib", {"load": like}, gil=True)
+            for text in ["longest wait within 2x of ThreadPoolExecutor's"]
+            for load, like in zip(_LOADS, (*_LOADS[:-1], "built-ins"), strict=True)
+        ),
+    ),
     floor="the timer of the system, and one switch of the GIL",
     limits="the GIL, which a worker with a queue keeps for its switch interval",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.http import Clients
 from benchmarks.load.serving import serving
@@ -11,12 +9,12 @@ from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import BODY, ready, target
 
 _SERVERS = {
-    "fastapi": "fastapi",
-    "fastapi-installed": "fastapi --install",
-    "fastapi-installed-pure": "fastapi --install",
-    "fastapi-own-loop": "fastapi --install --own-loop",
+    "fastapi": "fastapi stock",
+    "fastapi-installed": "fastapi installed",
+    "fastapi-installed-pure": "fastapi installed",
+    "fastapi-own-loop": "fastapi own-loop",
 }
-_WHERE = {"clients": 200}
+_OURS = "fastapi-installed fastapi-installed-pure fastapi-own-loop"
 _LIMIT_MS = 200.0
 _PATIENCE_SECONDS = 30.0
 
@@ -32,20 +30,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    return [
-        Target(text, peer, metric, limit, _WHERE)
-        for peer in [*_SERVERS][1:]
-        for text, metric, limit in (
-            ("first burst: all answered in under 200 ms", "first", _LIMIT_MS),
-            ("later bursts: all answered in under 200 ms", "later", _LIMIT_MS),
-            ("every response right", "errors", 0),
-        )
-    ]
-
-
 QUESTION = Question(
-    name="fastapi_burst",
     title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
     method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
     "open beforehand; from the first request to the last response; first: no thread has been started yet",
@@ -55,10 +40,14 @@ QUESTION = Question(
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
     ),
     peers=tuple(_SERVERS),
-    variants=always(_WHERE),
+    variants=always({"clients": 200}),
     sizes=lambda quick: {"repeats": 1 if quick else 3},
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("first burst: all answered in under 200 ms", _OURS, "first", _LIMIT_MS),
+        Target("later bursts: all answered in under 200 ms", _OURS, "later", _LIMIT_MS),
+        Target("every response right", _OURS, "errors", 0),
+    ),
     floor="the 100 ms that the endpoint sleeps",
     limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
     "time",

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import ROOT
@@ -21,7 +20,7 @@ from benchmarks.peers.peer import Peer
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 _KEEP_ALIVE_SECONDS = 1.0
-_WHERE = {"workers": 32}
+_OURS = "ebbpool ebbpool-pure"
 _PROC = Path("/proc")
 _PATIENCE_SECONDS = 1.0
 
@@ -71,25 +70,12 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    return [
-        Target(text, peer, metric, limit, _WHERE)
-        for peer in ("ebbpool", "ebbpool-pure")
-        for text, metric, limit in (
-            ("back within keep_alive + 1 s", "shrunk", _KEEP_ALIVE_SECONDS + 1),
-            ("back to min_workers (0)", "left", 0),
-            ("no wake-up in 2 s", "switches", 0),
-        )
-    ]
-
-
 _PEERS = (
     "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool",
     "plus", "pebble", "gevent-threadpool",
 )  # fmt: skip
 
 QUESTION = Question(
-    name="idle_cost",
     title="An idle pool",
     method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
     "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
@@ -100,14 +86,18 @@ QUESTION = Question(
         Column("switches", "context switches", 0, ratio=False, worst=True),
     ),
     peers=_PEERS,
-    variants=always(_WHERE),
+    variants=always({"workers": 32}),
     sizes=lambda quick: {
         "tasks": 64,
         "keep_alive": 0.3 if quick else _KEEP_ALIVE_SECONDS,
         "idle": 1.0 if quick else 2.0,
     },
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("back within keep_alive + 1 s", _OURS, "shrunk", _KEEP_ALIVE_SECONDS + 1),
+        Target("back to min_workers (0)", _OURS, "left", 0),
+        Target("no wake-up in 2 s", _OURS, "switches", 0),
+    ),
     rounds_factor=1 / 3,
     floor="no thread and no wake-up",
     limits="keep_alive: threads stay that long on purpose",

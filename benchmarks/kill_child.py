@@ -7,7 +7,6 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
@@ -19,10 +18,10 @@ from benchmarks.servers.web import WAIT_SECONDS, WAITING, write_page
 _PROCESSES = 2
 _SERVERS = {
     "web-prefork": "web prefork",
-    "web-prefork-reuse-port": "web prefork --reuse-port",
+    "web-prefork-reuse-port": "web prefork-reuse-port",
     "web-gunicorn": "web gunicorn",
 }
-_OURS = ("web-prefork", "web-prefork-reuse-port")
+_OURS = "web-prefork web-prefork-reuse-port"
 _START_SECONDS = 30.0
 _LAST_SECONDS = 10.0
 _DEATH_SECONDS = 0.25
@@ -97,21 +96,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    found = []
-    for ours in _OURS:
-        where = {"processes": _PROCESSES}
-        found += [
-            Target("no refused connection", ours, "refused", 0, where),
-            Target("replaced within 25 ms", ours, "replaced", 25, where),
-            Target("nothing lost but in the dead child", ours, "elsewhere", 0, where),
-            Target("every other request answered right", ours, "errors", 0, where),
-        ]
-    return found
-
-
 QUESTION = Question(
-    name="kill_child",
     title="kill -9 of a child every second, under load",
     method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
     "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
@@ -138,7 +123,12 @@ QUESTION = Question(
         "kept rate": 10.0,
     },
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("no refused connection", _OURS, "refused", 0),
+        Target("replaced within 25 ms", _OURS, "replaced", 25),
+        Target("nothing lost but in the dead child", _OURS, "elsewhere", 0),
+        Target("every other request answered right", _OURS, "errors", 0),
+    ),
     rounds_factor=1 / 3,
     limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
 )

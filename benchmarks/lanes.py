@@ -49,7 +49,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    name="lanes",
     title="Quick tasks beside a flood of slow ones",
     method=f"a pool of at most {_WORKERS}, all started beforehand; slow tasks sleep 10 ms, in a lane at most {_LIMIT} "
     "at a time; one quick task every 5 ms, each waited for, until there are enough or time is over",
@@ -68,10 +67,7 @@ QUESTION = Question(
         "seconds": 3.0,
     },
     measure=measure,
-    targets=lambda workers: [
-        Target("p99 within 2x of an idle pool's", peer, "p99", 2.0, _LANE, rival=peer, rival_where=_IDLE)
-        for peer in _OURS
-    ],
+    targets=(Target("p99 within 2x of an idle pool's", "ebbpool ebbpool-pure", "p99", 2.0, _LANE, "", _IDLE),),
     floor="the same quick task in an idle pool",
     limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
 )

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks import processors
@@ -100,24 +100,12 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     ]
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    found = []
-    for handler, limit in _LIMITS.items():
-        where = {"handler": handler, "loop": "asyncio", "workers": 256}
-        found.append(Target(f"p99 of the lag: at most {limit:g} ms", "run", "p99", limit, where))
-        for size in _WORKERS["stdlib"]:
-            text = f"at least {_LEAST_RATE} of the calls a second of ThreadPoolExecutor({size})"
-            found.append(Target(text, "run", "rate", _LEAST_RATE, where, "stdlib", where | {"workers": size}))
-    return found
-
-
 def sizes(quick: bool) -> dict[str, Any]:
     """Counts the turns once and in the parent: every cell computes the same."""
     return {"turns": turns_in(0.001), "clients": _CLIENTS, "seconds": 0.5 if quick else 2.0}
 
 
 QUESTION = Question(
-    name="loop_beside",
     title="The loop's lag beside 64 clients",
     method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
     "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
@@ -131,7 +119,17 @@ QUESTION = Question(
     variants=variants,
     sizes=sizes,
     measure=on_loop(_load),
-    targets=targets,
+    targets=(
+        *(
+            Target(f"p99 of the lag: at most {limit:g} ms", "run", "p99", limit, {"handler": handler})
+            for handler, limit in _LIMITS.items()
+        ),
+        *(
+            Target(f"{_LEAST_RATE} of the calls/s of {size} threads", "run", "rate", _LEAST_RATE, {}, "stdlib", where)
+            for size in _WORKERS["stdlib"]
+            for where in [{"workers": size}]
+        ),
+    ),
     free="workers",
     floor="the lag of an idle loop: about 0.1 ms",
     limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",

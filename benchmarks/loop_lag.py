@@ -12,7 +12,7 @@ import gc
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, nothing, on_loop, percentile
 from benchmarks.peers.peer import Peer
@@ -26,7 +26,6 @@ _WORKERS = 4
 _WHERES = [{"loop": loop, "workers": _WORKERS} for loop in ("asyncio", "uvloop")]
 _CHUNK = 100
 _SETTLE_SECONDS = 0.1
-_LIMIT_MS = 10.0
 
 
 class Heartbeat:
@@ -100,13 +99,7 @@ async def _load(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    text = "p99 of the lag: under 10 ms"
-    return [Target(text, peer, "p99", _LIMIT_MS, where) for peer in ("run", "own-loop") for where in _WHERES]
-
-
 QUESTION = Question(
-    name="loop_lag",
     title="The loop's lag while 10,000 calls finish",
     method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
     "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
@@ -122,7 +115,7 @@ QUESTION = Question(
     variants=always(*_WHERES),
     sizes=lambda quick: {"calls": 1_000 if quick else 10_000, "period": 0.001, "repeats": 1 if quick else 2},
     measure=on_loop(_load),
-    targets=targets,
+    targets=(Target("p99 of the lag: under 10 ms", "run own-loop", "p99", 10.0),),
     floor="the lag of the same loop before the gate opens",
     limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
 )

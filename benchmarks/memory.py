@@ -9,7 +9,6 @@ from benchmarks.engine.model import Column, Params, Question, Samples, Target, a
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
-_WHERE = {"workers": 1}
 _SETTLE_SECONDS = 0.3
 
 
@@ -43,7 +42,6 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    name="memory",
     title="What a pending future keeps",
     method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
     "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
@@ -53,14 +51,14 @@ QUESTION = Question(
         Column("tracked", "after a collection", digits=1),
     ),
     peers=("simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "pebble", "gevent"),
-    variants=always(_WHERE),
+    variants=always({"workers": 1}),
     sizes=lambda quick: {"tasks": 1_000 if quick else 10_000},
     measure=measure,
-    targets=lambda workers: [
-        Target(f"at most a third of the {what}", peer, metric, 1 / 3, _WHERE, rival="stdlib")
-        for peer in ("ebbpool", "ebbpool-pure")
-        for metric, what in (("bytes", "bytes"), ("objects", "objects"), ("tracked", "objects left tracked"))
-    ],
+    targets=(
+        Target("at most a third of the bytes", "ebbpool ebbpool-pure", "bytes", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects", "ebbpool ebbpool-pure", "objects", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects left tracked", "ebbpool ebbpool-pure", "tracked", 1 / 3, rival="stdlib"),
+    ),
     rounds_factor=0.4,
     floor="a future of one object, which is what ebbpool keeps",
     limits="a future has to hold the call, its result and who waits",

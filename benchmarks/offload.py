@@ -12,6 +12,7 @@ from benchmarks.engine.model import Column, Params, Question, Samples, Settings,
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ways import Call
 
+_ONE = {"workers": 1}
 _ASYNCIO = ("asyncio", "uvloop")
 _ALL = (*_ASYNCIO, "trio")
 _AT_ALL_CEILINGS = ("batched", "run", "run-pure", "ebbpool", "ebbpool-pure", "stdlib")
@@ -72,36 +73,7 @@ def sizes(quick: bool) -> dict[str, Any]:
     return {"gathered": 5_000, "single": 300, "repeats": 2}
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    found, fewest = [], min(workers)
-    for loop in ("asyncio", "uvloop"):
-        floor = {"loop": loop, "workers": fewest}
-        for count in workers:
-            where = {"loop": loop, "workers": count}
-            for text, peer, metric, limit, rival, rival_where, pinned in (
-                ("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, "stdlib", None, None),
-                ("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, "stdlib", None, None),
-                (f"gathered: at most 1.15x the floor of {fewest}", "run", "gathered", 1.15, "batched", floor, None),
-                ("pinned, one by one: at most 0.6 of it", "run", "single", 0.6, "stdlib", None, True),
-                ("free, one by one: no slower", "run", "single", 1.0, "stdlib", None, False),
-            ):
-                found.append(Target(text, peer, metric, limit, where, rival, rival_where, pinned))
-            text = "pinned, one by one: at most 0.15 of what it adds to a bare thread"
-            found.append(
-                Target(
-                    text, "run", "single", 0.15, where, "stdlib", pinned=True, above="bare-thread", above_where=floor
-                )
-            )
-        where = {"loop": loop, "workers": _ceiling(workers)}
-        found += [
-            Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, where, "anyio"),
-            Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, where, "stdlib"),
-        ]
-    return found
-
-
 QUESTION = Question(
-    name="offload",
     title="Calls offloaded from an event loop",
     method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
     "anyio: with a limiter of as many tokens as others have workers",
@@ -113,10 +85,22 @@ QUESTION = Question(
     variants=variants,
     sizes=sizes,
     measure=on_loop(_load),
-    targets=targets,
+    targets=(
+        Target("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, rival="stdlib"),
+        Target("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, rival="stdlib"),
+        Target("gathered: at most 1.15x the floor of 1", "run", "gathered", 1.15, {}, "batched", _ONE),
+        Target("pinned, one by one: at most 0.6 of it", "run", "single", 0.6, rival="stdlib", pinned=True),
+        Target("free, one by one: no slower", "run", "single", 1.0, rival="stdlib", pinned=False),
+        Target(
+            "pinned, one by one: at most 0.15 of what it adds to a bare thread", "run", "single", 0.15, {}, "stdlib",
+            pinned=True, above="bare-thread", above_where=_ONE,
+        ),
+        Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, {"workers": 4}, "anyio"),
+        Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, rival="stdlib"),
+    ),
     floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
     "loop for each call, both without cancelling or context variables",
     limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
     "hand-offs between threads, which is the kernel",
     quick_cells=2,
-)
+)  # fmt: skip

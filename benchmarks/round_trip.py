@@ -21,7 +21,6 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    name="round_trip",
     title="Submit one, wait for it",
     method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
     "pinned to one processor it compares software",
@@ -33,14 +32,13 @@ QUESTION = Question(
     variants=by_workers,
     sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},
     measure=measure,
-    targets=lambda workers: [
-        Target(text, "ebbpool", "us", limit, {"workers": count}, rival="stdlib", pinned=True, above=above)
-        for text, limit, above in (
-            ("pinned: at most 0.6 of ThreadPoolExecutor's", 0.6, ""),
-            ("pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", 0.25, "locks"),
-        )
-        for count in workers
-    ],
+    targets=(
+        Target("pinned: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "us", 0.6, rival="stdlib", pinned=True),
+        Target(
+            "pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", "ebbpool", "us", 0.25,
+            rival="stdlib", pinned=True, above="locks",
+        ),
+    ),
     floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
     "some 30 µs for each",
     limits="the kernel: the pool is a small part of it unless everything is held to one processor",

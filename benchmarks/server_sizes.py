@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.reconnecting import Reconnecting
 from benchmarks.load.serving import Watch, serving
@@ -21,7 +19,6 @@ _SERVERS = {
 }
 _OURS = "tcp-ebbpool"
 _SMALL = 15_360
-_FLOOR = "tcp-sequential"
 _OVER_FLOOR = {0: 1.4, _SMALL: 1.4, 523_264: 1.2}
 _PATIENCE_SECONDS = 10.0
 
@@ -44,27 +41,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples | replies.samples(replies.count)
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    found = []
-    for size in SIZES:
-        where = {"bytes": size}
-        found += [
-            Target("replies/s: no fewer than ThreadingMixIn", _OURS, "rate", 1.0, where, rival="tcp-threading"),
-            Target("replies/s: no fewer than the rule of 2008", _OURS, "rate", 1.0, where, rival="tcp-2008"),
-            Target("every reply right", _OURS, "errors", 0, where),
-        ]
-        if size <= _SMALL:
-            text = "processor time a reply: at most a quarter of ThreadingMixIn's"
-            found.append(Target(text, _OURS, "cpu", 0.25, where, rival="tcp-threading"))
-        if size in _OVER_FLOOR:
-            times = _OVER_FLOOR[size]
-            text = f"processor time a reply: at most {times}x the floor, TCPServer without threads"
-            found.append(Target(text, _OURS, "cpu", times, where, rival=_FLOOR))
-    return found
-
-
 QUESTION = Question(
-    name="server_sizes",
     title="A TCP server that writes so many bytes and closes: 100 clients that reconnect",
     method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
     "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
@@ -85,7 +62,19 @@ QUESTION = Question(
         "seconds": 0.3 if quick else 0.6,
     },
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("replies/s: no fewer than ThreadingMixIn", _OURS, "rate", 1.0, rival="tcp-threading"),
+        Target("replies/s: no fewer than the rule of 2008", _OURS, "rate", 1.0, rival="tcp-2008"),
+        Target("every reply right", _OURS, "errors", 0),
+        *(
+            Target("at most a quarter of ThreadingMixIn's processor time", _OURS, "cpu", 0.25, where, "tcp-threading")
+            for where in [{"bytes": size} for size in SIZES if size <= _SMALL]
+        ),
+        *(
+            Target(f"at most {times}x the processor time of no threads", _OURS, "cpu", times, where, "tcp-sequential")
+            for where, times in [({"bytes": size}, times) for size, times in _OVER_FLOOR.items()]
+        ),
+    ),
     floor="a server without threads, one connection after another",
     limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
     "the same for all",

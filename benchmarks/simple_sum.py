@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, timed
 from benchmarks.peers.peer import Peer
 
-_WHERE = {"workers": 4}
-
 
 def same(item: int) -> int:
     return item
@@ -25,15 +23,14 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    name="simple_sum",
     title="Submit, collect and sum",
     method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
     "order, elsewhere by futures; a wrong sum is a failure",
     columns=(Column("us", "µs a job", digits=3),),
     peers=("ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool", "ebbpool-fastthreadpool"),
-    variants=always(_WHERE),
+    variants=always({"workers": 4}),
     sizes=lambda quick: {"jobs": 2_000, "repeats": 1} if quick else {"jobs": 20_000, "repeats": 3},
     measure=measure,
-    targets=lambda workers: (Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, _WHERE, rival="fastthreadpool"),),
+    targets=(Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, rival="fastthreadpool"),),
     limits="the future of each job; fastthreadpool has none and puts results on a deque",
 )

@@ -19,7 +19,8 @@ from benchmarks.peers.peer import Peer
 UNTUNED = "untuned"
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
-_COMPUTING_SPARE = 6
+_SPARE = 6
+_MOST = len(processors()) + _SPARE
 _ENOUGH_SECONDS = 0.5
 _HOPELESS = 3.0
 
@@ -75,26 +76,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     return found
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    most = len(processors()) + _COMPUTING_SPARE
-    found = []
-    for name, load in LOADS.items():
-        where = {"load": name, "threads": UNTUNED}
-        text = "time at most 1.15 of the best fixed size's"
-        found.append(Target(text, "ebbpool", "ms", 1.15, where, rival="ebbpool-fixed"))
-        if load.computes:
-            text = f"at most {most} threads, processors + {_COMPUTING_SPARE}"
-            found.append(Target(text, "ebbpool", "threads", most, where))
-    tiny, sleeps = ({"load": name, "threads": UNTUNED} for name in ("tiny", "200 x 50 ms"))
-    return [
-        *found,
-        Target("at most 95 ms", "ebbpool", "ms", 95.0, sleeps),
-        Target("at most 4 threads", "ebbpool", "threads", 4, tiny),
-    ]
-
-
 QUESTION = Question(
-    name="sizing",
     title="Regret: the untuned pool beside the best fixed size",
     method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
     "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
@@ -109,7 +91,16 @@ QUESTION = Question(
     variants=variants,
     sizes=lambda quick: {"turns": turns_in(0.005), "repeats": 1 if quick else 7},
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("time at most 1.15 of the best fixed size's", "ebbpool", "ms", 1.15, rival="ebbpool-fixed"),
+        *(
+            Target(f"at most {_MOST} threads, processors + {_SPARE}", "ebbpool", "threads", _MOST, {"load": name})
+            for name, load in LOADS.items()
+            if load.computes
+        ),
+        Target("at most 95 ms", "ebbpool", "ms", 95.0, {"load": "200 x 50 ms"}),
+        Target("at most 4 threads", "ebbpool", "threads", 4, {"load": "tiny"}),
+    ),
     rounds_factor=1 / 3,
     skip=skip,
     free="threads",

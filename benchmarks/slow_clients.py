@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
@@ -24,7 +23,7 @@ _VARIANTS = (
     {"trickle": "bodies", "connections": "new"},
     {"trickle": "large bodies", "connections": "new"},
 )
-_GUARDS = ("slow-adaptive", "slow-plain-front")
+_GUARDS = "slow-adaptive slow-plain-front"
 
 
 answers = functools.partial(http.answers, target="/", expected=PAGE)
@@ -85,21 +84,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    return [
-        Target(text, peer, metric, limit, where)
-        for peer in _GUARDS
-        for where in _VARIANTS
-        for text, metric, limit in (
-            ("p99 at most twice that without slow clients", "times", 2.0),
-            ("slow clients hold no worker", "more_threads", _CLIENTS),
-            ("every response right", "errors", 0),
-        )
-    ]
-
-
 QUESTION = Question(
-    name="slow_clients",
     title="1,000 slow clients beside 10 ordinary ones",
     method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
     "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
@@ -131,7 +116,11 @@ QUESTION = Question(
         "attacked_seconds": 0.5 if quick else 2.0,
     },
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("p99 at most twice that without slow clients", _GUARDS, "times", 2.0),
+        Target("slow clients hold no worker", _GUARDS, "more_threads", _CLIENTS),
+        Target("every response right", _GUARDS, "errors", 0),
+    ),
     rounds_factor=1 / 3,
     floor="what the same server does without slow clients",
     limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "

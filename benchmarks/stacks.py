@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,6 @@ from benchmarks.load.serving import Server
 from benchmarks.peers import Unavailable, package
 from benchmarks.peers.peer import Peer
 
-_OURS = ("ebbpool", "ebbpool-pure")
 _COUNTS = (1, 200, 2000)
 _KIB = 1024
 _STACKS = {"default": None, "1 MiB": 1024 * _KIB, "256 KiB": 256 * _KIB, "64 KiB": 64 * _KIB}
@@ -69,14 +67,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     }
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    small, usual = ({"waiting": _COUNTS[-1], "stack": stack} for stack in ("64 KiB", "default"))
-    text = "64 KiB stacks: at most a tenth of the address space"
-    return [Target(text, peer, "virtual", 0.1, small, rival=peer, rival_where=usual) for peer in _OURS]
-
-
 QUESTION = Question(
-    name="stacks",
     title="The memory of waiting workers, by the size of their stacks",
     method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
     "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
@@ -88,11 +79,21 @@ QUESTION = Question(
         Column("resident_all", "MB resident in all", 1, ratio=False),
         Column("virtual_all", "MB virtual in all", 0, ratio=False),
     ),
-    peers=(*_OURS, "stdlib"),
+    peers=("ebbpool", "ebbpool-pure", "stdlib"),
     variants=always(*({"waiting": count, "stack": stack} for count in _COUNTS for stack in _STACKS)),
     sizes=lambda quick: {},
     measure=measure,
-    targets=targets,
+    targets=(
+        Target(
+            "64 KiB stacks: at most a tenth of the address space",
+            "ebbpool ebbpool-pure",
+            "virtual",
+            0.1,
+            {"waiting": _COUNTS[-1], "stack": "64 KiB"},
+            "",
+            {"stack": "default"},
+        ),
+    ),
     rounds_factor=0.4,
     floor="a page or two of stack that a waiting thread has touched",
     limits="the interpreter and the C library: the pool only says how large the stacks may become",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from benchmarks.engine.model import Column, Params, Question, Samples, Target, by_workers, nothing, timed
 from benchmarks.peers.peer import Peer
 
@@ -16,21 +14,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return {"us": [seconds / params["tasks"] * 1e6 for seconds in taken], "threads": [threads]}
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    found = []
-    for where in [{"workers": count} for count in workers]:
-        for peer, times, gil in (("ebbpool", 14, None), ("ebbpool-pure", 6, True)):
-            text = f"at least {times}x faster than ThreadPoolExecutor"
-            found.append(Target(text, peer, "us", 1 / times, where, rival="stdlib", gil=gil))
-        text = "at most 1.6x the floor, SimpleQueue workers"
-        found.append(Target(text, "ebbpool", "us", 1.6, where, rival="simplequeue", gil=True))
-    for peer in ("ebbpool", "ebbpool-pure"):
-        found.append(Target("never more than 4 threads", peer, "threads", 4, {"workers": 32}))
-    return found
-
-
 QUESTION = Question(
-    name="submit_collect",
     title="Submit trivial tasks and collect",
     method="one thread submits all, then asks each for its result; the futures are freed inside the time "
     "taken; the pool is warm; threads: the most over all repeats",
@@ -45,7 +29,12 @@ QUESTION = Question(
     variants=by_workers,
     sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 3},
     measure=measure,
-    targets=targets,
+    targets=(
+        Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, rival="stdlib"),
+        Target("at least 6x faster than ThreadPoolExecutor", "ebbpool-pure", "us", 1 / 6, rival="stdlib", gil=True),
+        Target("at most 1.6x the floor, SimpleQueue workers", "ebbpool", "us", 1.6, rival="simplequeue", gil=True),
+        Target("never more than 4 threads", "ebbpool ebbpool-pure", "threads", 4, {"workers": 32}),
+    ),
     floor="a plain loop, which calls the function at once; bare SimpleQueue workers, which keep no order, errors or "
     "futures",
     limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "

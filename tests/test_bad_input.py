@@ -235,21 +235,6 @@ def test_what_cannot_be_copied(duplicate: Callable[[object], object]) -> None:
         assert list(stream) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("call", [lambda pool: pool.submit(int), lambda pool: list(pool.map(int, "12"))])
-def test_submit_after_shutdown(call: Callable[[AdaptiveExecutor], object]) -> None:
-    pool = AdaptiveExecutor(2)
-    with Gate() as gate:
-        futures = [pool.submit(gate, number) for number in range(5)]
-        pool.shutdown(wait=False)
-        before = pool.stats().submitted
-        with pytest.raises(RuntimeError, match=r"^cannot schedule new futures after shutdown$"):
-            call(pool)
-        assert pool.stats().submitted == before
-        gate.open()
-        assert [future.result(TIMEOUT) for future in futures] == list(range(5))
-    pool.shutdown()
-
-
 def test_submit_from_a_finalizer_while_the_pool_shuts_down() -> None:
     caught: list[Exception] = []
 

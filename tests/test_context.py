@@ -59,14 +59,6 @@ def test_tasks_of_one_context_may_run_at_the_same_time() -> None:
         assert [future.result(TIMEOUT) for future in [pool.submit(meet) for _ in range(4)]] == ["shared"] * 4
 
 
-@pytest.mark.parametrize("buffersize", [None, 2])
-def test_map_propagates_too(buffersize: int | None) -> None:
-    with AdaptiveExecutor(2, propagate_context=True) as pool:
-        variable.set("mapped")
-        results = pool.map(lambda number: (number, variable.get()), range(5), buffersize=buffersize)
-        assert list(results) == [(number, "mapped") for number in range(5)]
-
-
 def test_a_call_that_runs_in_the_caller_changes_only_its_own_copy() -> None:
     with (
         AdaptiveExecutor(1, propagate_context=True, max_queue=0, when_full="caller_runs") as pool,

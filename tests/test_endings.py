@@ -176,9 +176,11 @@ def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
     full.submit(int)
     futures = [pool.submit(int), pool.submit_first(int), pool.submit_later(600, int), lane.submit(int)]
     futures.append(full.submit(int))
-    results = pool.map(int, range(3))
+    results, unordered = pool.map(int, range(3)), pool.map_unordered(int, range(3))
+    stream = pool.stream(range, 3)
     def check():
-        for wait in (running.result, *(future.result for future in futures), results.__next__):
+        iterators = results, unordered, stream
+        for wait in (running.result, *(future.result for future in futures), *(each.__next__ for each in iterators)):
             try:
                 wait()
             except BrokenThreadPool as error:
@@ -188,11 +190,13 @@ def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
     print(in_child(check))
     gate.set()
     futures.pop(2).cancel()
-    print([future.result(10) for future in futures], list(results))
+    print([future.result(10) for future in futures], list(results), sorted(unordered), list(stream))
     """
     left = "the process was forked; this call was left with the parent"
     of_map = "the process was forked while the map was under way"
-    assert output_of(script, FORK) == [left] * 6 + [of_map, "8 16 [1, 2]", "0", "[0, 0, 0, 0] [0, 1, 2]"]
+    of_stream = "the process was forked; this stream was left with the parent"
+    told = "[0, 0, 0, 0] [0, 1, 2] [0, 1, 2] [0, 1, 2]"
+    assert output_of(script, FORK) == [left] * 6 + [of_map] * 2 + [of_stream, "8 16 [1, 2]", "0", told]
 
 
 def test_a_forgotten_executor_still_grows_for_what_it_has_taken() -> None:

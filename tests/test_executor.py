@@ -113,14 +113,6 @@ def test_blocked_threads_make_the_pool_grow_to_its_ceiling_and_no_further() -> N
     assert gate.peak == 8
 
 
-def test_a_barrier_as_wide_as_the_pool_never_starves() -> None:
-    with AdaptiveExecutor(6) as pool:
-        for _ in range(50):
-            barrier = threading.Barrier(6)
-            futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(6)]
-            assert sorted(future.result(TIMEOUT) for future in futures) == list(range(6))
-
-
 def test_worker_names() -> None:
     with AdaptiveExecutor(3, "lookup") as pool, Gate() as gate:
         gate.hold(pool, 3)

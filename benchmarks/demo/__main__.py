@@ -13,19 +13,15 @@ import time
 from collections.abc import Awaitable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import ROOT
-
-if TYPE_CHECKING:
-    from benchmarks.demo.table import Report
 
 _NEEDED = ("ebbpool", "starlette", "uvicorn", "rich", "matplotlib")
 _BUDGET = 180.0
 """Seconds after which the demo gives up."""
 
 
-async def _within(deadline: float, work: Awaitable[Report]) -> Report:
+async def _within(deadline: float, work: Awaitable[bool]) -> bool:
     """Do the work, but no longer than the monotonic clock's ``deadline``, and only until SIGTERM comes."""
     task = asyncio.current_task()
     assert task is not None
@@ -42,7 +38,6 @@ def demo(quick: bool, out: Path) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from benchmarks.demo import case
-    from benchmarks.demo.table import save_table, show
 
     console, deadline, status = Console(), time.monotonic() + _BUDGET, 0
     out.mkdir(parents=True, exist_ok=True)
@@ -55,14 +50,11 @@ def demo(quick: bool, out: Path) -> int:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         try:
             with Progress(*columns, console=console, refresh_per_second=4) as bars:
-                report = asyncio.run(_within(deadline, case.run(name, quick, out / name, bars)))
+                right = asyncio.run(_within(deadline, case.run(name, quick, out / name, bars, console)))
+            status = status if right else 1
         except RuntimeError as error:
             console.print(f"The {name} case failed: {error}", style="bold red", highlight=False, markup=False)
             status = 1
-        else:
-            save_table(report, out / f"{name}.txt")
-            show(report, console)
-            status = 1 if report.problems else status
     console.print(f"Tables, plots and JSON are in {out}", highlight=False, markup=False)
     return status
 

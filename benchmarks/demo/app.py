@@ -14,9 +14,12 @@ There are no response models: with one, FastAPI hands the checking of every answ
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
+import importlib.util
+import json
+import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +27,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
 import ebbpool
 from benchmarks.demo import upstream
-from benchmarks.demo.serving import loop_factory, serve
+from benchmarks.load.serving import announce
+from benchmarks.servers import main
 
 CEILING = 256
 
@@ -101,17 +107,55 @@ def asyncio_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
     return Starlette(routes=[route(function) for function in work])
 
 
-async def main(options: argparse.Namespace) -> None:
-    """Serve until the parent lets go."""
-    framework, _, side = options.side.partition("-")
-    make = fastapi_app if framework == "fastapi" else asyncio_app
-    await serve(make(endpoints(options.root, options.store), side))
+PARSER = "httptools" if importlib.util.find_spec("httptools") else "h11"
 
+
+async def serve(app: Any) -> None:
+    """Serve an ASGI app on a free port of 127.0.0.1 until the parent lets go.
+
+    ``GET /facts`` is answered by the loop itself: its threads beside this one, its processor time, and what runs.
+    """
+
+    async def told(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/facts":
+            await app(scope, receive, send)
+            return
+        names = [thread.name for thread in threading.enumerate()]
+        facts = {
+            "threads": [name for name in names if name not in ("MainThread", "die-with-parent")],
+            "cpu": time.process_time(),
+            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            "parser": PARSER,
+            "core": "compiled" if ebbpool.COMPILED else "plain Python",
+            "ebbpool": ebbpool.__version__,
+        }
+        body = json.dumps(facts).encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    config = uvicorn.Config(
+        told, http=PARSER, ws="none", lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=300
+    )
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        announce(listener.getsockname()[1])
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def run(name: str, store: str, root: str) -> None:
+    """Serve one side, on uvloop where it is installed."""
+    framework, _, side = name.partition("-")
+    make = fastapi_app if framework == "fastapi" else asyncio_app
+
+    async def made() -> None:
+        await serve(make(endpoints(Path(root), int(store)), side))
+
+    uvloop = importlib.util.find_spec("uvloop") and importlib.import_module("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
+        runner.run(made())
+
+
+SIDES = ("fastapi-stock", "fastapi-raised", "fastapi-installed", "asyncio-default", "asyncio-fixed", "asyncio-adaptive")
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo.app")
-    parser.add_argument("side")
-    parser.add_argument("--store", type=int, required=True)
-    parser.add_argument("--root", type=Path, required=True)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(main(parser.parse_args()))
+    main({name: partial(run, name) for name in SIDES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import math
 import os
@@ -15,13 +16,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from benchmarks.demo import upstream
 from benchmarks.demo.app import CEILING, sha256_of
-from benchmarks.demo.load import Client, Load, Outcome, Request, Run, Sample, plan, play
-from benchmarks.demo.table import Report, wrong
+from benchmarks.demo.load import Load, Outcome, Request, Run, Sample, plan, play
 from benchmarks.engine.model import percentile
+from benchmarks.load.http import Connection, request
 from benchmarks.load.serving import Server, serving
 
 _FILES = 300
@@ -57,12 +60,16 @@ def quickened(load: Load) -> Load:
     )  # fmt: skip
 
 
-async def _watch(client: Client, samples: list[Sample]) -> None:
+async def _facts(client: Connection) -> Any:
+    """Ask a server how it is."""
+    return json.loads((await client.get(request("/facts")))[1])
+
+
+async def _watch(client: Connection, samples: list[Sample]) -> None:
     """Ask the server how it is, again and again, on the loop's clock."""
     loop = asyncio.get_running_loop()
     while True:
-        _, body = await client.get("/facts")
-        facts = json.loads(body)
+        facts = await _facts(client)
         samples.append(Sample(loop.time(), len(facts["threads"]), facts["cpu"]))
         await asyncio.sleep(_EVERY)
 
@@ -82,7 +89,7 @@ async def run_one(
             server: Server = await asyncio.to_thread(
                 stack.enter_context, serving(f"benchmarks.demo.app {side}", *arguments)
             )
-            client, samples = await Client.connected(server.port), list[Sample]()
+            client, samples = await Connection.open(server.port), list[Sample]()
             watching = asyncio.create_task(_watch(client, samples))
             stack.callback(client.close)
             stack.callback(watching.cancel)
@@ -96,8 +103,8 @@ async def run_one(
             raise RuntimeError(f"the server of {name} has gone away: {watching.exception()!r}")
         watching.cancel()
         await asyncio.wait({watching})
-        asking = await Client.connected(server.port)
-        facts = json.loads((await asking.get("/facts"))[1])
+        asking = await Connection.open(server.port)
+        facts = await _facts(asking)
         asking.close()
         tell("done")
         seen = [Sample(each.at - start, each.threads, each.cpu) for each in samples]
@@ -178,10 +185,31 @@ def _digests(root: Path) -> dict[str, str]:
     return {path.name: sha256_of(path) for path in sorted(root.glob("*.py"))[:_FILES]}
 
 
-async def run(name: str, quick: bool, stem: Path, bars: Progress) -> Report:
-    """Run a case, write its plot and JSON next to ``stem``, and return what there is to say.
+def wrong(name: str, said: Sequence[str]) -> list[str]:
+    """Return a text that names the first few of the problems of a contender; "" stands for a right answer."""
+    found = [problem for problem in said if problem]
+    shown = "".join(f"\n  {problem}" for problem in found[:5])
+    return [f"{name}: {len(found):,} of {len(said):,} answers were wrong or missing:{shown}"] if found else []
+
+
+def table(title: str, runs: Sequence[Run], load: Load) -> Table:
+    """Return the table: a row for each question, a column for each contender."""
+    made = Table("", title=title)
+    for run in runs:
+        label = run.name.replace("Executor", "\nExecutor").replace(".install", "\n.install")
+        made.add_column(label, justify="right", no_wrap=True)
+    for question, answers in table_rows(runs, load):
+        made.add_row(question, *answers)
+    return made
+
+
+async def run(name: str, quick: bool, stem: Path, bars: Progress, console: Console) -> bool:
+    """Run a case, write its table, plot and JSON next to ``stem``, and say what came of it.
 
     A server starts as soon as the one before it is out of work and has only its idle threads to be watched.
+
+    Returns:
+        Whether all answers were right.
 
     Raises:
         RuntimeError: A server failed.
@@ -217,14 +245,19 @@ async def run(name: str, quick: bool, stem: Path, bars: Progress) -> Report:
         {"name": one.name, "facts": one.facts, "samples": one.samples, "requests": one.outcomes} for one in runs
     ]
     columns = {"samples": Sample._fields, "requests": Outcome._fields}
-    text = json.dumps({"load": asdict(load), "columns": columns, "units": "seconds", "contenders": contenders})
-    stem.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
-    return Report(
-        headline=said,
-        title=f"{name}: the same {len(requests):,} requests",
-        columns=[one.name.replace("Executor", "\nExecutor").replace(".install", "\n.install") for one in runs],
-        rows=table_rows(runs, load),
-        notes=notes(runs, time.monotonic() - began),
-        problems=[text for one in runs for text in wrong(one.name, [out.problem for out in one.outcomes])],
-        answers=sum(len(one.outcomes) for one in runs),
-    )
+    document = {"load": asdict(load), "columns": columns, "units": "seconds", "contenders": contenders}
+    stem.with_suffix(".json").write_text(json.dumps(document) + "\n", encoding="utf-8")
+    text = Console(file=io.StringIO(), width=110, record=True)
+    text.print(said, highlight=False, markup=False)
+    text.print(table(f"{name}: the same {len(requests):,} requests", runs, load))
+    text.print(*notes(runs, time.monotonic() - began), sep="\n", highlight=False, markup=False)
+    told = text.export_text()
+    stem.with_suffix(".txt").write_text(told, encoding="utf-8")
+    console.print(told, highlight=False, markup=False)
+    problems = [text for one in runs for text in wrong(one.name, [out.problem for out in one.outcomes])]
+    for problem in problems:
+        console.print(problem, style="bold red", highlight=False, markup=False)
+    if not problems:
+        answers = sum(len(one.outcomes) for one in runs)
+        console.print(f"All {answers:,} answers were right.", style="bold green", highlight=False)
+    return not problems

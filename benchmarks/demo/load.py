@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from benchmarks.demo.upstream import SLOW
-from benchmarks.load import http
+from benchmarks.load.http import BadResponse, Connection, request
 
 _PAUSE = 1.3
 """The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
@@ -124,83 +124,31 @@ def plan(load: Load, digests: Mapping[str, str]) -> list[Request]:
     return found
 
 
-class Client(asyncio.Protocol):
-    """One keep-alive connection, with at most one request under way."""
-
-    def __init__(self) -> None:
-        self._received = b""
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
-        self._transport: Any = None
-
-    @classmethod
-    async def connected(cls, port: int) -> Client:
-        """Return a client of the server at that port."""
-        _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
-        return client
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end(error or ConnectionResetError("the server closed the connection"))
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        try:
-            found = http.take_response(self._received)
-        except http.BadResponse as error:
-            self._end(error)
-            self.close()
-            return
-        if found is not None and self._answer is not None and not self._answer.done():
-            status, body, self._received = found
-            self._answer.set_result((status, body + self._received))
-
-    def _end(self, error: Exception) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
-
-    async def get(self, target: str) -> tuple[int, bytes]:
-        """Ask, and return status and body.
-
-        Raises:
-            OSError, BadResponse: There was no response, or none that is understood.
-        """
-        if self._transport.is_closing():
-            raise ConnectionResetError("the connection has ended")
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(http.request(target))
-        return await self._answer
-
-    def close(self) -> None:
-        self._transport.abort()
-
-
-async def judged(client: Client, target: str, expected: str) -> str:
+async def judged(client: Connection, target: str, expected: str) -> str:
     """Ask, and return "" for a right answer, else what is wrong with it."""
     try:
-        status, body = await client.get(target)
-    except (OSError, http.BadResponse) as error:
+        status, body = await client.get(request(target))
+    except (OSError, BadResponse) as error:
         return f"error: {error!r}"
     if status == 200 and body == expected.encode():
         return ""
     return f"wrong: {status} {body[:200]!r} instead of {expected[:200]!r}"
 
 
-async def _ask_all(client: Client, port: int, mine: list[Request], start: float, end: float) -> list[Outcome]:
+async def _ask_all(client: Connection, port: int, mine: list[Request], start: float, end: float) -> list[Outcome]:
     """Send one client's requests when they are due, one after the other; one due meanwhile waits its turn."""
     loop, outcomes = asyncio.get_running_loop(), list[Outcome]()
-    for request in mine:
-        await asyncio.sleep(start + request.due - loop.time())
+    for each in mine:
+        await asyncio.sleep(start + each.due - loop.time())
         try:
             async with asyncio.timeout_at(end):
-                problem = await judged(client, request.target, request.answer)
+                problem = await judged(client, each.target, each.answer)
         except TimeoutError:
             problem = "error: not answered in time"
         if problem.startswith("error"):
             client.close()
-            client = await Client.connected(port)
-        outcomes.append(Outcome(request.phase, request.kind, request.due, loop.time() - start, problem))
+            client = await Connection.open(port)
+        outcomes.append(Outcome(each.phase, each.kind, each.due, loop.time() - start, problem))
     client.close()
     return outcomes
 
@@ -208,9 +156,9 @@ async def _ask_all(client: Client, port: int, mine: list[Request], start: float,
 async def play(port: int, requests: list[Request], patience: float) -> tuple[float, list[Outcome]]:
     """Open every connection, ask for everything, and return when that began on the loop's clock and what came of it."""
     mine: dict[int, list[Request]] = {}
-    for request in sorted(requests, key=lambda request: request.due):
-        mine.setdefault(request.client, []).append(request)
-    clients = [await Client.connected(port) for _ in mine]
+    for each in sorted(requests, key=lambda each: each.due):
+        mine.setdefault(each.client, []).append(each)
+    clients = [await Connection.open(port) for _ in mine]
     start = asyncio.get_running_loop().time() + 0.05
     parts = await asyncio.gather(
         *(

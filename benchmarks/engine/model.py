@@ -8,7 +8,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.peers import package
@@ -65,31 +65,31 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure to reach: `peer`'s metric, divided by `rival`'s if one is named, is at most `limit`.
+    """A figure to reach: the metric of each of `peers`, divided by that of a rival if there is one, is at most `limit`.
 
-    Of a column where more is better it is at least `limit`.
+    Of a column where more is better it is at least `limit`. It is asked of each variant that has what `where` says.
 
     Attributes:
-        where: The variant of `peer` it is asked of.
-        rival_where: The variant of `rival`; None means the same one, and the best of those that the question leaves
-            free to a rival.
+        peers: Their names, with spaces.
+        rival: The name of the rival; with `rival_where` alone it is the peer itself.
+        rival_where: What the rival's variant has in place of the peer's; nothing means the same one, and the best of
+            those that the question leaves free to a rival.
         pinned: Asked only of runs held to one processor (True) or free to roam (False); None: of both.
         gil: Asked only with (True) or without (False) a GIL; None: of both.
-        above: The floor that is taken off both figures first, "" for none.
-        above_where: The variant of that; None means the same one.
+        above: The floor that is taken off both figures first, "" for none; `above_where` is as `rival_where`.
     """
 
     text: str
-    peer: str
+    peers: str
     metric: str
     limit: float
-    where: Variant
+    where: Variant = field(default_factory=dict)
     rival: str = ""
-    rival_where: Variant | None = None
+    rival_where: Variant = field(default_factory=dict)
     pinned: bool | None = None
     gil: bool | None = None
     above: str = ""
-    above_where: Variant | None = None
+    above_where: Variant = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,20 @@ class Question:
     """One question, asked of its peers.
 
     Attributes:
-        name: The module in this package that holds it as `QUESTION`, so that a fresh process can find it.
         peers: The names of those that are asked.
         variants: The cells of a peer, by its name.
         sizes: The fixed sizes, made once in the parent and handed to every cell; takes `quick`.
         measure: Runs in a fresh process and returns the samples by metric.
-        targets: What is to be reached; takes the ceilings that were asked for.
+        targets: What is to be reached.
         rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
         skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
         free: The key of a variant in which a rival need not be like ours; its best value counts.
         floor: What no pool can do without, in words.
         limits: What the figures of ours are bound by.
         quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
+        name: The module in this package that holds it as `QUESTION`, so that a fresh process can find it.
     """
 
-    name: str
     title: str
     method: str
     columns: tuple[Column, ...]
@@ -119,13 +118,14 @@ class Question:
     variants: Callable[[str, Settings], list[Variant]]
     sizes: Callable[[bool], dict[str, Any]]
     measure: Callable[[Peer, Params], Samples]
-    targets: Callable[[Sequence[int]], Sequence[Target]] = field(default=lambda workers: ())
+    targets: Sequence[Target] = ()
     rounds_factor: float = 1.0
     skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
     free: str = ""
     floor: str = ""
     limits: str = ""
     quick_cells: int = 1
+    name: str = ""
 
     def chosen(self, peer: str, settings: Settings) -> list[Variant]:
         """Return the cells of a peer; with `--quick` the first ones and the last."""
@@ -142,7 +142,7 @@ def load_question(name: str) -> Question:
     """Return the question of that name."""
     question = importlib.import_module(f"benchmarks.{name}").QUESTION
     assert isinstance(question, Question)
-    return question
+    return replace(question, name=name)
 
 
 def asks(name: str) -> str:

@@ -225,50 +225,51 @@ class Answers:
         """Return what became of each target; of a run that was read from a file, what that says."""
         if self.entry["targets"]:
             return [Verdict(*stored) for stored in self.entry["targets"]]
-        settings = self._document["settings"]
         return [
-            Verdict(target.text, peer_named(target.peer).label, text_of(target.where), *self._judge(target))
-            for target in self.question.targets(settings["workers"])
-            if (target.peer, text_of(target.where)) in self._cell
+            Verdict(target.text, peer.label, text_of(variant), *self._judge(target, peer.name, variant))
+            for target in self.question.targets
+            for peer, variant, _ in self.cells
+            if peer.name in target.peers.split() and target.where.items() <= variant.items()
         ]
 
-    def _rival(self, target: Target, column: Column) -> Figure | None:
-        if target.rival_where is not None or not self.question.free:
-            return self.figure(target.rival, target.rival_where or target.where, column)
-        like = self._like(target.where)
+    def _rival(self, name: str, target: Target, where: Variant, column: Column) -> Figure | None:
+        if target.rival_where or not self.question.free:
+            return self.figure(name, where | target.rival_where, column)
+        like = self._like(where)
         found = [
             figure
             for peer, variant, _ in self.cells
-            if peer.name == target.rival and self._like(variant) == like
+            if peer.name == name and self._like(variant) == like
             if (figure := self.figure(peer.name, variant, column)) is not None
         ]
         return (max if column.more else min)(found, key=lambda figure: figure.value, default=None)
 
-    def _judge(self, target: Target) -> tuple[str, str]:
+    def _judge(self, target: Target, peer: str, where: Variant) -> tuple[str, str]:
         pinned, gil = self._document["settings"]["pin"] is not None, self._document["machine"]["gil"]
         if target.pinned is not None and target.pinned != pinned:
             return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
         if target.gil is not None and target.gil != gil:
             return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
         column = self.column(target.metric)
-        own = self.figure(target.peer, target.where, column)
+        own = self.figure(peer, where, column)
         if own is None:
-            return ("not measured", f"no figure of {target.peer}")
+            return ("not measured", f"no figure of {peer}")
         noise = self.noise(column)
-        if not target.rival:
+        name = target.rival or (peer if target.rival_where else "")
+        if not name:
             interval = noise.interval(own.value, len(own.by_round))
             return _verdict(column, target.limit, own.value, interval), f"{own.value:.{column.digits}f}"
-        rival = self._rival(target, column)
+        rival = self._rival(name, target, where, column)
         if rival is None or not rival.value:
-            return ("not measured", f"no figure of {target.rival}")
+            return ("not measured", f"no figure of {name}")
         if target.above:
-            floor = self.figure(target.above, target.above_where or target.where, column)
+            floor = self.figure(target.above, where | target.above_where, column)
             if floor is None:
                 return ("not measured", f"no figure of {target.above}")
             own, rival = above(own, floor), above(rival, floor)
             noise = Noise.of((own, rival))
             if rival.value <= 0:
-                return ("not measured", f"{target.rival} is not above {target.above}")
+                return ("not measured", f"{name} is not above {target.above}")
             if own.value <= 0:
                 # A share of nothing, or of less, would say that the target is more than reached.
                 return ("within the noise", f"no share: not above {target.above}")

@@ -32,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     excess = 0
     for core in _CORES if ebbpool.COMPILED else _CORES[1:]:
-        switches, calls = counting.switches(core), counting.system_calls(core)
         before = kept().get(interpreter(), {}).get(core, {})
         figures = counting.instructions(core)
         for _ in range(0 if asked.update else _AGAIN):
@@ -44,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 figures[load] = min(figures[load], count)
         verdicts = judge(figures, before)
         print(f"{core} core, {interpreter()}")
-        for verdict in verdicts:
-            beside = f"{calls[verdict.load]:.2f} system calls, " if calls else ""
-            print(f"  {verdict}; {beside}{switches[verdict.load]:.2f} context switches")
+        print(*(f"  {verdict}" for verdict in verdicts), sep="\n")
         if asked.update:
             keep(core, {verdict.load: verdict.count for verdict in verdicts})
             print(f"  kept in {KEPT.name}")

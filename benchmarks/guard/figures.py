@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-MARK = "benchmark-guard:"
-
 
 class Load(NamedTuple):
     """One of the loads.

@@ -15,12 +15,12 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
 import ebbpool
-from benchmarks.guard.figures import FLOORS, LOADS, MARK, WARM_UP
+from benchmarks.guard.figures import FLOORS, LOADS, WARM_UP
 from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
@@ -231,55 +231,52 @@ def stock_submit() -> Iterator[Work]:
         yield burst
 
 
+def _trips(one: Callable[[], object]) -> Work:
+    """Do one thing again and again."""
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            one()
+
+    return work
+
+
+def _awaits(runner: asyncio.Runner, call: Callable[[], Awaitable[object]]) -> Work:
+    """Await one call after another."""
+
+    async def awaits(count: int) -> None:
+        for _ in range(count):
+            await call()
+
+    return lambda count: runner.run(awaits(count))
+
+
 @contextmanager
 def locks() -> Iterator[Work]:
     """Go to another thread and back by two bare locks."""
     with PingPong(1, 0.0) as pair:
-
-        def trips(count: int) -> None:
-            for _ in range(count):
-                pair.one(nothing)
-
-        yield trips
+        yield _trips(lambda: pair.one(nothing))
 
 
 @contextmanager
 def stock_round_trip() -> Iterator[Work]:
     """Do what `round_trip` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool:
-
-        def trips(count: int) -> None:
-            for _ in range(count):
-                pool.submit(nothing).result()
-
-        yield trips
+        yield _trips(lambda: pool.submit(nothing).result())
 
 
 @contextmanager
 def bare_run() -> Iterator[Work]:
     """Await calls that a bare thread runs, one after another."""
-    with asyncio.Runner() as runner:
-        thread = BareThread(runner.get_loop())
-
-        async def awaits(count: int) -> None:
-            for _ in range(count):
-                await thread.call(nothing)
-
-        with contextlib.closing(thread):
-            yield lambda count: runner.run(awaits(count))
+    with asyncio.Runner() as runner, contextlib.closing(BareThread(runner.get_loop())) as thread:
+        yield _awaits(runner, lambda: thread.call(nothing))
 
 
 @contextmanager
 def stock_run() -> Iterator[Work]:
     """Do what `run` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool, asyncio.Runner() as runner:
-
-        async def awaits(count: int) -> None:
-            loop = asyncio.get_running_loop()
-            for _ in range(count):
-                await loop.run_in_executor(pool, nothing)
-
-        yield lambda count: runner.run(awaits(count))
+        yield _awaits(runner, lambda: runner.get_loop().run_in_executor(pool, nothing))
 
 
 SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
@@ -301,9 +298,6 @@ SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
 
 
 def main() -> None:
-    # Not there on Windows, where the scripts are tried all the same.
-    import resource
-
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.disable()
@@ -315,15 +309,10 @@ def main() -> None:
         load = (LOADS | FLOORS)[name]
         with SCRIPTS[name]() as work:
             work(WARM_UP)
-            switches = []
             for times in (1, 2):
                 os.getsid(0)
-                before = resource.getrusage(resource.RUSAGE_SELF)
                 work(times * load.count)
-                after = resource.getrusage(resource.RUSAGE_SELF)
-                switches.append(after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw)
             os.getsid(0)
-            print(f"{MARK} {name} {switches[1] - switches[0]}", flush=True)
 
 
 if __name__ == "__main__":

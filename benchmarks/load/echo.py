@@ -68,15 +68,10 @@ class Echoed(Spent):
 
 
 class EchoClients:
-    """So many connections to one echo server on this machine; a context manager.
+    """So many connections to one echo server on this machine, each with one message of `size` bytes under way.
 
-    Each has one message under way. They are looked after in turn, with blocking calls: two system calls a message.
-
-    Args:
-        port: where the server listens.
-        count: how many clients.
-        size: bytes of a message.
-        timeout: seconds that a message may take.
+    A context manager. They are looked after in turn, with blocking calls: two system calls a message, which may take
+    `timeout` seconds.
     """
 
     def __init__(self, port: int, count: int, size: int, timeout: float = _TIMEOUT) -> None:

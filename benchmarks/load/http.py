@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import selectors
 import socket
@@ -50,8 +51,42 @@ def take_response(received: bytes) -> tuple[int, bytes, bytes] | None:
     return status, received[start:stop], received[stop:]
 
 
-def request(target: str) -> bytes:
-    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode("ascii")
+def request(target: str, kept: bool = True) -> bytes:
+    close = "" if kept else "connection: close\r\n"
+    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n{close}\r\n".encode("ascii")
+
+
+class Connection:
+    """One keep-alive connection on an event loop, with at most one request under way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has ended it."""
+        return self._reader.at_eof()
+
+    async def get(self, text: bytes) -> tuple[int, bytes]:
+        """Send a request, and return the status and the body of the response.
+
+        Raises:
+            BadResponse: It is not HTTP/1.1, or has no content-length.
+            OSError: The connection ended before.
+        """
+        try:
+            self._writer.write(text)
+            status, length = parse_head(await self._reader.readuntil(END_OF_HEAD))
+            return status, await self._reader.readexactly(length)
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionResetError("the server closed the connection") from error
+
+    def close(self) -> None:
+        self._writer.transport.abort()
 
 
 class Client:
@@ -100,15 +135,7 @@ class Answered(Spent):
 
 
 class Clients(Connections):
-    """So many clients of one server on this machine; a context manager.
-
-    Args:
-        port: where the server listens.
-        count: how many clients.
-        target: what they ask for.
-        expected: the body that is right.
-        kind: whether they keep their connections.
-    """
+    """So many clients of one server on this machine, which keep their connections if `kind` does; a context manager."""
 
     def __init__(self, port: int, count: int, target: str, expected: bytes, kind: type[Client] = Client) -> None:
         super().__init__()
@@ -154,10 +181,14 @@ class Clients(Connections):
         start, ends = time.perf_counter(), answered.counting()
         for client in clients:
             client.send(self._text)
-        left = len(clients)
-        while left and time.perf_counter() - start < timeout:
+        waiting = set(clients)
+        while waiting and time.perf_counter() - start < timeout:
             for key, _ in self._selector.select(timeout):
                 client = key.data
+                if client not in waiting:
+                    # Its server hangs up after each answer.
+                    client.close()
+                    continue
                 try:
                     right = self._receive(client)
                 except (OSError, BadResponse):
@@ -165,11 +196,11 @@ class Clients(Connections):
                     right = False
                 if right is None:
                     continue
-                left -= 1
+                waiting.discard(client)
                 answered.latencies.append(time.perf_counter() - client.sent_at)
                 answered.errors += not right
         ends()
-        answered.errors += left
+        answered.errors += len(waiting)
         return answered
 
     def load(self, warm_up: float, seconds: float, watch: Callable[[], float] = time.process_time) -> Answered:

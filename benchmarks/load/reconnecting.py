@@ -50,15 +50,12 @@ class Reconnecting(Connections):
     Args:
         port: where the server listens, on this machine.
         count: how many connections there are at a time.
-        length: how many bytes the right reply has.
-        request: what is sent first.
-        start: how the right reply begins; without it, what comes is counted and not looked at.
+        length: how many bytes the right reply has; they are counted and not looked at.
     """
 
-    def __init__(self, port: int, count: int, length: int, request: bytes = b"", start: bytes = b"") -> None:
+    def __init__(self, port: int, count: int, length: int) -> None:
         super().__init__()
         self._address, self._count, self._length = ("127.0.0.1", port), count, length
-        self._request, self._start, self._flags = request, start, 0 if start else _DROP
         self._buffer = bytearray(_RECEIVE)
 
     def _connect(self) -> None:
@@ -69,26 +66,17 @@ class Reconnecting(Connections):
         """
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        if self._request:
-            made.connect(self._address)
-            made.sendall(self._request)
-            made.setblocking(False)
-        else:
-            made.setblocking(False)
-            made.connect_ex(self._address)
+        made.setblocking(False)
+        made.connect_ex(self._address)
         self._selector.register(made, selectors.EVENT_READ, _Connection(made))
-
-    def _open_all(self) -> None:
-        for _ in range(self._count):
-            self._connect()
 
     def _receive(self, found: _Connection) -> str | None:
         """Reads what is there; returns "" if the reply has ended and is right, what is wrong with it, or None."""
         received, length, take = found.received, self._length, found.socket.recv_into
-        buffer, size, flags = self._buffer, _RECEIVE, self._flags
+        buffer = self._buffer
         while True:
             try:
-                count = take(buffer, size, flags)
+                count = take(buffer, _RECEIVE, _DROP)
             except BlockingIOError:
                 found.received = received
                 return None
@@ -96,8 +84,6 @@ class Reconnecting(Connections):
                 return type(error).__name__
             if not count:
                 return "" if received == length else f"{received} bytes"
-            if not received and not buffer.startswith(self._start, 0, count):
-                return "wrong reply"
             received += count
             if received > length:
                 return "too many bytes"
@@ -124,15 +110,12 @@ class Reconnecting(Connections):
     def load(self, warm_up: float, seconds: float, patience: float, watch: Callable[[], float]) -> Replies:
         """Keeps all connections busy for `seconds` after `warm_up` seconds; what is under way then may end.
 
-        Args:
-            warm_up: seconds before replies count.
-            seconds: how long they count.
-            patience: seconds that what is under way at the end is given; then it is `unanswered`.
-            watch: tells the processor seconds of the watched process.
+        After `patience` seconds more it is `unanswered`. `watch` tells the processor seconds of the watched process.
         """
         clock = time.perf_counter
         replies = Replies()
-        self._open_all()
+        for _ in range(self._count):
+            self._connect()
         self._keep_busy(replies, clock() + warm_up)
         replies.count, start, ends = 0, clock(), replies.counting(watch)
         self._keep_busy(replies, start + seconds)
@@ -148,25 +131,3 @@ class Reconnecting(Connections):
         while (now := time.perf_counter()) < end and replies.errors.total() < _MOST_ERRORS:
             for _ in range(self._take(replies, end - now)):
                 self._connect()
-
-    def ask(self, total: int, timeout: float, watch: Callable[[], float]) -> Replies:
-        """Asks `total` times in all, all connections at once to begin with; returns when the last is answered.
-
-        Args:
-            total: a multiple of the number of connections.
-            timeout: seconds after which it returns anyway.
-            watch: tells the processor seconds of the watched process.
-        """
-        replies = Replies()
-        start, ends = time.perf_counter(), replies.counting(watch)
-        self._open_all()
-        asked, left = self._count, total
-        while left and (now := time.perf_counter()) < start + timeout:
-            for _ in range(self._take(replies, start + timeout - now)):
-                left -= 1
-                if asked < total:
-                    asked += 1
-                    self._connect()
-        ends()
-        replies.unanswered = left
-        return replies

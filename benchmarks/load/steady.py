@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.load.http import END_OF_HEAD, BadResponse, parse_head
+from benchmarks.load.http import BadResponse, Connection, request
 
 
 @dataclass(slots=True)
@@ -32,60 +32,45 @@ class _Client:
     """One client, which keeps its connection if the server does."""
 
     def __init__(self, port: int, target: str, kept: bool, tally: Tally) -> None:
-        close = "" if kept else "connection: close\r\n"
-        self._text = f"GET {target} HTTP/1.1\r\nhost: localhost\r\n{close}\r\n".encode("ascii")
-        self._port, self._kept, self._tally = port, kept, tally
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._text, self._port, self._kept, self._tally = request(target, kept), port, kept, tally
+        self._connection: Connection | None = None
 
     async def ask(self, due: float) -> None:
         """Send a request that was due at a moment of `time.perf_counter`, and judge the answer: a number."""
+        keep = False
         try:
             # What the server ended while nobody asked is no loss.
-            if self._streams is None or self._streams[0].at_eof():
+            if self._connection is None or self._connection.ended:
                 self.close()
-                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-            reader, writer = self._streams
-            writer.write(self._text)
-            status, length = parse_head(await reader.readuntil(END_OF_HEAD))
-            body = await reader.readexactly(length)
+                self._connection = await Connection.open(self._port)
+            status, body = await self._connection.get(self._text)
             if status != 200 or not body.isdigit():
                 raise BadResponse(f"{status} {body!r}")
+            self._tally.latencies.append(time.perf_counter() - due)
+            keep = self._kept
         except ConnectionRefusedError:
             self._tally.refused += 1
-            self.close()
-        except (OSError, asyncio.IncompleteReadError):
+        except OSError:
             self._tally.lost.append(time.time())
-            self.close()
         except BadResponse:
             self._tally.wrong += 1
-            self.close()
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        else:
-            self._tally.latencies.append(time.perf_counter() - due)
-            if not self._kept:
+        finally:
+            if not keep:
                 self.close()
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def ask_steadily(
     port: int, target: str, *, fresh: float, kept: int, kept_rate: float, seconds: float, patience: float
 ) -> Tally:
-    """Ask at a steady rate, whatever becomes of the answers: from new connections, and from some that are kept.
+    """Ask at a steady rate, whatever becomes of the answers.
 
-    Args:
-        port: Where the server listens.
-        target: What to ask for.
-        fresh: Requests a second from new connections.
-        kept: How many connections are kept.
-        kept_rate: Requests a second from each of them; one that waits for an answer asks later.
-        seconds: For how long.
-        patience: Seconds that what is still under way then is waited for.
+    `fresh` requests a second come from new connections, `kept_rate` from each of so many that are kept, unless it waits
+    for an answer. What is under way after so many seconds is waited for a while (`patience`, in seconds).
     """
     tally = Tally()
 
@@ -103,9 +88,9 @@ def ask_steadily(
             client, due = _Client(port, target, True, tally), start + first
             while due < start + seconds:
                 await asyncio.sleep(due - time.perf_counter())
-                request = asyncio.create_task(client.ask(due))
-                asked.add(request)
-                await asyncio.wait({request})
+                asking = asyncio.create_task(client.ask(due))
+                asked.add(asking)
+                await asyncio.wait({asking})
                 due = max(due + 1 / kept_rate, time.perf_counter())
             client.close()
 

@@ -1,22 +1,14 @@
-"""Clients that send a byte now and then and never come to an end: one process, bounded in time.
-
-`python -m benchmarks.load.trickle PORT --what heads` prints a line of JSON when it has connected as often as it is to,
-and again every second.
-"""
+"""Clients that send a byte now and then and never come to an end: one process, bounded in time."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-
-from benchmarks import ROOT
-from benchmarks.load.serving import die_with_parent
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
 
 BODIES = {"bodies": 50_000, "large bodies": 1_000_000}
 """What a request of each kind says the length of its body is, in bytes: one that is buffered, and one that is not."""
@@ -66,8 +58,7 @@ async def _client(port: int, text: bytes, interval: float, report: Report) -> No
         report.dropped += 1
 
 
-async def attack(port: int, count: int, what: str, interval: float, seconds: float) -> None:
-    """Attack for so long, and tell on stdout how it goes."""
+async def _attack(port: int, count: int, what: str, interval: float, seconds: float, tell: Connection) -> None:
     report, loop = Report(), asyncio.get_running_loop()
     start = loop.time()
     clients = []
@@ -79,8 +70,13 @@ async def attack(port: int, count: int, what: str, interval: float, seconds: flo
             break
         await asyncio.sleep(0.01)
     while loop.time() < start + seconds:
-        print(json.dumps(asdict(report)), flush=True)
+        tell.send(report)
         await asyncio.sleep(min(1.0, interval))
+
+
+def attack(*arguments: Any) -> None:
+    """Attack for so long, and tell again and again how it goes, from when all have connected on."""
+    asyncio.run(_attack(*arguments))
 
 
 @contextmanager
@@ -88,34 +84,20 @@ def trickling(port: int, count: int, what: str, seconds: float, interval: float 
     """Attack from a process of its own, from the time it has connected on; yield what is filled in at the end.
 
     Raises:
-        RuntimeError: It ended before it had begun.
+        EOFError: It ended before it had begun.
     """
-    command = [sys.executable, "-m", "benchmarks.load.trickle", str(port), "--what", what, "--count", str(count)]
-    command += ["--seconds", str(seconds), "--interval", str(interval)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:  # fmt: skip
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            last, found = child.stdout.readline(), Report()
-            if not last:
-                raise RuntimeError("the slow clients ended before they had begun")
-            yield found
-        finally:
-            child.stdin.close()
-            last = child.stdout.read().strip().rpartition("\n")[2] or last
-            for name, value in json.loads(last or "{}").items():
-                setattr(found, name, value)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("port", type=int)
-    parser.add_argument("--what", choices=WHATS, default="heads")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--interval", type=float, default=1.0)
-    asked = parser.parse_args()
-    die_with_parent()
-    asyncio.run(attack(asked.port, asked.count, asked.what, asked.interval, asked.seconds))
+    heard, tell = multiprocessing.Pipe(duplex=False)
+    arguments = (port, count, what, interval, seconds, tell)
+    process = multiprocessing.get_context("spawn").Process(target=attack, args=arguments, daemon=True)
+    process.start()
+    tell.close()
+    try:
+        last, found = heard.recv(), Report()
+        yield found
+    finally:
+        process.kill()
+        process.join()
+        with suppress(EOFError, OSError):
+            while True:
+                last = heard.recv()
+        found.open, found.dropped = last.open, last.dropped

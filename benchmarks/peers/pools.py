@@ -53,13 +53,19 @@ class Pool:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        """Submits `fn` `count` times, then collects the results."""
+    def collect(self, handles: list[Any]) -> list[Any]:
+        """Waits for what `submit` gave, and returns the results, in any order."""
         raise NotImplementedError
 
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        """Submits `fn` `count` times, then collects the results."""
+        submit = self.submit
+        return self.collect([submit(fn) for _ in range(count)])
+
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        """Submits `fn` with each of the items, one by one, then collects the results, in any order."""
-        raise NotImplementedError
+        """Submits `fn` with each of the items, one by one, then collects the results."""
+        submit = self.submit
+        return self.collect([submit(fn, item) for item in items])
 
     def one(self, fn: Task) -> object:
         """Submits `fn` and waits for it."""
@@ -231,15 +237,8 @@ class ExecutorPool(Pool):
         self.executor = build(workers, keep_alive)
         self.submit = self.executor.submit
 
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        submit = self.submit
-        futures = [submit(fn) for _ in range(count)]
-        return [future.result() for future in futures]
-
-    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        submit = self.submit
-        futures = [submit(fn, item) for item in items]
-        return [future.result() for future in futures]
+    def collect(self, handles: list[Any]) -> list[Any]:
+        return [future.result() for future in handles]
 
     def one(self, fn: Task) -> object:
         result: object = self.executor.submit(fn).result()
@@ -281,10 +280,8 @@ class PebblePool(ExecutorPool):
 class _Getting(Pool):
     """What gives something to `get` a result from."""
 
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        submit = self.submit
-        results = [submit(fn) for _ in range(count)]
-        return [result.get() for result in results]
+    def collect(self, handles: list[Any]) -> list[Any]:
+        return [result.get() for result in handles]
 
 
 class MultiprocessingPool(_Getting):
@@ -297,8 +294,7 @@ class MultiprocessingPool(_Getting):
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         apply_async = self._pool.apply_async
-        results = [apply_async(fn, (item,)) for item in items]
-        return [result.get() for result in results]
+        return self.collect([apply_async(fn, (item,)) for item in items])
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         return self._pool.map(fn, items)
@@ -360,8 +356,7 @@ class Greenlets(_Getting):
         self.submit = gevent.spawn
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        spawn = self.submit
-        return [greenlet.get() for greenlet in [spawn(fn, item) for item in items]]
+        return self.each(fn, items)
 
     def block(self) -> Callable[[], object]:
         return lambda: None  # a greenlet is pending until this thread gives way

@@ -6,6 +6,7 @@ Each is a context manager made from a ceiling; it yields what takes a call and g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -64,20 +65,14 @@ async def run(workers: int) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def batched(workers: int) -> AsyncIterator[Call]:
-    floor = BatchedWorkers(asyncio.get_running_loop(), workers)
-    try:
+    with contextlib.closing(BatchedWorkers(asyncio.get_running_loop(), workers)) as floor:
         yield floor.call
-    finally:
-        floor.close()
 
 
 @asynccontextmanager
 async def bare_thread(workers: int) -> AsyncIterator[Call]:
-    floor = BareThread(asyncio.get_running_loop())
-    try:
+    with contextlib.closing(BareThread(asyncio.get_running_loop())) as floor:
         yield floor.call
-    finally:
-        floor.close()
 
 
 @asynccontextmanager

@@ -1,20 +1,17 @@
-"""The echo servers of `echo`: each sends back exactly what came, and stops at the end of what a client sends.
-
-`python -m benchmarks.servers.echo KIND` prints its port, and serves until its parent ends.
-"""
+"""The echo servers of `echo`: each sends back exactly what came, and stops at the end of what a client sends."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import socket
 import socketserver
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
-from benchmarks.load.serving import announce, die_with_parent, serve_forever
+from benchmarks.load.serving import announce, serve_forever
 from benchmarks.peers import package
+from benchmarks.servers import Kinds, main
 
 ADDRESS = ("127.0.0.1", 0)
 _BACKLOG = 128
@@ -51,9 +48,8 @@ def _greenlets() -> None:
     serve_forever(found)
 
 
-def _threads(server: Any) -> None:
-    with server:
-        serve_forever(server)
+def _pool() -> None:
+    serve_forever(package("ebbpool.socketserver").AdaptivePoolTCPServer(ADDRESS, handler()))
 
 
 async def stream_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,24 +115,17 @@ async def _loop_server(kind: str) -> None:
         await server.serve_forever()
 
 
-def serve(argv: Sequence[str]) -> None:
-    """Serves until its parent ends."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("pool", "threading", "gevent", "streams", "protocol", "buffered"))
-    parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
-    asked = parser.parse_args(argv)
-    die_with_parent()
-    if asked.kind == "pool":
-        _threads(package("ebbpool.socketserver").AdaptivePoolTCPServer(ADDRESS, handler()))
-    elif asked.kind == "gevent":
-        _greenlets()
-    elif asked.kind == "threading":
-        _threads(ThreadingServer(ADDRESS, handler()))
-    else:
-        new_loop = asyncio.new_event_loop if asked.loop == "asyncio" else package("uvloop").new_event_loop
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_loop_server(asked.kind))
+def _on_loop(kind: str, loop: str = "asyncio") -> None:
+    with asyncio.Runner(loop_factory=package(loop).new_event_loop) as runner:
+        runner.run(_loop_server(kind))
 
+
+KINDS: Kinds = {
+    "pool": _pool,
+    "threading": lambda: serve_forever(ThreadingServer(ADDRESS, handler())),
+    "gevent": _greenlets,
+    **{kind: partial(_on_loop, kind) for kind in ("streams", "protocol", "buffered")},
+}
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    main(KINDS)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import gc
 import socket
-import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.load.http import answers
-from benchmarks.load.serving import announce, die_with_parent
+from benchmarks.load.serving import announce
 from benchmarks.load.work import compute
 from benchmarks.peers import package
+from benchmarks.servers import Kinds, main
 
 ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
 ASYNC = "async def"
@@ -71,32 +69,32 @@ def build_app(turns: int = 0) -> Any:
     return app
 
 
-def serve(argv: Sequence[str]) -> None:
-    """Serves until stdin ends; prints the port first."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--install", action="store_true")
-    parser.add_argument("--own-loop", action="store_true")
-    parser.add_argument("--turns", type=int, default=0, help="with an endpoint that computes for so many turns")
-    parser.add_argument("--tokens", type=int, help="of anyio's limiter, in place of forty")
-    asked = parser.parse_args(argv)
-    die_with_parent()
+def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "") -> None:
+    """Serve; `turns` of an endpoint that computes, and the tokens of anyio's limiter in place of forty."""
     uvicorn = package("uvicorn")
-    if asked.install:
-        package("ebbpool.anyio").install()
-    new_loop = package("ebbpool.aio").new_uvloop if asked.own_loop else package("uvloop").new_event_loop
-    app = build_app(asked.turns)
-    config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False)
+    config = uvicorn.Config(build_app(int(turns)), http="httptools", log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_run(uvicorn.Server(config), listener, asked.tokens))
+        with asyncio.Runner(loop_factory=new_loop or package("uvloop").new_event_loop) as runner:
+            runner.run(_run(uvicorn.Server(config), listener, tokens))
 
 
-async def _run(server: Any, listener: socket.socket, tokens: int | None) -> None:
+async def _run(server: Any, listener: socket.socket, tokens: str) -> None:
     if tokens:
-        package("anyio.to_thread").current_default_thread_limiter().total_tokens = tokens
+        package("anyio.to_thread").current_default_thread_limiter().total_tokens = int(tokens)
     await server.serve(sockets=[listener])
 
 
+def _installed(new_loop: Any = None, **options: str) -> None:
+    package("ebbpool.anyio").install()
+    _stock(new_loop, **options)
+
+
+def _own_loop(**options: str) -> None:
+    _installed(package("ebbpool.aio").new_uvloop, **options)
+
+
+KINDS: Kinds = {"stock": _stock, "installed": _installed, "own-loop": _own_loop}
+
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    main(KINDS)

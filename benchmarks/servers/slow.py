@@ -1,22 +1,17 @@
-"""The servers of `slow_clients`: all answer `GET /` with one small page, and `POST /upload` when they have the body.
-
-`python -m benchmarks.servers.slow KIND` prints its port, and serves until its parent ends.
-"""
+"""The servers of `slow_clients`: all answer `GET /` with one small page, and `POST /upload` when they have the body."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http.server
 import re
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
-from benchmarks.load.serving import announce, die_with_parent, serve_forever
+from benchmarks.load.serving import announce, serve_forever
 from benchmarks.peers import package
+from benchmarks.servers import Kinds, main
 from benchmarks.servers.tcp import ExecutorMixIn
 
 PAGE = b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
@@ -68,14 +63,6 @@ class FixedPool(_Quiet, ExecutorMixIn, http.server.HTTPServer):
         self.executor = ThreadPoolExecutor(workers)
 
 
-def threads() -> None:
-    serve_forever(ThreadPerConnection(_ADDRESS, PageHandler))
-
-
-def fixed(workers: int) -> None:
-    serve_forever(FixedPool(workers))
-
-
 def adaptive() -> None:
     class Server(_Quiet, package("ebbpool.socketserver").AdaptivePoolHTTPServer):  # type: ignore[misc]  # imported when asked for
         """Ours, with its settings as they come."""
@@ -122,18 +109,14 @@ def greenlets() -> None:
     serve_forever(server)
 
 
-KINDS: dict[str, Callable[[], None]] = {
+KINDS: Kinds = {
     "adaptive": adaptive,
     "plain-front": plain_front,
-    "threads": threads,
-    "fixed-20": partial(fixed, 20),
-    "fixed-200": partial(fixed, 200),
+    "threads": lambda: serve_forever(ThreadPerConnection(_ADDRESS, PageHandler)),
+    "fixed-20": lambda: serve_forever(FixedPool(20)),
+    "fixed-200": lambda: serve_forever(FixedPool(200)),
     "gevent": greenlets,
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=KINDS)
-    asked = parser.parse_args()
-    die_with_parent()
-    KINDS[asked.kind]()
+    main(KINDS)

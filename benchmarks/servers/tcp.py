@@ -1,28 +1,23 @@
-"""The TCP servers of `server_sizes` and `waiting`: one handler on each way to run it.
-
-`python -m benchmarks.servers.tcp WAY [--workers N] [--bytes N | --sleep SECONDS]` serves until stdin ends, and prints
-its port first.
-"""
+"""The TCP servers of `server_sizes` and `waiting`: one handler on each way to run it."""
 
 from __future__ import annotations
 
-import argparse
 import queue
 import socketserver
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from benchmarks.load.serving import die_with_parent, serve_forever
+from benchmarks.load.serving import serve_forever
 from benchmarks.peers import package
+from benchmarks.servers import main
 
 BACKLOG = 1024
 BODY = b"awake\n"
-RESPONSE = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close\r\n\r\n" + BODY
-REQUEST = b"GET / HTTP/1.0\r\n\r\n"
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close\r\n\r\n" + BODY
 _RECEIVE = 65_536
 
 Handle = Callable[[Any], None]
@@ -137,10 +132,6 @@ def adaptive(workers: int, handle: Handle) -> Any:
     return made(("127.0.0.1", 0), _handler(handle))
 
 
-def sequential(workers: int, handle: Handle) -> Any:
-    return TCPServer(("127.0.0.1", 0), _handler(handle))
-
-
 def bare_thread(workers: int, handle: Handle) -> Any:
     """The accept loop of `adaptive`, and one bare thread behind a queue: no pool, no futures, nothing to wait for."""
     waiting: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -159,10 +150,6 @@ def bare_thread(workers: int, handle: Handle) -> Any:
     server = Server(("127.0.0.1", 0), _handler(handle))
     threading.Thread(target=work, daemon=True).start()
     return server
-
-
-def threading_mix_in(workers: int, handle: Handle) -> Any:
-    return ThreadingServer(("127.0.0.1", 0), _handler(handle))
 
 
 def executor(workers: int, handle: Handle) -> Any:
@@ -192,26 +179,17 @@ WAYS: dict[str, Callable[[int, Handle], Any]] = {
     "executor": executor,
     "gevent": greenlets,
     "rule-2008": rule_2008,
-    "sequential": sequential,
-    "threading": threading_mix_in,
+    "sequential": lambda workers, handle: TCPServer(("127.0.0.1", 0), _handler(handle)),
+    "threading": lambda workers, handle: ThreadingServer(("127.0.0.1", 0), _handler(handle)),
 }
 
 
-def serve(argv: Sequence[str]) -> None:
-    """Serves until stdin ends; prints the port first."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=WAYS)
-    parser.add_argument("--workers", type=int, default=200)
-    work = parser.add_mutually_exclusive_group(required=True)
-    work.add_argument("--bytes", type=int)
-    work.add_argument("--sleep", type=float)
-    asked = parser.parse_args(argv)
-    die_with_parent()
-    sleep = package("gevent").sleep if asked.way == "gevent" else time.sleep
-    handle = writes(asked.bytes) if asked.sleep is None else sleeps(asked.sleep, sleep)
-    server = WAYS[asked.way](asked.workers, handle)
-    serve_forever(server)
+def serve(way: str, workers: str = "200", bytes: str = "0", sleep: str = "") -> None:  # noqa: A002  (an option)
+    """Serve, and write so many bytes to whoever comes, or answer requests after so many seconds."""
+    pause = package("gevent").sleep if way == "gevent" else time.sleep
+    handle = sleeps(float(sleep), pause) if sleep else writes(int(bytes))
+    serve_forever(WAYS[way](int(workers), handle))
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    main({way: partial(serve, way) for way in WAYS})

@@ -1,11 +1,7 @@
-"""The web servers of `web_server` and `kill_child`: a static page, a page that takes computing, one that waits.
-
-`python -m benchmarks.servers.web KIND --directory FOLDER` prints its port, and serves until its parent ends.
-"""
+"""The web servers of `web_server` and `kill_child`: a static page, one that takes computing, and one that waits."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import http.server
 import logging
@@ -14,19 +10,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processors
-from benchmarks.load.serving import announce, die_with_parent, serve_forever
+from benchmarks.load.serving import announce, serve_forever
 from benchmarks.peers import package, program
+from benchmarks.servers import Kinds, main
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 BACKLOG = 1024
 WAIT_SECONDS = 0.005
 _TURNS = 40_000
 _GUNICORN_THREADS = 64
+_ALL = str(len(processors()))
 _PARAGRAPH = b"<p>A pool that ebbs and flows has as many threads as its work needs, and no more.</p>\n"
 
 _NGINX = """
@@ -104,14 +102,16 @@ def _listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
 
 
-def _one_process(make: Any, directory: Path) -> None:
-    with make(("127.0.0.1", 0), functools.partial(Pages, directory=str(directory))) as server:
-        serve_forever(server)
+def _one_process(make: Any, directory: str) -> None:
+    serve_forever(make(("127.0.0.1", 0), functools.partial(Pages, directory=directory)))
 
 
-def _serve_child(directory: Path, child: Any) -> None:
-    server = package("ebbpool.socketserver").AdaptivePoolHTTPServer
-    child.serve(server.from_socket(child.listener, functools.partial(Pages, directory=str(directory))))
+def _pool_server() -> Any:
+    return package("ebbpool.socketserver").AdaptivePoolHTTPServer
+
+
+def _serve_child(directory: str, child: Any) -> None:
+    child.serve(_pool_server().from_socket(child.listener, functools.partial(Pages, directory=directory)))
 
 
 class _Announcing(logging.Handler):
@@ -130,7 +130,7 @@ class _Announcing(logging.Handler):
                 announce(self._port or 0)
 
 
-def _log(path: Path | None, announcing: _Announcing) -> None:
+def _log(path: str, announcing: _Announcing) -> None:
     """Has the watchdog's events written to `path`, each after the time of day in seconds; else its warnings shown."""
     logger = logging.getLogger("ebbpool.prefork")
     logger.setLevel(logging.INFO)
@@ -142,13 +142,13 @@ def _log(path: Path | None, announcing: _Announcing) -> None:
     logger.addHandler(announcing)
 
 
-def _prefork(directory: Path, log: Path | None, processes: int, reuse_port: bool) -> None:
+def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: bool = False) -> None:
     listener = None if reuse_port else _listener()
-    _log(log, _Announcing(processes, listener.getsockname()[1] if listener else None))
+    _log(log, _Announcing(int(processes), listener.getsockname()[1] if listener else None))
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
         bind=listener or ("127.0.0.1", 0),
-        processes=processes,
+        processes=int(processes),
         backlog=BACKLOG,
         reuse_port=reuse_port,
         preload=True,
@@ -164,19 +164,19 @@ def _wsgi(environ: dict[str, Any], start_response: Callable[..., object]) -> Ite
     return [body]
 
 
-def _gunicorn(log: Path | None, processes: int, worker: str) -> None:
+def _gunicorn(directory: str, log: str = "", processes: str = _ALL, worker: str = "gthread") -> None:
     """Gunicorn with as many processes; its log gets the watchdog's own words for a worker that is there."""
     listener = _listener()
     announce(listener.getsockname()[1])
 
     def tell(worker: Any) -> None:
-        if log is not None:
-            with log.open("a") as file:
+        if log:
+            with open(log, "a") as file:
                 file.write(f"{time.time():.6f} event=child_ready pid={worker.pid}\n")
 
     settings = {
         "bind": f"fd://{listener.fileno()}",
-        "workers": processes,
+        "workers": int(processes),
         "worker_class": worker,
         "threads": _GUNICORN_THREADS,
         "backlog": BACKLOG,
@@ -196,45 +196,31 @@ def _gunicorn(log: Path | None, processes: int, worker: str) -> None:
     Application().run()
 
 
-def _nginx(directory: Path) -> None:
+def _nginx(directory: str) -> None:
     # nginx takes over a socket that is named so, as from a predecessor: no port is ever free for somebody else.
     listener = _listener()
     port = listener.getsockname()[1]
     user = "user root;\n" if os.geteuid() == 0 else ""
-    conf = directory / "nginx.conf"
+    conf, errors = Path(directory) / "nginx.conf", Path(directory) / "error.log"
     conf.write_text(_NGINX.format(folder=directory, port=port, user=user, backlog=BACKLOG))
-    command = [program("nginx"), "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(conf)]
+    command = [program("nginx"), "-p", directory, "-e", str(errors), "-c", str(conf)]
     inherited = os.environ | {"NGINX": f"{listener.fileno()};"}
     with subprocess.Popen(command, env=inherited, pass_fds=[listener.fileno()]) as child:
         listener.close()
         announce(port)
         status = child.wait()
-        sys.stderr.write((directory / "error.log").read_text(errors="replace"))
+        sys.stderr.write(errors.read_text(errors="replace"))
         sys.exit(status)
 
 
-def serve(argv: Sequence[str]) -> None:
-    """Serves until its parent ends."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("threading", "pool", "prefork", "gunicorn", "nginx"))
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--processes", type=int, default=len(processors()))
-    parser.add_argument("--reuse-port", action="store_true")
-    parser.add_argument("--worker", default="gthread")
-    asked = parser.parse_args(argv)
-    die_with_parent()
-    if asked.kind == "threading":
-        _one_process(ThreadingServer, asked.directory)
-    elif asked.kind == "pool":
-        _one_process(package("ebbpool.socketserver").AdaptivePoolHTTPServer, asked.directory)
-    elif asked.kind == "prefork":
-        _prefork(asked.directory, asked.log, asked.processes, asked.reuse_port)
-    elif asked.kind == "gunicorn":
-        _gunicorn(asked.log, asked.processes, asked.worker)
-    else:
-        _nginx(asked.directory)
-
+KINDS: Kinds = {
+    "threading": functools.partial(_one_process, ThreadingServer),
+    "pool": lambda **options: _one_process(_pool_server(), **options),
+    "prefork": _prefork,
+    "prefork-reuse-port": functools.partial(_prefork, reuse_port=True),
+    "gunicorn": _gunicorn,
+    "nginx": _nginx,
+}
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    main(KINDS)

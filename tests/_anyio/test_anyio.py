@@ -16,7 +16,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from anyio._core._eventloop import threadlocals
 from support.anyio import Backend, Way, leave_behind, on_asyncio, on_trio, run_on, until
 from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 
@@ -328,7 +327,7 @@ async def test_outside_of_a_call_there_is_no_way_back(our_way: Way) -> None:
     for call in (anyio.from_thread.check_cancelled, lambda: anyio.from_thread.run_sync(abs, -1)):
         with pytest.raises(RuntimeError):
             pool.submit(call).result(TIMEOUT)
-    assert pool.submit(lambda: dict(vars(threadlocals))).result(TIMEOUT) == {}
+    assert pool.submit(lambda: dict(vars(anyio.run.__globals__["threadlocals"]))).result(TIMEOUT) == {}
     assert pool.stats().started == 1
 
 

@@ -14,7 +14,6 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread, wait_all_tasks_blocked
 from anyio._backends._asyncio import AsyncIOBackend
-from anyio._core import _eventloop
 from anyio.to_thread import run_sync as imported_before
 from support.anyio import missing
 from support.common import Gate, output_of, run_script
@@ -42,7 +41,7 @@ def nothing_installed() -> Iterator[None]:
 
 
 def stock() -> list[object]:
-    return [vars(AsyncIOBackend)[METHOD], _eventloop.import_module]
+    return [vars(AsyncIOBackend)[METHOD], anyio.run.__globals__["import_module"]]
 
 
 def thread_name() -> str:
@@ -142,8 +141,10 @@ def test_an_anyio_without_what_is_private_can_be_imported_with() -> None:
         import sys
         import warnings
         import anyio.lowlevel
-        del anyio._core._eventloop
-        sys.modules["anyio._core._eventloop"] = None
+        private = anyio.run.__globals__["__name__"]
+        package, _, name = private.rpartition(".")
+        delattr(sys.modules[package], name)
+        sys.modules[private] = None
         import ebbpool.anyio
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

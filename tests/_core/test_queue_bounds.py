@@ -154,8 +154,3 @@ def test_caller_runs_is_counted_and_keeps_no_reference() -> None:
         wait_for_idle(pool)
         stats = pool.stats()
         assert (stats.submitted, stats.completed, stats.rejected) == (2, 2, 0)
-
-
-def test_a_bounded_map_goes_through() -> None:
-    with AdaptiveExecutor(2, max_queue=1) as pool:
-        assert list(pool.map(lambda number: number, range(200))) == list(range(200))

@@ -413,10 +413,20 @@ def test_maps_in_maps(max_workers: int, count: int) -> None:
         assert pool.stats().blocked == 0
 
 
-@pytest.mark.parametrize("when_full", ["block", "caller_runs"])
-@pytest.mark.parametrize("max_queue", [0, 1, 3])
-@pytest.mark.parametrize("chunksize", [None, 1, 4])
-@pytest.mark.parametrize("buffersize", [None, 5])
+@pytest.mark.parametrize(
+    ("when_full", "max_queue", "chunksize", "buffersize"),
+    [
+        ("block", 0, None, None),
+        ("block", 1, 1, 5),
+        ("block", 3, 4, None),
+        ("block", 0, 4, 5),
+        ("block", 3, 1, None),
+        ("caller_runs", 0, 1, None),
+        ("caller_runs", 1, None, None),
+        ("caller_runs", 3, None, 5),
+        ("caller_runs", 1, 4, 5),
+    ],
+)
 def test_a_bounded_queue(when_full: Any, max_queue: int, chunksize: int | None, buffersize: int | None) -> None:
     with AdaptiveExecutor(2, max_queue=max_queue, when_full=when_full) as pool:
         results = pool.map(str, range(500), chunksize=chunksize, buffersize=buffersize)
@@ -486,9 +496,13 @@ def test_every_claim_runs_in_a_copy_of_the_callers_context(chunksize: int | None
     assert results.count("mine") >= (20 if chunksize == 10 else 2)
 
 
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-@pytest.mark.parametrize("buffersize", [1, 3, 16, 100])
-@pytest.mark.parametrize("chunksize", [None, 1, 8])
+@pytest.mark.parametrize(
+    ("method", "buffersize", "chunksize"),
+    [
+        *(("map", *each) for each in ((1, None), (3, 8), (16, 1), (100, 8), (100, None))),
+        *(("map_unordered", *each) for each in ((1, 8), (3, 1), (16, None), (100, 1), (16, 8))),
+    ],
+)
 def test_a_buffer_is_never_overshot(method: str, buffersize: int, chunksize: int | None) -> None:
     source = Source()
     with AdaptiveExecutor(3) as pool:

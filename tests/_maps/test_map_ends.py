@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import itertools
-import os
 import threading
 import weakref
 from collections import deque
@@ -22,13 +21,12 @@ from support.common import (
     Thing,
     eventually,
     gone,
-    needs_fork,
     no_collector,
     wait_for_idle,
 )
 from support.maps import FAR, Source, Things
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool
+from ebbpool import AdaptiveExecutor
 
 
 @pytest.mark.parametrize("method", ["map", "map_unordered"])
@@ -87,9 +85,13 @@ def test_closing_drops_what_was_there_to_take() -> None:
         assert list(results) == []
 
 
-@pytest.mark.parametrize("max_queue", [None, 100])
-@pytest.mark.parametrize("chunksize", [None, 1, 3])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
+@pytest.mark.parametrize(
+    ("method", "max_queue", "chunksize"),
+    [
+        *(("map", *each) for each in ((None, None), (100, 1), (None, 3))),
+        *(("map_unordered", *each) for each in ((100, None), (None, 1), (100, 3))),
+    ],
+)
 def test_shutdown_that_cancels_cancels_the_rest(method: str, max_queue: int | None, chunksize: int | None) -> None:
     ran: list[int] = []
     with Gate() as gate:
@@ -128,23 +130,6 @@ def test_a_shutdown_that_waits_does_not_take_back_that_another_has_cancelled(whe
         with pytest.raises(concurrent.futures.CancelledError):
             next(results)
         assert gate.nobody_begins()
-
-
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-def test_a_broken_pool_is_heard_of_while_waiting(method: str) -> None:
-    with Gate() as gate:
-
-        def fail() -> None:
-            gate()
-            raise Boom
-
-        with AdaptiveExecutor(1, initializer=fail) as pool:
-            results = getattr(pool, method)(str, range(10))
-            waiting = Background(lambda: next(results))
-            gate.await_begun()
-            gate.open()
-            with pytest.raises(BrokenThreadPool):
-                waiting.join()
 
 
 def test_the_pool_may_be_forgotten_once_all_is_submitted() -> None:
@@ -267,29 +252,6 @@ def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
         gc.collect()
 
 
-@needs_fork
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_ends_the_childs_iterators() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        maps = [pool.map(gate, range(3)), pool.map_unordered(gate, range(3))]
-        gate.await_begun()
-        child = os.fork()
-        if child == 0:
-            code = 0
-            for results in maps:
-                try:
-                    next(results)
-                except BrokenThreadPool:
-                    continue
-                except BaseException:
-                    pass
-                code = 1
-            os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        gate.open()
-        assert sorted(maps[1]) == list(maps[0]) == [0, 1, 2]
-
-
 @contextmanager
 def place(kind: str) -> Iterator[Any]:
     """A pool, or a lane of one."""
@@ -307,11 +269,19 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
     return got
 
 
-@pytest.mark.parametrize("kind", ["pool", "lane"])
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-@pytest.mark.parametrize(("chunksize", "count"), [(None, 4), (1, 4), (2, 4), (3, 3)])
-@pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "method", "chunksize", "count", "begun", "more"),
+    [
+        ("pool", "map", None, 4, False, False),
+        ("pool", "map", 1, 4, True, True),
+        ("pool", "map_unordered", 2, 4, False, True),
+        ("pool", "map_unordered", 3, 3, True, False),
+        ("lane", "map", 2, 4, True, False),
+        ("lane", "map", 3, 3, False, True),
+        ("lane", "map_unordered", None, 4, True, True),
+        ("lane", "map_unordered", 1, 4, False, False),
+    ],
+)
 def test_what_was_read_before_a_shutdown_is_handed_out(
     kind: str, method: str, chunksize: int | None, count: int, begun: bool, more: bool
 ) -> None:
@@ -367,16 +337,6 @@ def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chun
         assert read_to_the_end(results, "not in the mood") == [None] * 4
         pool.mood = None
         assert sorted(ran) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("method", ["map", "map_unordered"])
-@pytest.mark.parametrize("buffersize", [None, 2])
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_map_after_shutdown(method: str, buffersize: int | None, chunksize: int | None) -> None:
-    pool = AdaptiveExecutor(2)
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-        getattr(pool, method)(int, iter("12"), buffersize=buffersize, chunksize=chunksize)
 
 
 @pytest.mark.parametrize("method", ["map", "map_unordered"])

@@ -26,8 +26,8 @@ from support.common import (
 from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._maps import ledger
-from ebbpool._maps.ledger import ITERATORS, STALE, Batch, Ledger
+from ebbpool._testing import seams
+from ebbpool._testing.rules import ITERATORS, STALE, Batch, Ledger, ledger
 
 
 class Script:
@@ -243,7 +243,7 @@ def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptur
         task = pool.schedule(1, gate)
         keeper.advance(1.0)
         gate.await_begun()
-        pool._pool.close()
+        seams.close(pool)
         gate.open()
         eventually(lambda: not task.active)
         assert (task.runs, task.missed) == (1, 0)
@@ -259,7 +259,7 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
 
         def closing(held: Any) -> bool:
-            pool._pool.close()
+            seams.close(pool)
             queued = release(held)
             assert told_in == []
             return queued

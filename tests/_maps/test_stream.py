@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,16 +21,14 @@ from support.common import (
     Gate,
     Thing,
     eventually,
-    fail,
     gone,
-    needs_fork,
     no_collector,
     output_of,
     wait_for_idle,
 )
 from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool
+from ebbpool import AdaptiveExecutor
 
 
 @settings(max_examples=50)
@@ -370,11 +367,6 @@ def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
             pool.stream(Source())
 
 
-def test_a_broken_pool() -> None:
-    with AdaptiveExecutor(1, initializer=fail) as pool, pytest.raises(BrokenThreadPool):
-        list(pool.stream(Source(3)))
-
-
 def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def source() -> Iterator[int]:
         try:
@@ -440,28 +432,6 @@ def test_an_error_leaves_no_garbage() -> None:
         consume(pool)
         wait_for_idle(pool)
         gone(*references, pool=pool)
-
-
-@needs_fork
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_leaves_the_stream_with_the_parent() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        stream = pool.stream(lambda: iter([gate(1)]))
-        gate.await_begun()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                next(stream)
-            except BrokenThreadPool:
-                stream.close()
-                code = 0
-            except BaseException:
-                pass
-            os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        gate.open()
-        assert list(stream) == [1]
 
 
 def test_a_stream_that_is_held_does_not_keep_the_interpreter_from_exiting() -> None:

@@ -7,8 +7,8 @@ import functools
 import gc
 import io
 import math
-import os
 import pickle
+import random
 import re
 import threading
 import weakref
@@ -156,6 +156,7 @@ def test_marked_tasks_go_and_the_others_stay() -> None:
 def test_a_task_goes_only_once_it_has_waited_for_so_long() -> None:
     with spilling(spill_after=LONG) as (pool, there, gate):
         future = pool.submit(decorated, 1)
+        eventually(lambda: pool.stats().oldest_wait > A_MOMENT)
         gate.open()
         assert future.result(TIMEOUT) == 2
     assert there.sent == 0
@@ -306,26 +307,103 @@ def test_items_of_a_map_stay() -> None:
     assert there.sent == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_marked_task_is_passed_over(seed: int) -> None:
+    """Whatever is submitted, taken, cancelled, sent and lost meanwhile; of what a lane holds back some may stay."""
+    chance, permits = random.Random(seed), threading.Semaphore(0)
+    with spilling(1000) as (pool, there, gate):
+        lane, first = pool.lane("lane", limit=3), pool.lane("first", limit=3, first=True)
+        ways = (pool.submit, pool.submit, pool.submit_first, lane.submit, first.submit)
+        plain: list[Any] = []
+        marked: list[Any] = []
+        queued: set[Any] = set()
+        gate.open()
+        for _ in range(chance.randrange(40, 160)):
+            act = chance.random()
+            if act < 0.4:
+                plain.append(chance.choice(ways)(permits.acquire))
+            elif act < 0.6:
+                way = chance.choice(ways)
+                marked.append(way(decorated, len(marked)))
+                if way in ways[:3]:
+                    queued.add(marked[-1])
+            elif act < 0.7:
+                permits.release()
+            elif act < 0.84 and plain:
+                chance.choice(chance.choice([plain, marked or plain])).cancel()
+            elif act < 0.86:
+                for future in plain:
+                    if chance.random() < 0.7:
+                        future.cancel()
+            elif act > 0.95 and there.calls:
+                # It comes back, and is sent no more.
+                queued.discard(marked[there.calls[0][2][0]])
+                there.lose()
+        try:
+            eventually(lambda: all(future.done() or future.running() for future in queued), "every marked task is sent")
+        finally:
+            permits.release(len(plain))
+        eventually(lambda: there.make() if there.calls else pool.wait_idle(0))
+        stats = pool.stats()
+        assert stats.submitted == stats.completed + stats.cancelled
+        assert stats.queued == stats.away == 0
+
+
+def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
+    order: list[int] = []
+    with spilling() as (pool, there, _):
+        for number in range(500):
+            pool.submit(order.append, number)
+            if number % 50 == 0:
+                pool.submit(decorated, number)
+        there.await_sent(10)
+        # Slots that were left behind do not count as waiting.
+        assert pool.stats().queued == 500
+    assert order == list(range(500))
+
+
 # What comes back.
+
+
+@pytest.mark.usefixtures("no_turns")
+def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
+    order: list[str] = []
+    with spilling() as (pool, there, gate):
+        first = pool.lane("first", limit=5, first=True)
+        put = spillable(order.append)
+        for submit, name in ((pool.submit, "ordinary"), (first.submit, "first")):
+            submit(put, name)
+            there.await_sent()
+        pool.submit(order.append, "second ordinary")
+        first.submit(order.append, "second first")
+        there.lose()
+        there.lose()
+        gate.open()
+        wait_for_idle(pool)
+    assert order == ["first", "second first", "ordinary", "second ordinary"]
 
 
 def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
     ran: list[str] = []
     note = spillable(ran.append)
-    with spilling() as (pool, there, gate):
+    with spilling() as (pool, there, gate), Gate() as second:
         lost = pool.submit(note, "lost")
         there.await_sent()
+        pool.submit(second)
+        gate.open()
+        # The worker has passed the place that it had in the queue.
+        second.await_begun()
         plain = pool.submit(ran.append, "plain")
         there.lose()
         assert not lost.running()
         assert not lost.done()
         assert pool.stats().oldest_wait > 0
         assert (pool.stats().queued, pool.stats().away) == (2, 0)
-        gate.open()
+        second.open()
         wait([lost, plain], TIMEOUT)
         assert ran == ["lost", "plain"]
         stats = pool.stats()
-        assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 3, 3)
+        assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 4, 4)
     assert there.sent == 1
     assert "came back to pool" in caplog.text
     assert "the worker is gone" in caplog.text
@@ -393,31 +471,6 @@ def test_a_callback_that_raises_does_not_reach_the_other_executor() -> None:
         there.make()
         assert future.result(TIMEOUT) == 2
         assert (pool.stats().away, pool.stats().spill_returned) == (0, 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
-def test_a_forked_child_keeps_its_tasks_where_the_other_executor_stayed_with_the_parent() -> None:
-    script = """
-        import os, threading, time
-        from concurrent.futures import ThreadPoolExecutor
-        from ebbpool import AdaptiveExecutor, spillable
-
-        there = ThreadPoolExecutor(1)
-        there.submit(int).result()
-        pool = AdaptiveExecutor(1, spill=there, spill_after=0)
-        child = os.fork()
-        if child == 0:
-            gate = threading.Event()
-            pool.submit(gate.wait)
-            future = pool.submit(spillable(os.getpid))
-            while pool.stats().oldest_wait < 0.2:
-                time.sleep(0.001)
-            gate.set()
-            print(future.result(20) == os.getpid(), pool.stats().spilled, flush=True)
-            os._exit(0)
-        os.waitpid(child, 0)
-    """
-    assert output_of(script, "import warnings; warnings.simplefilter('ignore')\n") == ["True 0"]
 
 
 def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCaptureFixture) -> None:
@@ -826,6 +879,14 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
                 print(error)
             assert pool.stats().away == 0
             print(pool.submit(pow, 2, 3).result(5))
+            # The other executor has no threads here: all of its tasks stay.
+            before, held = pool.stats().spilled, threading.Event()
+            pool.submit(held.wait)
+            stays = pool.submit(spillable(os.getpid))
+            while pool.stats().oldest_wait < 0.2:
+                time.sleep(0.001)
+            held.set()
+            print(stays.result(20) == os.getpid(), pool.stats().spilled - before)
             pool.shutdown()
 
         status = in_child(check)
@@ -837,6 +898,7 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
     assert output_of(script, FORK) == [
         "the process was forked; this call was left with the parent",
         "8",
+        "True 0",
         "0 True",
     ]
 

@@ -59,7 +59,6 @@ def test_the_same_load_is_offered_to_all_and_waits_for_no_request_of_its_own() -
 def test_the_table_has_what_was_seen() -> None:
     needs("rich", "uvicorn", "starlette")
     from benchmarks.demo import case
-    from benchmarks.demo.table import wrong
 
     outcomes = [
         Outcome("burst", "wait", 0.0, 0.5, ""),
@@ -75,7 +74,7 @@ def test_the_table_has_what_was_seen() -> None:
     assert (rows["health over 1 s"], rows["right answers"]) == ("1/2", "3/4")
     assert (rows["peak threads"], rows["threads 12 s after"], rows["CPU seconds"]) == ("7", "2", "1.00")
     assert case.in_ms(math.nan) == "-"
-    (said,) = wrong("ours", [outcome.problem for outcome in outcomes])
+    (said,) = case.wrong("ours", [outcome.problem for outcome in outcomes])
     assert said == "ours: 1 of 4 answers were wrong or missing:\n  wrong: 500 b'x'"
 
 

@@ -35,7 +35,7 @@ def answers(
 
 
 def judged(target: Target, *cells: tuple[str, str, Sequence[float]], column: Column = US) -> str:
-    (found,) = answers(*cells, column=column, targets=lambda workers: [target]).verdicts()
+    (found,) = answers(*cells, column=column, targets=[target]).verdicts()
     return found.verdict
 
 
@@ -115,7 +115,7 @@ def test_what_is_free_to_a_rival_is_its_best() -> None:
         for peer, count, value in (("ebbpool", 64, 3.0), ("stdlib", 64, 9.0), ("stdlib", 2, 2.0))
     ]}  # fmt: skip
     target = Target("as good", "ebbpool", "us", 1.4, {"workers": 64}, rival="stdlib")
-    question = question_of(US, free="workers", targets=lambda workers: [target])
+    question = question_of(US, free="workers", targets=[target])
     found = Answers(question, entry, {"settings": {"workers": [2], "pin": None}, "machine": {"gil": True}})
     (contest,) = found.contests()
     assert (contest.rival.label, contest.ratio) == ("ThreadPoolExecutor(2)", pytest.approx(2 / 3))
@@ -172,7 +172,7 @@ def test_targets_that_are_not_asked() -> None:
     assert judged(Target("pinned", "ebbpool", "us", 1, WHERE, pinned=True), ours) == "not asked"
     assert judged(Target("no GIL", "ebbpool", "us", 1, WHERE, gil=False), ours) == "not asked"
     elsewhere = Target("elsewhere", "ebbpool", "us", 1, {"workers": 3})
-    assert answers(ours, targets=lambda workers: [elsewhere]).verdicts() == []
+    assert answers(ours, targets=[elsewhere]).verdicts() == []
 
 
 def test_what_has_no_figures_says_why() -> None:

@@ -18,7 +18,7 @@ from benchmarks.__main__ import main, question_named
 from benchmarks.engine import runner
 from benchmarks.engine.model import Column, Settings
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.table import PEERS, peer_named
+from benchmarks.peers.table import peer_named
 
 BROKEN = """
 import os, threading
@@ -173,10 +173,6 @@ def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch
         "EBBPOOL_PURE": "1",
         "PYTHONPATH": os.pathsep.join(map(str, (other / "src", helpers, ROOT / "src"))),
     }
-
-
-def test_peers_are_named_once() -> None:
-    assert len({peer.name for peer in PEERS}) == len(PEERS) == len({peer.label for peer in PEERS})
 
 
 def test_a_question_is_found_by_how_its_name_begins(capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,12 +217,10 @@ class Ledger:
         self.broken: list[Ticket] = []
         self.refusals: set[str] = set()
         self.problems: list[str] = []
-        self.blocked = Gauge()
         self.bodies: dict[str, Callable[..., object]] = {
             "quick": self._quick,
             "boom": self._quick,
             "sleepy": self._sleepy,
-            "nested": self._nested,
             "call": self._call,
         }
 
@@ -267,18 +265,6 @@ class Ledger:
     def _call(self, ticket: Ticket, call: Callable[..., object], *args: Any) -> object:
         ticket.runs.append(threading.get_ident())
         call(*args)
-        return ticket.token
-
-    def _nested(self, ticket: Ticket, pool: AdaptiveExecutor, depth: int = 1) -> object:
-        ticket.runs.append(threading.get_ident())
-        try:
-            child = self.submit(pool, "nested", pool, depth - 1) if depth > 1 else self.submit(pool)
-        except RuntimeError:
-            return ticket.token
-        if child is not None:
-            with self.blocked:
-                if not child.read(PATIENCE):
-                    self.problems.append(f"a nested task at depth {depth} got no result; stats {pool.stats()}")
         return ticket.token
 
     def settle(self) -> None:
@@ -486,9 +472,3 @@ def rounds(seconds: float | None = None) -> Iterable[int]:
     while number == 0 or time.monotonic() < end:
         yield number
         number += 1
-
-
-def each_round(play: Callable[[int], object]) -> None:
-    """Play rounds; the threads of each may refer to the names of its own that the function has."""
-    for number in rounds():
-        play(number)

@@ -97,6 +97,6 @@ def way(name: str, **settings: Any) -> Iterator[Way]:
 def leave_soon() -> None:
     """Has trio's own threads leave when they are idle; they would stay for ten seconds, and look like a leak."""
     if importlib.util.find_spec("trio") is not None:
-        from trio._core import _thread_cache
+        from trio.lowlevel import start_thread_soon
 
-        _thread_cache.IDLE_TIMEOUT = 0.01
+        start_thread_soon.__globals__["IDLE_TIMEOUT"] = 0.01

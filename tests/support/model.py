@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ebbpool import AdaptiveExecutor, Future, QueueFull
+from support.common import Background
 
 PATIENCE = 10.0
 PREFIX = "modelled"
@@ -67,28 +68,6 @@ class Task:
         self.called.release()
 
 
-class Submitter:
-    """A thread inside a submit() that waits for room."""
-
-    def __init__(self, pool: AdaptiveExecutor, task: Task) -> None:
-        self.task = task
-        self.error: BaseException | None = None
-        self.entered = threading.Event()
-        self.returned = threading.Event()
-        self._submit_to = pool
-        self.thread = threading.Thread(target=self._run, name="blocked submitter", daemon=True)
-        self.thread.start()
-        assert self.entered.wait(PATIENCE)
-
-    def _run(self) -> None:
-        self.entered.set()
-        try:
-            self.task.future = self._submit_to.submit(self.task.body, self._submit_to)
-        except RuntimeError as error:
-            self.error = error
-        self.returned.set()
-
-
 class ExecutorModel(RuleBasedStateMachine):
     """What an executor does, in the plainest words; the invariants compare the real one with it."""
 
@@ -98,7 +77,7 @@ class ExecutorModel(RuleBasedStateMachine):
         self.tasks: list[Task] = []
         self.queue: list[Task] = []
         self.running: list[Task] = []
-        self.submitter: Submitter | None = None
+        self.submitter: tuple[Task, Background] | None = None
         self.closed = False
         self.rejected = 0
         self.highest = 0
@@ -169,12 +148,11 @@ class ExecutorModel(RuleBasedStateMachine):
                 self.running.append(task)
                 assert task.started.wait(PATIENCE), f"task {task.number} never started: {self.pool.stats()}"
             elif self.submitter is not None and not self.closed and self.has_room():
-                submitter, self.submitter = self.submitter, None
-                assert submitter.returned.wait(PATIENCE), f"submit() still waits: {self.pool.stats()}"
-                submitter.thread.join(PATIENCE)
-                assert submitter.error is None
-                submitter.task.state = "queued"
-                self.queue.append(submitter.task)
+                (task, submitting), self.submitter = self.submitter, None
+                assert submitting.over.wait(PATIENCE), f"submit() still waits: {self.pool.stats()}"
+                task.future = submitting.join()
+                task.state = "queued"
+                self.queue.append(task)
             else:
                 return
 
@@ -227,7 +205,7 @@ class ExecutorModel(RuleBasedStateMachine):
             self.running.append(task)
             self.finish(task)
         else:
-            self.submitter = Submitter(self.pool, task)
+            self.submitter = task, Background(lambda: self.pool.submit(task.body, self.pool))
             task.state = "outside"
 
     @precondition(lambda self: not self.closed)
@@ -376,11 +354,11 @@ class ExecutorModel(RuleBasedStateMachine):
     def close(self, cancel_futures: bool) -> None:
         self.closed = True
         if self.submitter is not None:
-            submitter, self.submitter = self.submitter, None
-            assert submitter.returned.wait(PATIENCE), f"submit() outlived shutdown: {self.pool.stats()}"
-            submitter.thread.join(PATIENCE)
-            assert isinstance(submitter.error, RuntimeError) and CLOSED in str(submitter.error)
-            submitter.task.state = "late"
+            (task, submitting), self.submitter = self.submitter, None
+            assert submitting.over.wait(PATIENCE), f"submit() outlived shutdown: {self.pool.stats()}"
+            with pytest.raises(RuntimeError, match=CLOSED):
+                submitting.join()
+            task.state = "late"
         if cancel_futures:
             for task in self.queue:
                 assert task.future is not None and task.future.cancelled()
@@ -429,7 +407,7 @@ class ExecutorModel(RuleBasedStateMachine):
         assert len(self.pool._threads) <= self.highest + self.most_blocked
         assert self.pool._shutdown == self.closed
         if self.submitter is not None:
-            assert not self.submitter.returned.is_set(), "submit() found room in a full queue"
+            assert not self.submitter[1].over.is_set(), "submit() found room in a full queue"
         if not self.queue:
             assert not stats.oldest_wait
         if not self.queue and not self.running and self.pool.wait_idle(PATIENCE):

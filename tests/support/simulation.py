@@ -2,8 +2,7 @@
 
 It drives the rule of growth as the timekeeper does. Modelled are: processors that are shared in slices, a GIL
 (one processor for all, handed over a switch interval after somebody asks for it), the time that starting a
-thread takes, a timekeeper that needs a processor like everybody else and so looks late, workers parked on a
-stack, and their keep-alive.
+thread takes, a timekeeper that needs a processor like everybody else and so looks late, and workers parked on a stack.
 """
 
 from __future__ import annotations
@@ -16,12 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ebbpool._testing.rules import (
-    Asleep,
-    Sample,
-    Sizing,
-    WorkerBounds,
-)
+from ebbpool._testing.rules import Asleep, Sample, Sizing, WorkerBounds
 
 FOREVER: Final = float("inf")
 
@@ -36,7 +30,6 @@ class Machine:
     Attributes:
         cpus: Processors.
         gil: Whether one thread of the process computes at a time.
-        hogs: Threads of other processes that compute all the time.
         quantum: How long a thread keeps a processor, or the GIL, that others want.
         start_cost: Processor time of the timekeeper to start a thread.
         arrive_cost: Processor time of a thread from its start, or from its wake-up, to its first task.
@@ -46,7 +39,6 @@ class Machine:
 
     cpus: int = 2
     gil: bool = False
-    hogs: int = 0
     quantum: float = 0.003
     start_cost: float = 60e-6
     arrive_cost: float = 30e-6
@@ -90,8 +82,7 @@ def _nothing() -> None:
 class _Thread:
     """Something that needs processor time, now and then."""
 
-    def __init__(self, own: bool = True, urgent: bool = False) -> None:
-        self.own = own
+    def __init__(self, urgent: bool = False) -> None:
         self.urgent = urgent
         self.rest = 0.0
         self.then: Callable[[], None] = _nothing
@@ -114,8 +105,6 @@ class Processors:
         self._order = itertools.count()
         self._used = 0.0
         self._going: _Thread | None = None
-        for _ in range(machine.hogs):
-            self.run(_Thread(own=False), FOREVER, _nothing)
 
     def at(self, when: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), event))
@@ -127,7 +116,7 @@ class Processors:
 
     def used(self) -> float:
         """Return the processor time of the process so far."""
-        return self._used + sum(self.now - thread.since for thread in self._running if thread.own)
+        return self._used + sum(self.now - thread.since for thread in self._running)
 
     def run(self, thread: _Thread, seconds: float, then: Callable[[], None]) -> None:
         """Have `thread` compute for `seconds` of processor time, then call `then`."""
@@ -138,7 +127,7 @@ class Processors:
         thread.slice = self._quantum
         if thread.urgent and len(self._running) >= self._count:
             longest = min(self._running, key=lambda other: other.since)
-            self._preempt(longest)
+            self._take_off(longest)
             self._ready.extendleft((longest, thread))
         else:
             self._ready.append(thread)
@@ -149,8 +138,7 @@ class Processors:
             thread = self._ready.popleft()
             thread.since = self.now
             self._running.append(thread)
-            if thread.rest < FOREVER:
-                self.at(self.now + thread.rest, partial(self._finish, thread, thread.turn))
+            self.at(self.now + thread.rest, partial(self._finish, thread, thread.turn))
         if self._ready:
             for thread in self._running:
                 if thread.limited == FOREVER:
@@ -164,15 +152,12 @@ class Processors:
         thread.rest = max(0.0, thread.rest - spent)
         thread.slice = max(0.0, thread.slice - max(0.0, self.now - thread.limited))
         thread.limited = FOREVER
-        self._used += spent if thread.own else 0.0
-
-    def _preempt(self, thread: _Thread) -> None:
-        self._take_off(thread)
+        self._used += spent
 
     def _expire(self, thread: _Thread, turn: int) -> None:
         if thread.turn == turn:
             if self._ready:
-                self._preempt(thread)
+                self._take_off(thread)
                 self._ready.append(thread)
             thread.slice, thread.limited = self._quantum, FOREVER
             self._share()
@@ -187,12 +172,6 @@ class Processors:
             self._share()
 
 
-class _Worker:
-    def __init__(self) -> None:
-        self.thread = _Thread()
-        self.parkings = 0
-
-
 @dataclass
 class Result:
     """What came of it.
@@ -203,7 +182,6 @@ class Result:
         waits: How long each task was in the queue, in the order of their submission.
         timeline: When the number of workers changed, and to what.
         looks: How often the timekeeper looked.
-        idle_starts: Workers started although more were idle or on their way than tasks waited.
     """
 
     seconds: float = 0.0
@@ -211,26 +189,21 @@ class Result:
     waits: list[float] = field(default_factory=list)
     timeline: list[tuple[float, int]] = field(default_factory=list)
     looks: int = 0
-    idle_starts: int = 0
-
-    def workers_at(self, when: float) -> int:
-        return next((workers for time, workers in reversed(self.timeline) if time <= when), 0)
 
 
 class Simulation:
     """One pool, one timekeeper, one machine."""
 
-    def __init__(self, machine: Machine, limits: WorkerBounds, keep_alive: float = FOREVER) -> None:
+    def __init__(self, machine: Machine, max_workers: int = 200) -> None:
         self.machine = machine
-        self.limits = limits
-        self.keep_alive = keep_alive
+        self.limits = WorkerBounds(0, max_workers, 0)
         self.result = Result()
         self._processors = Processors(machine)
         self._sizing = Sizing()
         self._timekeeper = _Thread(urgent=not machine.gil)
         self._main = _Thread()
         self._queue: deque[Task] = deque()
-        self._parked: list[_Worker] = []
+        self._parked: list[_Thread] = []
         self._tasks: list[Task] = []
         self._workers = self._starting = self._searching = self._sleeping = self._taken = 0
         self._pending = 0
@@ -250,8 +223,8 @@ class Simulation:
         """Have the main thread compute for `seconds` of processor time from `at` on."""
         self._processors.at(at, partial(self._processors.run, self._main, seconds, _nothing))
 
-    def run(self, rest: float = 0.0) -> Result:
-        """Run until all tasks are done, and `rest` seconds longer.
+    def run(self) -> Result:
+        """Run until all tasks are done.
 
         Raises:
             AssertionError: The tasks were not done within a simulated hour.
@@ -260,14 +233,9 @@ class Simulation:
         while self._pending:
             self._processors.step()
             assert self._processors.now < 3600, "tasks are left waiting"
-        result = self.result
-        result.seconds = self._processors.now
-        end = result.seconds + rest
-        self._processors.at(end, _nothing)
-        while self._processors.now < end:
-            self._processors.step()
-        result.waits = [task.wait for task in self._tasks]
-        return result
+        self.result.seconds = self._processors.now
+        self.result.waits = [task.wait for task in self._tasks]
+        return self.result
 
     def _arrived(self, task: Task) -> None:
         task.submitted = self._processors.now
@@ -281,11 +249,10 @@ class Simulation:
     def _wake(self) -> None:
         if self._queue and self._parked and not self._searching:
             worker = self._parked.pop()
-            worker.parkings += 1
             self._searching += 1
-            self._processors.run(worker.thread, self.machine.arrive_cost, partial(self._woken, worker))
+            self._processors.run(worker, self.machine.arrive_cost, partial(self._woken, worker))
 
-    def _woken(self, worker: _Worker) -> None:
+    def _woken(self, worker: _Thread) -> None:
         self._searching -= 1
         self._next(worker)
 
@@ -293,10 +260,10 @@ class Simulation:
         self._workers += 1
         self._starting += 1
         self._count()
-        worker = _Worker()
-        self._processors.run(worker.thread, self.machine.arrive_cost, partial(self._come, worker))
+        worker = _Thread()
+        self._processors.run(worker, self.machine.arrive_cost, partial(self._come, worker))
 
-    def _come(self, worker: _Worker) -> None:
+    def _come(self, worker: _Thread) -> None:
         self._starting -= 1
         self._next(worker)
 
@@ -304,33 +271,17 @@ class Simulation:
         self.result.peak = max(self.result.peak, self._workers)
         self.result.timeline.append((self._processors.now, self._workers))
 
-    def _next(self, worker: _Worker) -> None:
-        if self._queue and self._workers <= self.limits.max_workers:
+    def _next(self, worker: _Thread) -> None:
+        if self._queue:
             task = self._queue.popleft()
             self._taken += 1
             task.wait = self._processors.now - task.submitted
             self._wake()
             self._go_on(worker, task, 0)
-        elif self._queue:
-            self._leave()
         else:
             self._parked.append(worker)
-            if self.keep_alive < FOREVER:
-                event = partial(self._age, worker, worker.parkings)
-                self._processors.at(self._processors.now + self.keep_alive, event)
 
-    def _age(self, worker: _Worker, parkings: int) -> None:
-        if worker.parkings != parkings:
-            return
-        if self._workers > self.limits.min_workers and len(self._parked) > self.limits.min_spare_workers:
-            self._parked.remove(worker)
-            self._leave()
-
-    def _leave(self) -> None:
-        self._workers -= 1
-        self._count()
-
-    def _go_on(self, worker: _Worker, task: Task, number: int) -> None:
+    def _go_on(self, worker: _Thread, task: Task, number: int) -> None:
         if number == len(task.steps):
             task.done = True
             self._pending -= 1
@@ -339,24 +290,20 @@ class Simulation:
         step = task.steps[number]
         then = partial(self._go_on, worker, task, number + 1)
         if step > 0:
-            self._processors.run(worker.thread, step, then)
+            self._processors.run(worker, step, then)
         else:
             self._sleeping += 1
             self._processors.at(self._processors.now - step, partial(self._resume, worker, then))
 
-    def _resume(self, worker: _Worker, then: Callable[[], None]) -> None:
+    def _resume(self, worker: _Thread, then: Callable[[], None]) -> None:
         self._sleeping -= 1
-        self._processors.run(worker.thread, 5e-6, then)
+        self._processors.run(worker, 5e-6, then)
 
     def _idle(self) -> int:
         return len(self._parked) + self._searching
 
-    def _lacking(self) -> bool:
-        spare = self._idle() + self._starting < self.limits.min_spare_workers
-        return (spare and self._workers < self.limits.max_workers) or self._workers < self.limits.min_workers
-
     def _watch(self) -> None:
-        if not self._watching and (self._queue or self._lacking()):
+        if not self._watching and self._queue:
             self._watching = True
             self._sizing.begin(self._processors.now - self._ended)
             self._seen = (self._processors.now, self._processors.used(), self._taken)
@@ -369,7 +316,7 @@ class Simulation:
         self._processors.at(asked + self.machine.slack, wake)
 
     def _look(self, asked: float) -> None:
-        if not self._queue and not self._lacking():
+        if not self._queue:
             self._watching = False
             self._ended = self._processors.now
             return
@@ -391,8 +338,6 @@ class Simulation:
             asleep=self._census() if self._sizing.asks else None,
         )
         count = self._sizing.decide(sample, self.limits)
-        if sample.idle + sample.starting + count > sample.queued + self.limits.min_spare_workers:
-            self.result.idle_starts += max(0, count - max(0, self.limits.min_workers - sample.workers))
         self._start_many(count)
 
     def _census(self) -> Asleep | None:
@@ -422,6 +367,6 @@ def simulate(
     every: float = 0.0,
 ) -> Result:
     """Submit `tasks` to a cold pool, one `every` so many seconds, and run until all are done."""
-    simulation = Simulation(machine, WorkerBounds(0, max_workers, 0))
+    simulation = Simulation(machine, max_workers)
     simulation.submit(*tasks, every=every)
     return simulation.run()

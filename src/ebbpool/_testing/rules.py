@@ -1,9 +1,11 @@
-"""The rules of growth, admission and waking up, as numbers and pure functions: what their tests and simulation ask."""
+"""The rules of growth, admission, waking up and maps, as numbers and what follows them: what their tests ask."""
 
 from __future__ import annotations
 
 from ebbpool._core.accel import Alarms
 from ebbpool._core.timers import FOLD, VOID
+from ebbpool._maps import ledger
+from ebbpool._maps.ledger import ITERATORS, STALE, Batch, Ledger
 from ebbpool._pool.admission import LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Look
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
@@ -34,6 +36,7 @@ __all__ = [
     "FIRE",
     "FOLD",
     "HELD_TICK",
+    "ITERATORS",
     "KEPT",
     "LOOKS",
     "MEMORY",
@@ -43,6 +46,7 @@ __all__ = [
     "QUEUE",
     "QUICK_TICK",
     "RETRY",
+    "STALE",
     "STALL",
     "STALL_PAUSE",
     "START_COST",
@@ -53,7 +57,9 @@ __all__ = [
     "Admission",
     "Alarms",
     "Asleep",
+    "Batch",
     "Decisions",
+    "Ledger",
     "Look",
     "Sample",
     "Sizing",
@@ -62,4 +68,5 @@ __all__ = [
     "WorkerBounds",
     "Workers",
     "ceiling",
+    "ledger",
 ]

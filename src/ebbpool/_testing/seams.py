@@ -130,6 +130,11 @@ def on_their_way(pool: Any) -> int:
     return int(pool._pool.roused)
 
 
+def close(pool: Any) -> None:
+    """Take no more tasks, which is the first step of a shutdown."""
+    pool._pool.close()
+
+
 def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     """Submit a call that has a limit of its own elsewhere, and lifts the ceiling while it runs."""
     return pool.hand_in(pool._unlimited, True, fn, args, {})
