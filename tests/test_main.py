@@ -114,7 +114,7 @@ def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 def test_help_shows_both_uses() -> None:
     result = run("--help")
     assert result.returncode == 0
-    assert "which ebbpool this is" in result.stdout
+    assert "print the version, and what it runs on" in result.stdout
     assert "serve a directory over HTTP" in " ".join(result.stdout.split())
     assert "python -m ebbpool serve" in run("serve", "--help").stdout
     assert "python -m ebbpool top" in run("top", "--help").stdout
@@ -141,7 +141,7 @@ def test_telling_what_runs_imports_no_server() -> None:
         ("-d no-such-directory", r"argument -d/--directory: no such directory: 'no-such-directory'"),
         ("-d README.md/no", r"argument -d/--directory: no such directory: 'README.md/no'"),
         ("-p HTTP/2", r"argument -p/--protocol: invalid choice: 'HTTP/2'.*HTTP/1.0.*HTTP/1.1.*"),
-        ("--cgi", r"--cgi is not offered: .*"),
+        ("--cgi", r"--cgi is not supported: .*"),
         ("--processes 0", r"argument --processes: must be at least 1, not 0"),
         ("--max-workers 0", r"argument --max-workers: must be at least 1, not 0"),
         ("--max-workers 2.5", r"argument --max-workers: invalid whole number value: '2.5'"),

@@ -155,7 +155,7 @@ def test_server_close_says_which_handlers_still_run() -> None:
             with pytest.raises(TimeoutError) as caught:
                 server.server_close()
             message = str(caught.value)
-            assert message.startswith("after 0.01 s these handlers still run:\n")
+            assert message.startswith("after 0.01 s these handlers are still running:\n")
             assert str(client.getsockname()) in message and "running for" in message
             assert ("in stuck_here" if STACKS else "(no stack") in message
             assert server.socket.fileno() == -1

@@ -26,7 +26,7 @@ def describe() -> str:
 
 class _NoCgi(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        parser.error("--cgi is not offered: Python has deprecated CGI in http.server, and removes it in 3.15")
+        parser.error("--cgi is not supported: http.server deprecates CGI, and Python 3.15 removes it")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m ebbpool",
         usage="%(prog)s [-h] [--version] [COMMAND ...]",
-        description="Without a command: tell which ebbpool this is, and what it runs on.",
+        description="Without a command: print the version, and what it runs on.",
     )
     result.add_argument("--version", action="version", version=f"ebbpool {ebbpool.__version__}")
     commands = result.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=result.prog)
@@ -49,7 +49,7 @@ def _add_serve(commands: Any) -> None:
         usage="python -m ebbpool serve [PORT] [OPTION ...]",
         help="serve a directory over HTTP, as python -m http.server does, on the pool",
         description="Serve a directory over HTTP, as python -m http.server does, on an adaptive pool of threads. "
-        "Ctrl-C and SIGTERM end it once what runs is done; a second one ends it at once.",
+        "Ctrl-C and SIGTERM stop it once running requests are done; a second one stops it at once.",
         allow_abbrev=False,
     )
     serve.set_defaults(refuse=serve.error)
@@ -61,19 +61,17 @@ def _add_top(commands: Any) -> None:
     top = commands.add_parser(
         "top",
         usage="python -m ebbpool top [PID | PATH] [OPTION ...]",
-        help="watch the pools of another process: their threads, what waits, what runs, and why they grew",
-        description="Watch the pools of another process. It listens if it was started with EBBPOOL_MONITOR=PATH, or "
-        "has called ebbpool.monitor.listen; with CPython 3.14 or later, the same here and there, one that has prepared "
-        "nothing is attached to. Without PID and PATH: list the processes that listen.",
+        help="watch the pools of another process: threads, queues, running tasks, and why they grew",
+        description="Watch the pools of another process. That process listens if it was started with "
+        "EBBPOOL_MONITOR=PATH or calls ebbpool.monitor.listen. top attaches to any other process if both run the "
+        "same CPython, 3.14 or later. Without PID or PATH: list the processes that listen.",
         allow_abbrev=False,
     )
+    top.add_argument("target", metavar="PID | PATH", nargs="?", help="process ID, or path of the socket it listens on")
+    top.add_argument("--once", action="store_true", help="print one screen and exit")
+    top.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object, with all stacks")
     top.add_argument(
-        "target", metavar="PID | PATH", nargs="?", help="number of the process, or the path of the socket it listens on"
-    )
-    top.add_argument("--once", action="store_true", help="print one screen")
-    top.add_argument("--json", dest="as_json", action="store_true", help="print one object, with all stacks")
-    top.add_argument(
-        "--stacks", action="store_true", help="print each task's stack, where there are no keys to ask for it"
+        "--stacks", action="store_true", help="print each task's stack when there is no keyboard to ask for it"
     )
 
 

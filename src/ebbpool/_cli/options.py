@@ -99,28 +99,28 @@ class Options:
         metavar="VERSION",
         default="HTTP/1.1",
         choices=("HTTP/1.0", "HTTP/1.1"),
-        help="HTTP version of the replies; clients can keep their connections with HTTP/1.1 alone (%(default)s)",
+        help="HTTP version of the replies; only HTTP/1.1 keeps connections open (%(default)s)",
     )
-    quiet: bool = _option("-q", action="store_true", help="write no line per request")
+    quiet: bool = _option("-q", action="store_true", help="do not log requests")
     processes: int | None = _option(
         metavar="N",
         type=_whole(1),
-        help="serve with N processes under a watchdog, each with a pool of its own (in this process)",
+        help="serve from N supervised processes, each with its own pool (only this process)",
     )
     metrics: str | None = _option(
         metavar="HOST:PORT",
         type=_address,
-        help="answer /metrics there, for Prometheus, with the metrics of the pools of all processes (nowhere)",
+        help="serve Prometheus metrics of all processes at /metrics there (off)",
     )
-    max_workers: int = _threads("most threads (%(default)s)", 1, DEFAULT_MAX_WORKERS)
-    min_workers: int = _threads("threads that stay, however idle (%(default)s)", 0, 0)
+    max_workers: int = _threads("maximum number of threads (%(default)s)", 1, DEFAULT_MAX_WORKERS)
+    min_workers: int = _threads("threads to keep even when idle (%(default)s)", 0, 0)
     min_spare_workers: int = _threads("idle threads to keep ahead of demand (%(default)s)", 0, 0)
-    keep_alive: float = _time("after which an idle thread leaves; inf for never", 10.0, POOL, _seconds)
-    max_queue: int | None = _threads("most requests that may wait for a thread, more are told 503 (no limit)", 0, None)
+    keep_alive: float = _time("after which an idle thread exits; inf for never", 10.0, POOL, _seconds)
+    max_queue: int | None = _threads("requests that may wait for a thread; any more get a 503 (no limit)", 0, None)
     header_timeout: float = _time("for the head of a request to arrive", 10.0)
-    idle_timeout: float = _time("between two requests of a connection", 60.0)
-    request_timeout: float = _time("for a client to take, or send, some more of what a thread waits for", 30.0)
-    shutdown_timeout: float = _time("for what runs to be done, at the end", 30.0)
+    idle_timeout: float = _time("between two requests on a connection", 60.0)
+    request_timeout: float = _time("for a client to send or take more data while a thread waits", 30.0)
+    shutdown_timeout: float = _time("for running requests to finish at shutdown", 30.0)
 
 
 OF_SERVER: Final = tuple(option.name for option in fields(Options) if option.metadata["group"])

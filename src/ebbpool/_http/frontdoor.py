@@ -82,7 +82,7 @@ class FrontDoor:
         self._listener = self._ear = -1
         self._bell: Bell
         self._shortage = Shortage(clock)
-        self._deaf = Complaint(logging.WARNING, "cannot wait for the connection of %s: %s", clock)
+        self._deaf = Complaint(logging.WARNING, "cannot watch the connection from %s: %s", clock)
         self._resume = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()

@@ -77,27 +77,25 @@ METRICS: Final = (
         "ebbpool.threads",
         "level",
         _threads,
-        "Threads of the pool: without a task, with one, or with one that waits for the same pool.",
+        "Threads: without a task, with one, or with one that waits for its own pool.",
         "state",
     ),
     Metric(
         "ebbpool.thread.limit",
         "level",
         "max_workers",
-        "The most threads that the pool may have, without the blocked ones.",
+        "Maximum number of threads, not counting blocked ones.",
     ),
     Metric("ebbpool.thread.starts", "counter", "started", "Threads started so far."),
-    Metric("ebbpool.thread.exits", "counter", "retired", "Threads that have left so far."),
+    Metric("ebbpool.thread.exits", "counter", "retired", "Threads that have exited so far."),
     Metric("ebbpool.queue.length", "level", "queued", "Tasks that wait for a thread."),
     Metric(
         "ebbpool.queue.limit",
         "level",
         "max_queue",
-        "The most tasks that may wait for a thread; missing where there is no limit.",
+        "Maximum number of waiting tasks; missing where there is no limit.",
     ),
-    Metric(
-        "ebbpool.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of the waiting tasks has waited."
-    ),
+    Metric("ebbpool.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest waiting task has waited."),
     Metric("ebbpool.task.submissions", "counter", "submitted", "Tasks accepted so far."),
     Metric(
         "ebbpool.task.completions",
@@ -108,33 +106,39 @@ METRICS: Final = (
     ),
     Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
     Metric("ebbpool.task.spills", "counter", "spilled", "Tasks sent to the executor that the pool spills to."),
-    Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Tasks of these that came back, to run here."),
-    Metric("ebbpool.task.away", "level", "away", "Tasks that are there now."),
-    Metric("ebbpool.task.delayed", "level", "delayed", "Calls whose time has not come."),
+    Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Spilled tasks that came back to run here."),
+    Metric("ebbpool.task.away", "level", "away", "Spilled tasks that are with the other executor now."),
+    Metric("ebbpool.task.delayed", "level", "delayed", "Delayed calls that are not due yet."),
     Metric(
         "ebbpool.task.longest_running",
         "longest",
         "longest_running",
-        "How long the longest of the running tasks has run.",
+        "How long the longest-running task has run.",
     ),
     Metric(
         "ebbpool.loop.lag",
         "longest",
         _lag,
-        "How late an event loop of the process comes to a result, 99 times in 100 of the last minute.",
+        "How late an event loop picks up results: 99th percentile of the last minute.",
         "loop",
     ),
-    Metric("ebbpool.loop.lag.most", "longest", _most_lag, "How late it came at most.", "loop"),
-    Metric("ebbpool.lane.running", "level", "running", "Tasks of the lane that run."),
-    Metric("ebbpool.lane.limit", "level", "limit", "The most tasks of the lane that may run at once."),
     Metric(
-        "ebbpool.lane.queue.length", "level", "queued", "Tasks of the lane that wait, for their turn or for a thread."
+        "ebbpool.loop.lag.most",
+        "longest",
+        _most_lag,
+        "How late an event loop picked up a result at most in the last minute.",
+        "loop",
+    ),
+    Metric("ebbpool.lane.running", "level", "running", "Running tasks of the lane."),
+    Metric("ebbpool.lane.limit", "level", "limit", "Maximum number of running tasks of the lane."),
+    Metric(
+        "ebbpool.lane.queue.length", "level", "queued", "Waiting tasks of the lane, for their turn or for a thread."
     ),
     Metric(
         "ebbpool.lane.queue.oldest_wait",
         "longest",
         "oldest_wait",
-        "How long the oldest of the lane's waiting tasks has waited.",
+        "How long the oldest waiting task of the lane has waited.",
     ),
 )
 

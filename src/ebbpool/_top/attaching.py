@@ -22,7 +22,7 @@ def _begin():
                 try:
                     from ebbpool._monitor.listener import Listener
                 except ImportError:
-                    reason = "its ebbpool is older than this one, and cannot be looked at"
+                    reason = "its ebbpool is too old for this one"
                 else:
                     Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
                     return
@@ -46,7 +46,7 @@ shutil.rmtree({folder!r}, True)
 """What the process runs if `top` has left before its main thread came to it."""
 PREPARE: Final = (
     "Start it with EBBPOOL_MONITOR=PATH in its environment, or have it call ebbpool.monitor.listen(PATH), "
-    "and look at it with: python -m ebbpool top PID"
+    "and watch it with: python -m ebbpool top PID"
 )
 
 
@@ -121,7 +121,7 @@ class Attached:
             sys.remote_exec(self.pid, script)  # type: ignore[attr-defined,unused-ignore]  # since 3.14
         except PermissionError:
             raise Failed(
-                f"the system does not let this process attach to {self.pid}: that takes the same user and, where "
+                f"the system does not let this process attach to {self.pid}: that needs the same user and, where "
                 "/proc/sys/kernel/yama/ptrace_scope is not 0 (and in containers without SYS_PTRACE), root. "
                 f"Try: sudo {sys.executable} -m ebbpool top {self.pid}\nOr prepare it. {PREPARE}"
             ) from None
@@ -154,7 +154,7 @@ def _must_be_possible(pid: int) -> None:
             "does not listen there"
         )
         raise Failed(
-            f"process {pid} does not listen, and this Python, {version}, cannot attach to it: that takes CPython 3.14 "
+            f"process {pid} does not listen, and this Python, {version}, cannot attach to it: that needs CPython 3.14 "
             f"or later, the same for both processes.\n{hint}"
         )
 

@@ -95,8 +95,8 @@ class Client:
         if self._attached is None:
             return f"waiting for what listens on {self.path!r}"
         return (
-            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code for that. If it waits "
-            "in a\nsystem call (for a lock, a connection), it comes to it after that."
+            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code first. If it is in a "
+            "system call\n(waiting for a lock, a connection), that call has to return."
         )
 
     def waits_for(self) -> list[socket.socket]:
@@ -144,7 +144,7 @@ class Client:
         if self._attached is not None:
             refusal = self._attached.refusal()
             if refusal is not None:
-                raise Failed(f"process {self.pid} cannot be looked at: {refusal}")
+                raise Failed(f"cannot watch process {self.pid}: {refusal}")
             if not alive(self._attached.pid):
                 raise Failed(f"process {self.pid} has ended")
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
@@ -152,11 +152,9 @@ class Client:
         if error.errno == errno.ENOENT:
             raise Failed(f"there is no {self.path!r}")
         if error.errno == errno.ECONNREFUSED:
-            reason = (
-                "nobody listens there: the process that did has ended" if is_socket(self.path) else "it is no socket"
-            )
-            raise Failed(f"cannot look at {self.path!r}: {reason}")
-        raise Failed(f"cannot look at {self.path!r}: {error.strerror or error}")
+            reason = "nobody is listening there: the process has ended" if is_socket(self.path) else "it is no socket"
+            raise Failed(f"cannot watch {self.path!r}: {reason}")
+        raise Failed(f"cannot watch {self.path!r}: {error.strerror or error}")
 
     def _line(self) -> bytes | None:
         assert self._socket is not None
@@ -171,7 +169,7 @@ class Client:
                 raise Failed(self._farewell())
             self._received += piece
             if len(self._received) > LONGEST:
-                raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it sends without an end")
+                raise Failed(f"{self.path!r} is not an ebbpool monitor: it sends without an end")
         line, _, rest = self._received.partition(b"\n")
         self._received = bytearray(rest)
         return bytes(line)
@@ -182,11 +180,11 @@ class Client:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
+            raise Failed(f"{self.path!r} is not an ebbpool monitor: it answers {line[:40]!r}")
         if "error" in found:
             raise Failed(f"process {self.pid} refuses: {found['error']}")
         if not isinstance(found.get("pools"), list):
-            raise Failed(f"what listens on {self.path!r} is no monitor of ebbpool: it answers {line[:40]!r}")
+            raise Failed(f"{self.path!r} is not an ebbpool monitor: it answers {line[:40]!r}")
         return found
 
     def _farewell(self) -> str:

@@ -97,7 +97,7 @@ def everyone() -> list[Found]:
         Failed: The platform does not tell.
     """
     if not os.path.exists("/proc/net/unix"):
-        raise Failed("only Linux tells which processes listen; name the PATH where one does")
+        raise Failed("listing needs Linux; give the PATH of the socket instead")
     found = []
     for name in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
         pid = int(name)

@@ -24,7 +24,7 @@ def stacks(pid: int | None) -> list[str]:
     for name, frames in threads:
         if frames:
             lines += ["", f"{name}:", *frames]
-    return ["", "From outside its threads look like this, the innermost call last:", *lines] if lines else []
+    return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
 
 
 def _threads(told: Iterable[Any]) -> Iterator[Any]:

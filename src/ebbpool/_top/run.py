@@ -43,7 +43,7 @@ def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
     """
     try:
         if not hasattr(socket, "AF_UNIX"):
-            raise Failed("this Python has no Unix sockets, and can look at no process")
+            raise Failed("this Python has no Unix sockets, which top needs")
         if target is None:
             return _list(as_json)
         with closing(_client(target)) as client:
@@ -54,7 +54,7 @@ def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
                 return _show(client, once, stacks)
             except (KeyError, TypeError) as error:
                 raise Failed(
-                    f"process {client.pid} answers what this version, {__version__}, does not understand "
+                    f"process {client.pid} sent an answer that this version, {__version__}, does not understand "
                     f"({error!r}); use the ebbpool of that process, or --json"
                 ) from error
     except Failed as error:
@@ -85,8 +85,8 @@ def _list(as_json: bool) -> int:
         return 0
     if not found:
         raise Failed(
-            "no process that you may look at listens. One on CPython 3.14 or later need not: python -m ebbpool top "
-            f"PID, with the same Python as that process.\nAny other must be prepared. {PREPARE}"
+            "no process of yours is listening. One on CPython 3.14 or later need not listen: run python -m ebbpool top "
+            f"PID with that process's Python.\nPrepare any other. {PREPARE}"
         )
     _print(f"{'PID':>7}  {'PATH':<30}  COMMAND")
     width = shutil.get_terminal_size().columns
@@ -94,7 +94,7 @@ def _list(as_json: bool) -> int:
         line = f"{each.pid:>7}  {printable(each.path):<30}  "
         # A command line may go on for pages; the path is what one needs.
         _print(line + printable(each.command)[: max(20, width - len(line))])
-    _print("\nLook at one with: python -m ebbpool top PID")
+    _print("\nWatch one with: python -m ebbpool top PID")
     return 0
 
 
@@ -116,7 +116,7 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
 def _silence(client: Client) -> str:
     return (
         f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may hold its "
-        "GIL, or (if it is attached to) its main thread may wait in a system call that nothing ends"
+        "GIL, or (if top attached to it) its main thread may be stuck in a system call"
     )
 
 
@@ -124,7 +124,7 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
     try:
         from rich.console import Console
     except ImportError:
-        raise Failed("showing needs rich: pip install 'ebbpool[top]' (--json works without it)") from None
+        raise Failed("the screen needs rich: python -m pip install rich (or use --json)") from None
     from ebbpool._top.view import View
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)

@@ -203,7 +203,7 @@ class View:
         lines = (
             [_fitted(line, width, self._more) for line in _lines(figures["stack"])]
             if figures["stack"]
-            else ["it is away: its stack is not here" if figures.get("away") else "waiting for it" + self._more]
+            else ["away: its stack is not in this process" if figures.get("away") else "waiting for it" + self._more]
         )
         # The innermost call is the last line, and that is what one wants to see.
         last = max(min(len(lines), height - 1), len(lines) - scrolled)
