@@ -202,7 +202,7 @@ def snapshot(session: nox.Session) -> Path:
     folder = Path(session.create_tmp()) / "source"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", ".*")
+    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", "_build", ".*")
     for name in SOURCES:
         shutil.copy2(ROOT / name, folder)
     leave_origin(folder)
@@ -291,13 +291,13 @@ def docs(session: nox.Session) -> None:
     install_what_can_be(session, *group("docs-browser"))
     # The plain core tells Sphinx the parameters of its methods.
     install_ebbpool(session, "pure")
-    site = Path(session.create_tmp()) / "html"
+    site = ROOT / "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
     if (ROOT / "benchmarks").is_dir():
         session.run("python", "-m", "benchmarks", "figures", "--check", env=environment("pure"))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=environment("pure"))
     session.run("python", "docs/_check.py", str(site), *session.posargs, env=environment("pure"))
-    print(f"{session.name}: the site is in {site}")
+    print(f"{session.name}: open {(site / 'index.html').as_uri()}")
 
 
 @nox.session
