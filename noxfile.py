@@ -122,6 +122,7 @@ ONE_OF_EACH_KIND = (
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
     "integrations": {NEWEST},
+    "test_messages.py": {NEWEST},
     "test_release.py": {NEWEST},
     "_anyio": {OLDEST, PLAIN, FREE},
     "_metrics": {*ENDS, PLAIN},
@@ -385,7 +386,7 @@ def tests_of(path: Path) -> set[str]:
         return {"tests"}
     else:
         examples = "test_examples.py"
-        others = {"benchmarks": ("bench",), "docs": (examples,), "README.md": (examples,)}
+        others = {"benchmarks": ("bench",), "docs": (examples, "test_messages.py"), "README.md": (examples,)}
         others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
         wanted = others.get(first, ())
     return {f"tests/{name}" for name in wanted}
