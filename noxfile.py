@@ -122,6 +122,7 @@ ONE_OF_EACH_KIND = (
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},
     "integrations": {NEWEST},
+    "test_messages.py": {NEWEST},
     "test_release.py": {NEWEST},
     "_anyio": {OLDEST, PLAIN, FREE},
     "_metrics": {*ENDS, PLAIN},
@@ -202,7 +203,7 @@ def snapshot(session: nox.Session) -> Path:
     folder = Path(session.create_tmp()) / "source"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", ".*")
+    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", "_build", ".*")
     for name in SOURCES:
         shutil.copy2(ROOT / name, folder)
     leave_origin(folder)
@@ -291,13 +292,13 @@ def docs(session: nox.Session) -> None:
     install_what_can_be(session, *group("docs-browser"))
     # The plain core tells Sphinx the parameters of its methods.
     install_ebbpool(session, "pure")
-    site = Path(session.create_tmp()) / "html"
+    site = ROOT / "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
     if (ROOT / "benchmarks").is_dir():
         session.run("python", "-m", "benchmarks", "figures", "--check", env=environment("pure"))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=environment("pure"))
     session.run("python", "docs/_check.py", str(site), *session.posargs, env=environment("pure"))
-    print(f"{session.name}: the site is in {site}")
+    print(f"{session.name}: open {(site / 'index.html').as_uri()}")
 
 
 @nox.session
@@ -386,7 +387,7 @@ def tests_of(path: Path) -> set[str]:
         return {"tests"}
     else:
         examples = "test_examples.py"
-        others = {"benchmarks": ("bench",), "docs": (examples,), "README.md": (examples,)}
+        others = {"benchmarks": ("bench",), "docs": (examples, "test_messages.py"), "README.md": (examples,)}
         others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
         wanted = others.get(first, ())
     return {f"tests/{name}" for name in wanted}

@@ -215,7 +215,7 @@ def test_shutdown_with_a_time_limit_says_what_is_left() -> None:
         for _ in range(3):
             lane.submit(gate)
         gate.await_begun()
-        with pytest.raises(TimeoutError, match=r"lane 'slow': after 0 s 1 tasks still run and 2 wait"):
+        with pytest.raises(TimeoutError, match=r"lane 'slow': after 0 s 1 tasks are still running, 2 waiting"):
             lane.shutdown(timeout=0)
         gate.open()
         lane.shutdown()

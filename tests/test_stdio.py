@@ -88,7 +88,7 @@ def test_a_full_pipe_holds_nobody_up_and_what_was_dropped_is_counted() -> None:
             stream.write(LINE)
         assert not stream.drain(0)
         received = read_until(reader, b"stderr\n").lstrip(b".")
-        assert received == LINE * 10 + b"ebbpool: 90 lines were dropped here, for nobody read stderr\n"
+        assert received == LINE * 10 + b"ebbpool: 90 lines were dropped here because nobody read stderr\n"
         # From here on it is as if nothing had happened.
         assert stream.drain(TIMEOUT)
         stream.write(LINE)
@@ -113,7 +113,7 @@ def test_one_dropped_line_and_a_piece_larger_than_all_the_room() -> None:
         stream.write(LINE * 3)
         stream.write(b"half a line")
         assert read_until(reader, b"stderr\n").endswith(
-            LINE * 3 + b"ebbpool: 1 line was dropped here, for nobody read stderr\n"
+            LINE * 3 + b"ebbpool: 1 line was dropped here because nobody read stderr\n"
         )
 
 

@@ -144,8 +144,15 @@ class Contest(NamedTuple):
     floor: Side | None
 
     @property
+    def judged(self) -> bool:
+        """Return whether there is an interval to judge by."""
+        return self.low < self.high
+
+    @property
     def winner(self) -> str:
-        """Return the label of who is ahead, or "" if that is within the noise."""
+        """Return the label of who is ahead, or "" if that is within the noise, or the noise is not known."""
+        if not self.judged:
+            return ""
         return self.ours.label if self.low > 1 else self.rival.label if self.high < 1 else ""
 
 

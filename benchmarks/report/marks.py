@@ -11,6 +11,7 @@ An expression is one of
 - `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
 - `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
 - `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
+- `table NAME`: one of the tables in `benchmarks/report/quoted.py`, each row with its interval;
 - `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
 
@@ -28,7 +29,7 @@ from pathlib import Path
 from benchmarks import ROOT
 from benchmarks.engine.model import Column
 from benchmarks.engine.results import Answers, Figure, Run, above
-from benchmarks.report import pages, tables
+from benchmarks.report import pages, quoted, tables
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
@@ -62,11 +63,13 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
             return str(run.document["commit"])
         case ["lead", question]:
             return tables.lead(_asked(run, question))
+        case ["table", name]:
+            return "\n\n" + quoted.table(name, runs) + "\n\n"
         case ["contests", question]:
             return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
-    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests: {asked!r}")
+    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests, table: {asked!r}")
 
 
 def _asked(run: Run, question: str) -> Answers:

@@ -1,4 +1,4 @@
-"""docs/performance.md, from the committed runs: a summary, and half a screen for each question."""
+"""docs/performance.md, from the committed runs: a summary, rivals that win first, and half a screen a question."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from collections.abc import Mapping
 from benchmarks import ROOT
 from benchmarks.engine.model import asks
 from benchmarks.engine.results import Answers, Run
-from benchmarks.report.tables import contest_rows, lead, markdown, standing
+from benchmarks.report.tables import lead, markdown, short_rows, standing
 
 MAIN = "bench"
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
-_ROWS_AT_MOST = 6
+_ROWS_AT_MOST = 4
 
 _INTRO = """\
 # Performance
 
-This page is written by a script from the samples of one run, which are [committed with it](evidence/index.md).
-`python -m benchmarks show docs/evidence/bench.json` prints all of its figures, `python -m nox -s bench` repeats it on
-your machine in less than half an hour, and `-- compare OLD NEW` says what moved between two runs beyond the noise.
+What ebbpool and its rivals need for the same work, question by question. A script writes this page from
+[the samples of committed runs](evidence/index.md).
 
-- A figure is the median over rounds; each round is a process of its own, and the peers take turns within a round.
-- The best of ebbpool's ways stands beside the best of its rivals'. *Times better* is above 1 where ebbpool is ahead and
-  below 1 where the rival is, whether the figure is a time or a rate. Who is ahead is said only where the 95%
-  interval of that ratio leaves 1 out; all else is within the noise: how far the rounds of one cell are from each
-  other, over all cells of the question, in logarithms.
-- A *floor* is what a program does without a pool, or by hand without what a pool has to promise: nobody gets below it
-  for free.
-- One machine is one machine. Ratios carry over better than figures do.
-
-[Five published experiments](experiments/index.md) that ebbpool stands on have a page each, with what was claimed then
-and what holds now.
+- *Times better* compares the best of ebbpool's ways with the best rival: above 1 ebbpool is ahead, below 1 the rival.
+  In parentheses is its 95% interval.
+- **Bold** is whoever is ahead with all of that interval. No bold: the difference is within the noise, or there was one
+  round only, which shows no noise.
+- A figure is the median over rounds. Each round is a process of its own, in which the peers take turns.
+- It is one machine. Ratios carry over to yours better than times do: `python -m nox -s bench` repeats all of it there
+  in half an hour, and `python -m benchmarks show docs/evidence/bench.json` prints every figure of this run.
 """
 
 _TOCTREE = """\
@@ -46,37 +41,45 @@ evidence/index
 
 _OTHERS = {
     "floor": "Beside floors and an earlier commit",
-    "floor-pinned": "Beside them, every process held to one processor",
+    "floor-pinned": "The same, with each process held to one processor",
     "free-threaded": "Without a GIL",
+    "health": "A FastAPI health check under load",
+    "kill-child": "Killed children",
     "loop": "How long event loops wait, beside an earlier commit",
-    "health": "The same through FastAPI",
-    "loop-free-threaded": "The same without a GIL",
-    "kill-child": "Children that are killed",
+    "loop-free-threaded": "How long event loops wait without a GIL",
 }
 
 
 def _overview(run: Run) -> str:
-    rows = [["question", "ebbpool ahead", "within the noise", "a rival ahead", "furthest behind"]]
+    rows = []
     for answers in run.answers.values():
-        ahead, level, behind = standing(answers)
-        worst = f"{behind[0].ratio:.2f}, {behind[0].rival.label}" if behind else "-"
-        counts = [str(ahead), str(level), str(len(behind))] if ahead + level + len(behind) else ["-"] * 3
+        found = standing(answers)
+        counts = (len(found.behind), found.level, found.ahead, len(found.unjudged))
+        if not any(counts):
+            continue
+        worst = next((contest for contest in (*found.behind, *found.unjudged[:1]) if contest.ratio < 1), None)
+        told = f"{worst.ratio:.2f}, {worst.rival.label}" if worst else ""
         anchor = re.sub(r"[^\w\- ]", "", answers.question.title.lower()).replace(" ", "-")
-        rows.append([f"[{answers.question.title}](#{anchor})", *counts, worst])
-    return markdown(rows)
+        title = f"[{answers.question.title}](#{anchor})"
+        order = (not found.behind, worst is None, worst.ratio if worst else -found.level)
+        rows.append((order, [title, *(str(count or "") for count in counts), told]))
+    headers = ["question", "rival ahead", "within the noise", "ebbpool ahead", "one round", "furthest behind"]
+    return markdown([headers, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))])
 
 
-def _section(answers: Answers, level: int = 3) -> list[str]:
+def _section(answers: Answers) -> list[str]:
     question = answers.question
-    lines = [f"{'#' * level} {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
+    lines = [f"### {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
     contests = [contest for contest in answers.contests() if contest.column == _first(answers)]
     if contests:
         # Of many variants some, from the first to the last.
         step = max(1, (len(contests) - 1) / (_ROWS_AT_MOST - 1))
         chosen = [contests[round(at * step)] for at in range(min(len(contests), _ROWS_AT_MOST))]
-        lines += [markdown(contest_rows(answers, chosen)), ""]
-    facts = [("How", question.method), ("Floor", question.floor), ("What limits it", question.limits)]
-    return [*lines, *(f"- **{name}**: {text}" for name, text in facts if text), ""]
+        unit = f"{chosen[0].column.label}; {'more' if chosen[0].column.more else 'less'} is better"
+        lines += [f"*{unit}.*", "", markdown(short_rows(chosen)), ""]
+    facts = [("Measured", question.method), ("Floor", question.floor), ("Limited by", question.limits)]
+    told = [f"**{name}**: {text}." for name, text in facts if text]
+    return [*lines, ":::{dropdown} How it was measured", " ".join(told), ":::", ""]
 
 
 def _first(answers: Answers) -> object:
@@ -87,7 +90,7 @@ def performance(runs: Mapping[str, Run]) -> str:
     """Return docs/performance.md."""
     main = runs[MAIN]
     minutes = round(main.document["seconds"]) // 60
-    lines = [_INTRO, f"This run: {main.told()}, {minutes} minutes.", "", "## Who is ahead", "", _overview(main), ""]
+    lines = [_INTRO, f"This run: {main.told()}, {minutes} minutes.", "", "## Summary", "", _overview(main), ""]
     lines += ["## Question by question", ""]
     for answers in main.answers.values():
         lines += _section(answers)

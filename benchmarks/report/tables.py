@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from benchmarks.engine.model import Column
 from benchmarks.engine.results import Answers, Contest, Figure, Run, text_of
 
-_NAMED_AT_MOST = 6
 _HEADERS = ["variant", "figure", "ebbpool", "best rival", "times better", "ahead", "floor"]
 
 
@@ -61,54 +61,95 @@ def show(run: Run) -> str:
 
 
 def _behind(contest: Contest) -> str:
-    where = f"{text_of(contest.variant)}, {contest.column.label}"
+    where = ", ".join(filter(None, (text_of(contest.variant), contest.column.label)))
     if contest.column.more:
-        return f"**{contest.rival.label}** is ahead ({where}): ebbpool reaches {contest.ratio:.2f} of it"
-    return f"**{contest.rival.label}** is ahead ({where}): ebbpool takes {1 / contest.ratio:.2f} times as much"
+        how = f"ebbpool reaches {contest.ratio:.2f} of it"
+    else:
+        how = f"ebbpool takes {1 / contest.ratio:.2f} times as much"
+    return f"Furthest ahead is **{contest.rival.label}** ({where}): {how}"
 
 
-def standing(answers: Answers) -> tuple[int, int, list[Contest]]:
-    """Return in how many contests ebbpool is ahead, in how many neither is, and those where a rival is."""
-    contests = answers.contests()
-    ahead = sum(contest.winner == contest.ours.label for contest in contests)
-    behind = [contest for contest in contests if contest.winner == contest.rival.label]
-    return ahead, len(contests) - ahead - len(behind), sorted(behind, key=lambda contest: contest.ratio)
+class Standing(NamedTuple):
+    """In how many contests of a question ebbpool is ahead, and how many are within the noise.
+
+    Attributes:
+        behind: Those in which a rival is ahead, the one furthest ahead first.
+        unjudged: Those of one round, in the same order.
+    """
+
+    ahead: int
+    level: int
+    behind: list[Contest]
+    unjudged: list[Contest]
+
+
+def standing(answers: Answers) -> Standing:
+    """Return who is ahead how often."""
+    contests = sorted(answers.contests(), key=lambda contest: contest.ratio)
+    judged = [contest for contest in contests if contest.judged]
+    ahead = sum(contest.winner == contest.ours.label for contest in judged)
+    behind = [contest for contest in judged if contest.winner == contest.rival.label]
+    level = len(judged) - ahead - len(behind)
+    return Standing(ahead, level, behind, [contest for contest in contests if not contest.judged])
 
 
 def lead(answers: Answers) -> str:
-    """Return who is ahead, in a sentence or several."""
-    ahead, level, behind = standing(answers)
-    total = ahead + level + len(behind)
-    if not total:
+    """Return who is ahead, in a sentence or two."""
+    found = standing(answers)
+    judged = found.ahead + found.level + len(found.behind)
+    if not judged and not found.unjudged:
         return "There is no rival to compare with."
-    text = f"**ebbpool** is ahead in {ahead} of {total} comparisons"
-    text += f", a rival in {len(behind)}" if behind else ", no rival in any"
-    text += f"; {level} {'is' if level == 1 else 'are'} within the noise." if level else "."
-    named = [_behind(contest) for contest in behind[:_NAMED_AT_MOST]]
-    if len(behind) > _NAMED_AT_MOST:
-        named.append(f"and {len(behind) - _NAMED_AT_MOST} more")
-    text += f" {'; '.join(named)}." if named else ""
-    if answers.entry["rounds"] == 1:
-        text += " It was asked in one round, which tells nothing of the noise: who is ahead is by the figures alone."
-    return text
+    if not judged:
+        text = "It was asked in one round, which shows no noise, so nobody is called ahead."
+        worse = sum(contest.ratio < 1 for contest in found.unjudged)
+        if not worse:
+            return text
+        text += f" A rival has the better figure in {worse} of {len(found.unjudged)} comparisons."
+        return f"{text} {_behind(found.unjudged[0])}."
+    if found.ahead == judged:
+        return "**ebbpool** is ahead throughout."
+    if found.level == judged:
+        return "All of it is within the noise."
+    text = "" if found.behind else f"**ebbpool** is ahead in {found.ahead} of {judged} comparisons; "
+    if found.behind:
+        text = f"A rival is ahead in {len(found.behind)} of {judged} comparisons, ebbpool in {found.ahead}; "
+    text += f"{found.level or 'none'} {'is' if found.level == 1 else 'are'} within the noise."
+    return f"{text} {_behind(found.behind[0])}." if found.behind else text
 
 
 def contest_rows(answers: Answers, contests: Sequence[Contest] | None = None) -> list[list[str]]:
     """Return a row for each contest, after one of headers; no column for floors where there are none."""
     rows = []
     for contest in answers.contests() if contests is None else contests:
-        # In one line: with spaces that do not break.
-        spread = "" if contest.low == contest.high else f" ({contest.low:.2f}\u00a0to\u00a0{contest.high:.2f})"
         ours, rival, floor = (
             f"{side.figure.value:,.{contest.column.digits}f}, {_breakable(side.label)}" if side else "-"
             for side in (contest.ours, contest.rival, contest.floor)
         )
         winner = "ebbpool" if contest.winner == contest.ours.label else _breakable(contest.winner)
-        ahead = f"**{winner}**" if winner else "within the noise"
-        ratio = f"{contest.ratio:.2f}{spread}"
-        rows.append([text_of(contest.variant), contest.column.label, ours, rival, ratio, ahead, floor])
+        ahead = f"**{winner}**" if winner else "within the noise" if contest.judged else "one round"
+        rows.append([text_of(contest.variant), contest.column.label, ours, rival, times_better(contest), ahead, floor])
     without = all(row[-1] == "-" for row in rows)
     return [row[:-1] if without else row for row in [_HEADERS, *rows]]
+
+
+def times_better(contest: Contest) -> str:
+    """Return the ratio of a contest with its interval, in one line: with spaces that do not break."""
+    spread = f" ({contest.low:.2f}\u00a0to\u00a0{contest.high:.2f})" if contest.judged else ""
+    return f"{contest.ratio:.2f}{spread}"
+
+
+def short_rows(contests: Sequence[Contest]) -> list[list[str]]:
+    """Return a row for each contest with what a narrow page has room for: whoever is ahead is in bold."""
+    rows = [["variant", "ebbpool", "best rival", "times better"]]
+    for contest in contests:
+        cells = []
+        for side in (contest.ours, contest.rival):
+            value = f"{side.figure.value:,.{contest.column.digits}f}"
+            value = f"**{value}**" if contest.winner == side.label else value
+            label = _breakable(side.label)
+            cells.append(value if label == "ebbpool" else f"{value}, {label}")
+        rows.append([text_of(contest.variant) or "-", *cells, times_better(contest)])
+    return rows
 
 
 def _breakable(label: str) -> str:

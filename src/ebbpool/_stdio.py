@@ -118,7 +118,7 @@ class Overflow(io.RawIOBase):
                 del self._waiting[: len(piece)]
                 if self._dropped and not self._waiting:
                     lines = "1 line was" if self._dropped == 1 else f"{self._dropped} lines were"
-                    self._waiting += f"ebbpool: {lines} dropped here, for nobody read {self.name}\n".encode()
+                    self._waiting += f"ebbpool: {lines} dropped here because nobody read {self.name}\n".encode()
                     self._dropped = 0
                 self._changed.notify_all()
 

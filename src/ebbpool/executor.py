@@ -222,7 +222,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":
                 self._pool.count_reject()
-                raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
+                raise QueueFull(f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy")
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
                 refusal = self._pool.push(future, False, None, True)

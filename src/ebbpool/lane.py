@@ -94,7 +94,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core):
             left = self.stats()
             raise TimeoutError(
-                f"lane {self.name!r}: after {limit:g} s {left.running} tasks still run and {left.queued} wait"
+                f"lane {self.name!r}: after {limit:g} s {left.running} tasks are still running, {left.queued} waiting"
             )
 
     def __enter__(self) -> Self:

@@ -314,7 +314,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         eventually(lambda: pool.stats().idle == 2)
         seams.look_at(pool, 1000.2, 1.2)
         assert second.nobody_begins()
-        assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is short: 1 may run at a time"
+        assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is the bottleneck: 1 may run at a time"
         assert seams.look_at(pool, 1000.3, 1.3) == HELD_TICK, "a look takes the GIL from those that compute"
 
 

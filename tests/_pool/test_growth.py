@@ -119,8 +119,8 @@ BOUNDS = WorkerBounds(0, 100, 0)
     ("look", "text", "settled"),
     [
         (sample(cpu=0.3 * 4 * TICK), "processors 30% used", False),
-        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers run", True),
-        (sample(refused=True), "processors 0% used, the system refused the last thread", False),
+        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers are running", True),
+        (sample(refused=True), "processors 0% used, the system refused to start a thread", False),
         (
             sample(cpu=2.4 * TICK, workers=3, elapsed=0.1, late=0.0, asleep=Asleep(3, 2, 0)),
             "processors 1% used",

@@ -195,7 +195,7 @@ def test_a_timeout_is_kept_and_the_report_counts_what_has_no_worker() -> None:
             # While the timekeeper tries to start a thread, the report counts on that thread.
             with pytest.raises(TimeoutError, match="after 0 s ") as caught:
                 pool.shutdown(timeout=0)
-            return str(caught.value).endswith("after 0 s 1 tasks wait, and no thread could be started for them")
+            return str(caught.value).endswith("after 0 s 1 tasks are waiting, and no thread could be started for them")
 
         eventually(reported)
         assert not futures[0].done()

@@ -143,7 +143,7 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
             pool.shutdown(timeout=0)
         event.set()
     first, *rest = str(caught.value).split("\nreport_")
-    assert first.startswith("after 0 s these tasks still run:")
+    assert first.startswith("after 0 s these tasks are still running:")
     assert len(rest) == 2
     for text, name, lines in zip(sorted(rest), ("threading.Event.wait", "wait_for_it"), (2, 3), strict=True):
         heading, *stack = text.splitlines()

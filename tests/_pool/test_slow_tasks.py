@@ -29,13 +29,13 @@ def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(caplog: pyt
         pool.submit(hang, gate)
         lane.submit(hang, gate)
         gate.await_begun(2)
-        eventually(lambda: len(warnings(caplog, "has run for")) == 2)
+        eventually(lambda: len(warnings(caplog, "has been running for")) == 2)
         eventually(lambda: min(task.seconds for task in pool.running()) > 0.1)
-        assert len(warnings(caplog, "has run for")) == 2
-        for text in warnings(caplog, "has run for"):
+        assert len(warnings(caplog, "has been running for")) == 2
+        for text in warnings(caplog, "has been running for"):
             first, *stack = text.splitlines()
-            assert first.startswith(f"{__name__}.hang of pool 'web'") and re.search(
-                r" has run for \d+\.\d s in ", first
+            assert first.startswith(f"{__name__}.hang in pool 'web'") and re.search(
+                r" has been running for \d+\.\d s on ", first
             )
             assert any(("in hang" if STACKS else "(no stack") in line for line in stack)
         assert len(warnings(caplog, ", lane 'reports',")) == 1
@@ -46,7 +46,7 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         for count in range(1, 4):
             with Gate() as gate:
                 gate.hold(pool)
-                eventually(lambda: len(warnings(caplog, "has run for")) == count)  # noqa: B023  (used at once)
+                eventually(lambda: len(warnings(caplog, "has been running for")) == count)  # noqa: B023  (used at once)
                 gate.open()
             wait_for_idle(pool)
 
@@ -55,11 +55,13 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
     with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
         gate.hold(pool)
         waiting = [pool.submit(abs, -1) for _ in range(3)]
-        eventually(lambda: warnings(caplog, "wait in"))
+        eventually(lambda: warnings(caplog, "waiting in"))
         warned_at = pool.stats().oldest_wait
         eventually(lambda: pool.stats().oldest_wait > warned_at + 0.1)
-        (text,) = warnings(caplog, "wait in")
-        assert re.match(r"\d tasks wait in pool 'narrow', the oldest, abs, for \d+\.\d s; the pool ", text)
+        (text,) = warnings(caplog, "waiting in")
+        assert re.match(
+            r"\d tasks are waiting in pool 'narrow'; the oldest, abs, has waited \d+\.\d s; the pool ", text
+        )
         gate.open()
         assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
 

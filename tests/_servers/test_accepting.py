@@ -169,7 +169,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
             now[0] += 0.4
     # Once per spell, and once a second at most.
     first, second = (record.getMessage() for record in caplog.records)
-    assert first == f"cannot accept connections for now, those that come wait: [Errno {error}] out of something"
+    assert first == f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"
     assert second == first + " (3 times since this was last logged)"
     assert not server.errors
 

@@ -114,7 +114,7 @@ def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) ->
         gate.open()
         handlers.close(10)
     first, *lines = str(caught.value).split("\n")
-    assert first == "after 0.001 s these handlers still run:"
+    assert first == "after 0.001 s these handlers are still running:"
     assert lines[0] == "('192.0.2.1', 4711): running for 12.5 s"
     assert "in stuck_here" in lines[1] and __file__ in lines[1]
     assert lines[-1] == "1 queued: the next"
@@ -197,7 +197,7 @@ def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monk
             return True
 
         monkeypatch.setattr(handlers, "join", join)
-        with pytest.raises(TimeoutError, match=r"after 0.01 s these handlers still run:\n.*running for"):
+        with pytest.raises(TimeoutError, match=r"after 0.01 s these handlers are still running:\n.*running for"):
             handlers.close(0.01)
         monkeypatch.undo()
         gate.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from support.benchmark import ROOT, run_of
 
 from benchmarks.__main__ import main
 from benchmarks.engine.results import Run
-from benchmarks.report import marks, pages
+from benchmarks.report import marks, pages, quoted
 
 
 @pytest.fixture
@@ -83,6 +84,37 @@ def test_a_table_of_contests_may_stand_between_two_lines(runs: dict[str, Run]) -
     text, _, unknown = marks.put_in("one\n\n<!-- = contests submit_collect --><!-- / -->\n", runs)
     assert not unknown
     assert marks.put_in(text, runs) == (text, [], [])
+
+
+def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ("submit_collect", "us", {"workers": 4}, "ebbpool")
+    rows = [quoted.Row("a task", *task, rival, rival) for rival in ("stdlib", "simplequeue")]
+    monkeypatch.setitem(quoted.TABLES, "few", rows)
+    text, _, unknown = marks.put_in("one\n\n<!-- = table few --><!-- / -->\n", runs)
+    assert not unknown
+    assert marks.put_in(text, runs) == (text, [], [])
+    first, second = re.findall(r"\| a task \| (.*?) \|\n", text)
+    assert re.fullmatch(r"0\.5, simplequeue \| 1\.0 \| 0\.50 \(0\.4\d to 0\.5\d\) \| \*\*simplequeue\*\*", first)
+    assert re.fullmatch(r"8\.0, stdlib \| 1\.0 \| 8\.0 \(7\.\d to 8\.\d\) \| \*\*ebbpool\*\*", second)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
+        (quoted.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
+        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
+    ],
+)
+def test_a_figure_that_cannot_be_judged_is_not_quoted(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: quoted.Row, complaint: str
+) -> None:
+    runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
+    monkeypatch.setitem(quoted.TABLES, "few", [row])
+    _, _, (unknown,) = marks.put_in("It is <!-- = table few --><!-- / -->\n", runs)
+    assert complaint in unknown
 
 
 def test_a_figure_below_its_floor_is_not_divided(runs: dict[str, Run]) -> None:

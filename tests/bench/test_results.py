@@ -73,9 +73,14 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "ahead", "said"),
     [
-        ((1.0, 1.01, 0.99), (2.0, 2.02, 1.98), "ebbpool (compiled)", "**ebbpool** is ahead in 1 of 1"),
-        ((2.0, 2.02, 1.98), (1.0, 1.01, 0.99), "ThreadPoolExecutor", "**ThreadPoolExecutor** is ahead (workers=2"),
-        ((1.0, 1.5, 0.7), (1.1, 1.4, 0.8), "", "1 is within the noise"),
+        ((1.0, 1.01, 0.99), (2.0, 2.02, 1.98), "ebbpool (compiled)", "**ebbpool** is ahead throughout"),
+        (
+            (2.0, 2.02, 1.98),
+            (1.0, 1.01, 0.99),
+            "ThreadPoolExecutor",
+            "Furthest ahead is **ThreadPoolExecutor** (workers=2",
+        ),
+        ((1.0, 1.5, 0.7), (1.1, 1.4, 0.8), "", "within the noise"),
     ],
 )
 def test_who_is_ahead_is_said_whoever_it_is(
@@ -216,10 +221,11 @@ def test_a_run_that_is_read_again_has_the_same_figures_and_verdicts(tmp_path: Pa
         Run("old", {"format": 0})
 
 
-def test_a_contest_of_one_round_is_by_the_figures_alone() -> None:
-    found = answers(("ebbpool", "us", [1.0]), ("stdlib", "us", [1.001]))
+def test_nobody_is_ahead_in_a_contest_of_one_round() -> None:
+    found = answers(("ebbpool", "us", [1.0]), ("stdlib", "us", [9.0]))
     found.entry = {"targets": [], "rounds": 1}
     contest: Contest
     (contest,) = found.contests()
-    assert contest.winner == "ebbpool (compiled)"
-    assert "which tells nothing of the noise" in tables.lead(found)
+    assert (contest.judged, contest.winner) == (False, "")
+    assert "nobody is called ahead." in tables.lead(found)
+    assert tables.contest_rows(found)[1][5] == "one round"

@@ -112,7 +112,7 @@ class Admission:
 
     def why(self) -> str:
         """Return in words why workers are held back."""
-        return f"{self._short} short: {self.quick} may run at a time"
+        return f"{self._short} the bottleneck: {self.quick} may run at a time"
 
     def decide(self, look: Look) -> int:
         """Return how many workers may have a task in hand, `ALL` for as many as there are."""

@@ -423,9 +423,9 @@ class Crew:
         ]
         stranded = self.pool.stranded()
         if not stranded:
-            return "these tasks still run:\n" + "\n".join(lines)
-        waiting = f"{stranded} tasks wait, and no thread could be started for them"
-        return "\n".join([waiting + ("; these tasks still run:" if lines else ""), *lines])
+            return "these tasks are still running:\n" + "\n".join(lines)
+        waiting = f"{stranded} tasks are waiting, and no thread could be started for them"
+        return "\n".join([waiting + ("; these tasks are still running:" if lines else ""), *lines])
 
     def renew(self, error: BaseException) -> None:
         """In a forked child: forget all threads but the calling one, if that belongs to the pool."""

@@ -142,7 +142,7 @@ class SlowTasks(Alarm):
             if task.thread in names and task.seconds >= self._limit:
                 lane = f", lane {task.lane!r}," if task.lane is not None else ""
                 LOGGER.warning(
-                    "%s of pool %r%s has run for %.1f s in %s:\n%s",
+                    "%s in pool %r%s has been running for %.1f s on %s:\n%s",
                     task.name, crew.name, lane, task.seconds, task.thread, task.stack,
                 )  # fmt: skip
         if not crowded:
@@ -151,7 +151,7 @@ class SlowTasks(Alarm):
         oldest = seen.oldest
         if oldest is not None:
             LOGGER.warning(
-                "%d tasks wait in pool %r, the oldest, %s, for %.1f s; the pool %s",
+                "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
                 seen.counts["queued"], crew.name, called_name(*oldest.call), monotonic() - oldest.since,
                 crew.decisions.last() or "has not grown",
             )  # fmt: skip
@@ -182,9 +182,9 @@ class LateLoops(Alarm):
 
     def _told(self, crew: Watched, late: LateLoop, busiest: threading.Thread | None, share: float) -> str:
         [stack] = stacks([late.ident])
-        text = f"The event loop in {late.name} has been late for {late.seconds:.2f} s. Its thread is in:\n{stack}"
+        text = f"The event loop in {late.name} has not responded for {late.seconds:.2f} s. It is at:\n{stack}"
         if busiest is None or busiest.ident == late.ident or share < LITTLE * late.seconds:
             return text
         [stack] = stacks([busiest.ident])
         task = next((each.name for each in crew.running(False) if each.native_id == busiest.native_id), "other code")
-        return f"{text}Most was computed meanwhile, {share:.2f} s, by {task} in {busiest.name}:\n{stack}"
+        return f"{text}Meanwhile {task} used the most processor time, {share:.2f} s, on {busiest.name}:\n{stack}"

@@ -196,10 +196,10 @@ class Sizing:
         if wanted <= 0:
             return 0
         if sample.refused:
-            self._cause = "the system refused the last thread"
+            self._cause = "the system refused to start a thread"
             grow = 1 if self._pause >= STALL else 0
         elif not waiting:
-            self._cause = "idle workers are kept ahead"
+            self._cause = "keeping spare workers"
             grow = wanted
         else:
             # Spare workers are no help to tasks that wait for a processor.
@@ -263,13 +263,13 @@ class Sizing:
                 # Workers in doubt may wait for a lock that a computing thread holds. But a processor is idle.
                 return 1 if self._pause >= PAUSE else 0
             self.settled = True
-            self._cause = f"{running} workers run"
+            self._cause = f"{running} workers are running"
             return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
         if in_use and running > 0:
             self._step = 1
             if self._pause < PAUSE:
                 return 0
-            self._cause = f"{running} of {present} workers run"
+            self._cause = f"{running} of {present} workers are running"
             return limit - running if 2 * running < present else 1
         # Where little is computed, the next doubling may come sooner.
         self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK

@@ -300,10 +300,12 @@ class Spill:
             self._pool.close()
         name = called_name(call.fn)
         if refused and first and back:
-            LOGGER.warning("%s came back to pool %r and runs there, from %r: %s", name, crew.name, self.target, reason)
+            LOGGER.warning("%s came back to pool %r from %r, and runs there: %s", name, crew.name, self.target, reason)
         elif not refused and back and name not in self._told:
             self._told.add(name)
-            LOGGER.warning("%s stays in pool %r, it cannot be sent to %r: %r", name, crew.name, self.target, reason)
+            LOGGER.warning(
+                "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
+            )
 
 
 @contextmanager

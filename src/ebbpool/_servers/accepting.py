@@ -112,7 +112,7 @@ class Shortage:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.pause = 0.0
         self._complaint = Complaint(
-            logging.WARNING, "cannot accept connections for now, those that come wait: %s", clock
+            logging.WARNING, "cannot accept connections for now; new ones have to wait: %s", clock
         )
         self._told = False
 

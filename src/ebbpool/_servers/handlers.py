@@ -100,7 +100,7 @@ class Handlers:
         self._ended = threading.Condition(threading.RLock())
         self._joining: list[int] = []
         self._refused = False
-        self._refusals = Complaint(logging.ERROR, "the executor takes no handlers, connections are refused: %s")
+        self._refusals = Complaint(logging.ERROR, "the executor takes no tasks, so connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
         """Have a worker call `fn(*args)`, which must not raise; any thread.
@@ -206,7 +206,7 @@ class Handlers:
                 # It may have waited for threads without a handler.
                 over = bool(self._live)
         if over:
-            raise TimeoutError(f"after {timeout:g} s these handlers still run:\n{self.report()}")
+            raise TimeoutError(f"after {timeout:g} s these handlers are still running:\n{self.report()}")
 
     def report(self) -> str:
         """Return a text on handlers that run (client, seconds and stack of each) and on those that are queued."""

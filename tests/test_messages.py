@@ -1,0 +1,108 @@
+"""Every warning that the package logs, and every reason of a decision, has its entry in the documentation."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ebbpool
+
+SOURCES = Path(ebbpool.__file__).parent
+PAGE = Path(__file__).parent.parent / "docs/incidents/warnings.md"
+LOGGING = {"warning", "error", "critical", "exception", "complain"}
+SPOKEN = {"why", "_at_limit", "_told", "_warn"}
+"""Functions that return a part of what is logged, or of a reason."""
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
+
+
+def pattern(text: ast.expr) -> str | None:
+    """Return a pattern for the first line of what a string in the source may become; None if it says nothing."""
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        parts = re.split(r"%[rsd]|%\.\df", text.value)
+    elif isinstance(text, ast.JoinedStr):
+        parts = [""]
+        for value in text.values:
+            if isinstance(value, ast.Constant):
+                parts[-1] += str(value.value)
+            else:
+                parts.append("")
+    else:
+        return None
+    kept: list[str] = []
+    for part in parts:
+        line, end, _ = part.partition("\n")
+        kept.append(re.escape(line))
+        if end:
+            break
+    return ".*".join(kept) if any(len(part) > 2 for part in parts) else None
+
+
+def said(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the strings in a module that are logged, warned of, or told as a reason."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = ast.unparse(node.func)
+            if name == "Complaint":
+                yield node.args[1]
+            elif name == "warnings.warn" or (name.rpartition(".")[2] in LOGGING and "parser" not in name):
+                yield node.args[0]
+        elif isinstance(node, ast.FunctionDef) and node.name in SPOKEN:
+            body = [part for statement in node.body for part in ast.walk(statement)]
+            # A docstring is neither returned nor assigned.
+            values = [part.value for part in body if isinstance(part, (ast.Return, ast.Assign))]
+            yield from (value for value in values if value is not None)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self._cause":
+            yield node.value
+
+
+def events(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of the events that a module of `_prefork` logs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Report", "self._report", "self._log"):
+            yield from (each.value for each in node.args[:2] if isinstance(each, ast.Constant) and each.value)
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from (
+                value.value
+                for key, value in pairs
+                if isinstance(key, ast.Constant) and key.value == "event" and isinstance(value, ast.Constant)
+            )
+
+
+def messages() -> set[str]:
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        for text in said(ast.parse(path.read_text(encoding="utf-8"))):
+            if (each := pattern(text)) is not None:
+                found.add(each)
+    return found
+
+
+def entries() -> list[str]:
+    """Return the messages that the page explains: terms of its lists."""
+    return re.findall(r"^`([^`\n]+)`\n: ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_every_warning_and_every_reason_has_its_entry() -> None:
+    known = entries()
+    found = messages()
+    assert len(found) > 30
+    assert [each for each in sorted(found) if not any(re.search(each, entry) for entry in known)] == []
+
+
+def test_every_entry_is_about_something_that_is_said() -> None:
+    found = messages()
+    assert [entry for entry in entries() if not any(re.search(each, entry) for each in found)] == []
+
+
+def test_every_event_of_prefork_has_its_entry() -> None:
+    named = {
+        name for path in (SOURCES / "_prefork").glob("*.py") for name in events(ast.parse(path.read_text("utf-8")))
+    }
+    rows = re.findall(r"^\| (`.*?`) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert named == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
