@@ -354,9 +354,13 @@ FACES = {
     "_quota": ("_pool/test_quota.py",),
     "aio": ("_loops",),
     "anyio": ("_anyio",),
+    "celery": ("integrations",),
+    "django": ("integrations",),
     "executor": ("test_executor.py", "test_bad_input.py"),
+    "gunicorn": ("integrations",),
     "prefork": ("_prefork",),
     "socketserver": ("_servers",),
+    "switch": ("_switch",),
     "sync": ("_core",),
 }
 """Where the tests of a file at the top of the package are, if not in one of its name."""

@@ -52,7 +52,10 @@ autodoc_preserve_defaults = True
 # What a module of ours imports and the site can be built without.
 autodoc_mock_imports = [
     name
-    for name in ("anyio", "cloudpickle", "dask", "distributed", "opentelemetry", "prometheus_client", "tornado", "trio")
+    for name in (
+        *("anyio", "asgiref", "celery", "cloudpickle", "dask", "distributed", "django", "gunicorn", "opentelemetry"),
+        *("outcome", "prometheus_client", "tornado", "trio"),
+    )
     if importlib.util.find_spec(name) is None
 ]
 napoleon_numpy_docstring = False

@@ -45,8 +45,11 @@ IMPORTS: dict[str, set[str]] = {
     "_maps": {"_checks", "_core", "_interpreter", "_pool"},
     "_monitor": {"_interpreter", "_pool", "_version"},
     "lane": {"_checks", "_core", "_maps", "_pool"},
-    "executor": {"_checks", "_core", "_interpreter", "_loops", "_maps", "_monitor", "_pool", "lane"},
-    "__init__": {"_core", "_maps", "_pool", "_version", "executor", "lane"},
+    "session": {"_checks", "_core", "_pool"},
+    "executor": {"_checks", "_core", "_interpreter", "_loops", "_maps", "_monitor", "_pool", "lane", "session"},
+    "_switch": {"executor", "lane", "session"},
+    "switch": {"_switch", "anyio", "executor"},
+    "__init__": {"_core", "_maps", "_pool", "_version", "executor", "lane", "session", "switch"},
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
     "testing": {"_frames", "_monitor", "_pool", "aio", "executor"},
@@ -56,8 +59,11 @@ IMPORTS: dict[str, set[str]] = {
     "dask": {"_checks", "_core", "_dask", "_maps", "executor", "lane"},
     "_fastthreadpool": {"_core", "executor", "sync"},
     "_servers": {"_stdio", "_checks", "_core", "_frames", "_interpreter", "_pool", "executor", "lane"},
-    "anyio": {"_anyio", "_core", "_pool", "executor"},
+    "anyio": {"_anyio", "_core", "_pool", "_switch", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
+    "celery": {"executor"},
+    "django": {"executor"},
+    "gunicorn": {"executor"},
     "_http": {"_stdio", "_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
     "_metrics": {"__init__", "_core", "_pool", "_prefork", "executor"},
@@ -74,7 +80,12 @@ BRIDGES = {
     "_dask.joining": {"distributed"},
     "_dask.link": {"distributed"},
     "_dask.remote": {"cloudpickle", "dask", "distributed"},
+    "celery": {"celery"},
     "dask": {"distributed"},
+    "django": {"asgiref", "django"},
+    "gunicorn": {"gunicorn"},
+    "_switch.streams": {"anyio"},
+    "_switch.trio_threads": {"outcome"},
     "_top.run": {"rich"},
     "_top.terminal": {"rich"},
     "_top.view": {"rich"},
@@ -171,7 +182,7 @@ def test_modules_form_no_circle() -> None:
 
 
 def test_private_folders_know_few_faces() -> None:
-    faces = {unit for unit in IMPORTS if not unit.startswith("_")} - {"executor", "lane", "sync"}
+    faces = {unit for unit in IMPORTS if not unit.startswith("_")} - {"executor", "lane", "session", "sync"}
     for unit in IMPORTS:
         if unit.startswith("_") and unit not in ("_cli", "__init__", "__main__"):
             assert not IMPORTS[unit] & faces, unit

@@ -15,6 +15,8 @@ from ebbpool._pool.stats import LaneStats, PoolStats
 from ebbpool._version import __version__
 from ebbpool.executor import AdaptiveExecutor, QueueFull, pools
 from ebbpool.lane import Lane
+from ebbpool.session import Session
+from ebbpool.switch import Installed, install
 
 __all__ = [
     "COMPILED",
@@ -22,6 +24,7 @@ __all__ = [
     "BrokenThreadPool",
     "Decision",
     "Future",
+    "Installed",
     "Lane",
     "LaneStats",
     "LoopLag",
@@ -29,8 +32,10 @@ __all__ = [
     "QueueFull",
     "RunningTask",
     "ScheduledTask",
+    "Session",
     "Stream",
     "__version__",
+    "install",
     "pools",
     "spillable",
 ]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from ebbpool._anyio.shared import LIBRARY
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
+from ebbpool._switch.replacing import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class UnsupportedVersion(RuntimeError):
     """The installed anyio or trio is not one of those in `TESTED`, or lacks a private part that they have."""
 
 
-class Installation:
+class Installation(Replacements):
     """What `install` returns. As a context manager it uninstalls at the end, unless that has been done already.
 
     Attributes:
@@ -66,33 +67,15 @@ class Installation:
     """
 
     def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool) -> None:
+        super().__init__()
         self._executor = executor
         self.keep_default_limiter = keep_default_limiter
         self.strict = strict
-        self.replaced: list[tuple[Any, str, Any, Any]] = []
 
     @property
     def executor(self) -> AdaptiveExecutor:
         """The executor that takes the calls."""
         return _shared_executor() if self._executor is None else self._executor
-
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Replace an attribute by `new`, until `restore` puts the old value back."""
-        self.replaced.append((owner, name, vars(owner)[name], new))
-        setattr(owner, name, new)
-
-    def restore(self) -> None:
-        """Put all replaced attributes back.
-
-        Raises:
-            RuntimeError: Other code has replaced the same attributes since; nothing has changed.
-        """
-        for owner, name, _, new in self.replaced:
-            if vars(owner)[name] is not new:
-                raise RuntimeError(f"{owner.__name__}.{name} has been replaced since; undo that first")
-        while self.replaced:
-            owner, name, old, _ = self.replaced.pop()
-            setattr(owner, name, old)
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
 from ebbpool._pool.stats import PoolStats
 from ebbpool.lane import Lane
+from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -368,6 +369,20 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             self._lane_cores[name] = lane.core
         return lane
 
+    def session(self, *, finalizer: Callable[[], object] | None = None) -> Session:
+        """Return a serial `ThreadPoolExecutor` that has one thread of this pool to itself, from its first call on.
+
+        It is for what belongs to one thread: a database session, a connection of sqlite3, a request of Django's.
+
+        Args:
+            finalizer: Called without arguments in that thread at the end of the session, before the thread goes back
+                to the pool. What it raises is logged.
+
+        Raises:
+            TypeError: `finalizer` is not callable.
+        """
+        return Session(self, finalizer)
+
     def lanes(self) -> list[Lane]:
         """Return the lanes of this pool that are in use, oldest first."""
         # Not `values()`, which fails if another thread adds a lane meanwhile.
@@ -484,6 +499,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 self._crew.spill.discards = True
         self._pool.close()
         delayed.close(self._crew)
+        end_all(self._pool)
         if wait and self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:

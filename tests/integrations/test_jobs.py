@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-from support.common import output_of
-from support.pages import ROOT, blocks_of, skip_without_packages, use_example
+from support.pages import use_example
 
 
 def test_pydantic_ai() -> None:
@@ -63,44 +58,6 @@ print(pool.stats().completed, lane.stats().completed, pool.stats().workers)
 """,
     )
     assert printed == ["True True ['jobs', 'jobs']", "2 1 0"]
-
-
-def test_celery() -> None:
-    printed = use_example(
-        "celery",
-        """
-import logging
-import threading
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
-
-app = Celery("example", broker="memory://", backend="cache+memory://")
-
-@app.task
-def work():
-    return threading.current_thread().name
-
-with start_worker(app, pool=TaskPool, concurrency=8, perform_ping_check=False, loglevel=logging.ERROR) as worker:
-    print(work.delay().get(timeout=20))
-    print(worker.pool.executor.stats().submitted, worker.pool.info["max-concurrency"], worker.pool.info["threads"])
-""",
-    )
-    assert printed == ["celery_0", "1 8 1"]
-
-
-def test_celery_finds_the_class_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = blocks_of(ROOT / "docs/integrations/celery.md")[0]
-    (tmp_path / "pools.py").write_text(example, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("CELERY_CUSTOM_WORKER_POOL", "pools:TaskPool")
-    script = """
-    from celery.concurrency import get_implementation
-
-    pool = get_implementation("custom")(100)
-    print(type(pool).__module__, type(pool.executor).__name__, pool.executor._max_workers)
-    """
-    skip_without_packages(example)
-    assert output_of(script) == ["pools AdaptiveExecutor 100"]
 
 
 def test_langchain() -> None:

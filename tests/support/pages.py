@@ -22,19 +22,26 @@ PACKAGES = (
         "apscheduler",
         "asgiref",
         "celery",
+        "dask",
         "distributed",
         "django",
         "fastapi",
         "flask",
+        "grpc",
+        "gunicorn",
+        "joblib",
         "langchain_core",
     ),
     *("litestar", "numpy", "opentelemetry.sdk", "prometheus_client", "pydantic_ai", "pytest", "starlette"),
-    *("threadpoolctl", "uvicorn", "uvloop"),
+    *("threadpoolctl", "tqdm", "twisted", "uvicorn", "uvloop"),
 )
 """What examples may need and do without."""
 OURS = {
     "ebbpool.anyio": "anyio",
+    "ebbpool.celery": "celery",
     "ebbpool.dask": "distributed",
+    "ebbpool.django": "django",
+    "ebbpool.gunicorn": "gunicorn",
     "ebbpool.opentelemetry": "opentelemetry.sdk",
     "ebbpool.prometheus": "prometheus_client",
 }

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import assert_type
 
 import ebbpool.anyio
-from ebbpool import AdaptiveExecutor, Future, Lane, LaneStats, ScheduledTask
+from ebbpool import AdaptiveExecutor, Future, Installed, Lane, LaneStats, ScheduledTask, Session
 from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.sync import BoundedSemaphore, Semaphore
 
@@ -74,3 +74,15 @@ def excludes() -> None:
     with Semaphore(2), BoundedSemaphore():
         pass
     assert_type(Semaphore().acquire(timeout=1.0), bool)
+
+
+def switches(pool: AdaptiveExecutor) -> None:
+    with ebbpool.install(pool, executors=True, streams=False, explain=print) as installed:
+        assert_type(installed, Installed)
+        assert_type(installed.executor, AdaptiveExecutor)
+        assert_type(installed.parts, dict[str, str])
+        installed.undo()
+    with pool.session(finalizer=print) as session:
+        assert_type(session, Session)
+        assert_type(session.submit(add, 1).result(), int)
+        session.submit(add, "1")  # type: ignore[arg-type]

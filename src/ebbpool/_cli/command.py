@@ -1,4 +1,4 @@
-"""``python -m ebbpool``: which ebbpool this is, ``serve``, a web server for a directory, and ``top``."""
+"""``python -m ebbpool``: which ebbpool this is, and its commands ``run``, ``serve`` and ``top``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import ebbpool
-from ebbpool._cli.options import Options, add_options
+from ebbpool._cli.options import OF_POOL, Options, add_options
 from ebbpool._interpreter import available_cpus, interpreter
 
 
@@ -33,9 +33,29 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--version", action="version", version=f"ebbpool {ebbpool.__version__}")
     commands = result.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=result.prog)
+    _add_run(commands)
     _add_serve(commands)
     _add_top(commands)
     return result
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        usage="python -m ebbpool run [OPTION ...] (-m MODULE | SCRIPT) [ARGUMENT ...]",
+        help="run a program, unchanged, with what it hands over to threads on one pool",
+        description="Run a module or a script as Python does, after ebbpool.install(): what the program hands over to "
+        "threads through anyio, trio, asyncio or uvloop runs on one pool. Options after the program are its own.",
+        allow_abbrev=False,
+    )
+    run.set_defaults(refuse=run.error)
+    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="the module, as after -m")
+    run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="or the file; then its arguments")
+    run.add_argument(
+        "--executors", action="store_true", help="each ThreadPoolExecutor that the program makes is on the pool, too"
+    )
+    run.add_argument("--explain", action="store_true", help="say on standard error what was done for each library")
+    add_options(run, OF_POOL)
 
 
 def _add_serve(commands: Any) -> None:
@@ -69,11 +89,24 @@ def _add_top(commands: Any) -> None:
     )
 
 
-def _serve(*, command: str, refuse: Callable[[str], NoReturn], **options: Any) -> int:
+def _check_pool(refuse: Callable[[str], NoReturn], options: dict[str, Any]) -> None:
     for name in ("min_workers", "min_spare_workers"):
         if options[name] > options["max_workers"]:
             flag = name.replace("_", "-")
             refuse(f"argument --{flag}: {options[name]} is more than --max-workers, {options['max_workers']}")
+
+
+def _run(*, command: str, refuse: Callable[[str], NoReturn], **options: Any) -> int:
+    _check_pool(refuse, options)
+    if not options["module"] and not options["script"]:
+        refuse("say which program: -m MODULE, or SCRIPT")
+    from ebbpool._cli.run import run
+
+    return run(**options)
+
+
+def _serve(*, command: str, refuse: Callable[[str], NoReturn], **options: Any) -> int:
+    _check_pool(refuse, options)
     # Imported here, because it imports http.server and all that this needs.
     from ebbpool._cli.serve import serve
 
@@ -93,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: From argparse: 0 after ``--help`` or ``--version``, 2 for an argument it does not know.
     """
     arguments = vars(parser().parse_args(argv))
+    if arguments["command"] == "run":
+        return _run(**arguments)
     if arguments["command"] == "serve":
         return _serve(**arguments)
     if arguments.pop("command") == "top":

@@ -1,17 +1,19 @@
-"""The options of ``python -m ebbpool serve``: each is declared once, with its type, its default and its help."""
+"""The options of ``python -m ebbpool serve``, and of ``run``: each is declared once, with its type and its help."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS
 
 POOL: Final = "the pool, in each process"
+OF_POOL: Final = "max_workers", "min_workers", "min_spare_workers", "keep_alive"
+"""Those that are for any pool."""
 TIMES: Final = "time limits"
 
 
@@ -127,11 +129,13 @@ OF_SERVER: Final = tuple(option.name for option in fields(Options) if option.met
 """The options that the server has as attributes of the same names."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser of arguments."""
+def add_options(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
+    """Add the options to a parser of arguments, or `only` some."""
     groups: dict[str, Any] = {"": parser}
     for option in fields(Options):
         about = option.metadata
+        if only is not None and option.name not in only:
+            continue
         if about["group"] not in groups:
             groups[about["group"]] = parser.add_argument_group(about["group"])
         name = option.name if option.name == "port" else "--" + option.name.replace("_", "-")

@@ -1,0 +1,116 @@
+"""Celery: a pool of threads that come and go, with ``--autoscale`` and soft time limits.
+
+Have the app take it with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or a worker with
+``CELERY_CUSTOM_WORKER_POOL=ebbpool.celery:TaskPool celery -A tasks worker --pool custom``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, ClassVar
+
+from celery.concurrency import thread
+from celery.concurrency.base import BasePool, apply_target
+from celery.exceptions import SoftTimeLimitExceeded
+
+from ebbpool.executor import AdaptiveExecutor
+
+__all__ = ["TaskPool"]
+
+_raise_in: Any = getattr(getattr(ctypes, "pythonapi", None), "PyThreadState_SetAsyncExc", None)
+
+
+class TaskPool(thread.TaskPool):
+    """Celery's pool of threads on an `AdaptiveExecutor`; ``--concurrency`` is its ceiling.
+
+    A soft time limit raises `SoftTimeLimitExceeded` in the task, at the next step of its Python code: a call that
+    blocks in C is not interrupted before it returns. Hard limits have no effect, as with ``--pool threads``. Soft ones
+    have none on PyPy.
+
+    Attributes:
+        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {}
+    limit: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Not the parent's, which makes a pool of its own.
+        BasePool.__init__(self, *args, **kwargs)
+        given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
+        self.executor = AdaptiveExecutor(**given)
+        # Of their own: limits are to end tasks that have all threads of the other pool.
+        self._limits = AdaptiveExecutor(1, "celery-limits")
+
+    def on_stop(self) -> None:
+        """Wait for the tasks that run, and cancel the others."""
+        super().on_stop()
+        self._limits.shutdown()
+
+    def grow(self, n: int = 1) -> None:
+        """Let the pool have `n` threads more; for ``--autoscale`` and ``celery control pool_grow``."""
+        self._resize(self.limit + n)
+
+    def shrink(self, n: int = 1) -> None:
+        """Let the pool have `n` threads less, but one at least; none is stopped in its task."""
+        self._resize(max(1, self.limit - n))
+
+    def _resize(self, limit: int) -> None:
+        self.executor.resize(max_workers=limit)
+        self.limit = limit
+
+    def on_apply(
+        self,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Any = None,
+        accept_callback: Any = None,
+        soft_timeout: float | None = None,
+        timeout_callback: Any = None,
+        **_: Any,
+    ) -> thread.ApplyResult:
+        """Have a task run; called by Celery."""
+        call = (target, args, kwargs, callback, accept_callback)
+        if soft_timeout and _raise_in is not None:
+            return thread.ApplyResult(self.executor.submit(self._limited, soft_timeout, timeout_callback, call))
+        return thread.ApplyResult(self.executor.submit(apply_target, *call))
+
+    def _limited(self, seconds: float, told: Any, call: tuple[Any, ...]) -> None:
+        limit = _Limit(seconds, told)
+        timer = self._limits.submit_later(seconds, limit.strike)
+        try:
+            apply_target(*call)
+        finally:
+            limit.over()
+            timer.cancel()
+
+
+class _Limit:
+    """A time limit of the task that runs in the calling thread."""
+
+    def __init__(self, seconds: float, told: Any) -> None:
+        self.seconds = seconds
+        self.told = told
+        self.thread = ctypes.c_ulong(threading.get_ident())
+        self.mutex = threading.Lock()
+        self.live = True
+        self.struck = False
+
+    def strike(self) -> None:
+        """Raise the error in the task, if that still runs."""
+        with self.mutex:
+            if not self.live:
+                return
+            self.struck = True
+            _raise_in(self.thread, ctypes.py_object(SoftTimeLimitExceeded))
+        if self.told is not None:
+            self.told(True, self.seconds)
+
+    def over(self) -> None:
+        """Let nothing be raised in this thread any more."""
+        with self.mutex:
+            self.live = False
+            if self.struck:
+                _raise_in(self.thread, None)

@@ -1,0 +1,206 @@
+"""One switch: every thread hand-over of a process on one pool. `ebbpool.install` is what this module is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbpool._switch.imports import Watcher
+from ebbpool._switch.loops import Loops
+from ebbpool._switch.replacing import Replacements
+from ebbpool.executor import AdaptiveExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType, TracebackType
+    from typing import Self
+
+__all__ = ["Installed", "install"]
+
+ITERATE: Final = "iterate_in_threadpool"
+NOT_YET: Final = "as soon as it is imported"
+ABSENT: Final = "not installed"
+
+_lock = threading.RLock()
+_installed: Installed | None = None
+
+
+class Installed:
+    """What `install` has done, and the way back. As a context manager it undoes that at the end.
+
+    ``str()`` of it has a line for each part.
+
+    Attributes:
+        executor: The pool.
+        parts: What was done with each library, by its name. A library that is not imported yet is changed when it is.
+    """
+
+    def __init__(self, executor: AdaptiveExecutor, explain: Callable[[str], object] | None) -> None:
+        self.executor = executor
+        self.parts: dict[str, str] = {}
+        self._explain = explain
+        self._replacements = Replacements()
+        self._watcher = Watcher()
+        self._loops = Loops(executor)
+        self._anyio: Any = None
+
+    def undo(self) -> None:
+        """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
+
+        Executors that were made meanwhile stay on the pool, and so do uvloop's loops.
+
+        Raises:
+            RuntimeError: Other code has replaced the same functions since; nothing has changed.
+        """
+        global _installed
+        with _lock:
+            if _installed is not self:
+                return
+            self._replacements.restore()
+            if self._anyio is not None:
+                self._anyio.__exit__(None, None, None)
+            self._loops.take_back()
+            sys.meta_path.remove(self._watcher)
+            _installed = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {done}" for name, done in self.parts.items())
+
+    def _tell(self, name: str, done: str) -> None:
+        self.parts[name] = done
+        if self._explain is not None:
+            self._explain(f"{name}: {done}")
+
+    def _watch(self, name: str, module: str, change: Callable[[Installed, ModuleType], str]) -> None:
+        """Have `change` made to a module; it returns what was done, or raises if it knows no such module."""
+
+        def act(found: ModuleType) -> None:
+            with _lock:
+                if self is not _installed:
+                    return
+                try:
+                    self._tell(name, change(self, found))
+                except Exception as error:
+                    # An import that failed for this would be worse than threads of its own.
+                    self._tell(name, f"left as it is: {error}")
+                    warnings.warn(f"ebbpool leaves {name} as it is: {error}", RuntimeWarning, stacklevel=2)
+
+        if not self._watcher.watch(module, act):
+            there = importlib.util.find_spec(module.partition(".")[0]) is not None
+            self._tell(name, NOT_YET if there else ABSENT)
+
+
+def install(
+    executor: AdaptiveExecutor | None = None,
+    *,
+    executors: bool = False,
+    streams: bool = True,
+    explain: Callable[[str], object] | None = None,
+) -> Installed:
+    """Have a pool do what a process hands over to threads, whichever library it is that does so.
+
+    That is: `anyio.to_thread` (see `ebbpool.anyio.install`), and with it Starlette and FastAPI; `trio.to_thread`; the
+    default executor of all loops of asyncio and uvloop that are made from now on, and of the one that runs here, and
+    with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's ``sync_to_async(thread_sensitive=False)``. A
+    library that is not imported yet is changed when it is; one that is not known in its version is left as it is, with
+    a `RuntimeWarning`.
+
+    Args:
+        executor: The pool; None for a new one.
+        executors: Whether each `ThreadPoolExecutor` that is made from now on works on the pool's threads: with its
+            limit, its initializer, the names of its threads and its own `shutdown`. One of a single thread has a
+            `Session`. Those of subclasses are left alone.
+        streams: Whether Starlette's sync iterators as bodies make their chunks in batches. A worker is up to 64 chunks,
+            or 256 KiB, ahead of the client.
+        explain: Called with a line for each part, now, or in the thread that imports it.
+
+    Returns:
+        A context manager that undoes it.
+
+    Raises:
+        RuntimeError: It is installed already.
+        TypeError: `executor` is no `AdaptiveExecutor`.
+    """
+    global _installed
+    if executor is not None and not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+    with _lock:
+        if _installed is not None:
+            raise RuntimeError(f"already installed, on {_installed.executor!r}; undo that first")
+        installed = Installed(executor or AdaptiveExecutor(thread_name_prefix="ebbpool"), explain)
+        _installed = installed
+        sys.meta_path.insert(0, installed._watcher)
+        installed._watch("anyio", "anyio", _anyio)
+        installed._watch("trio", "trio", _trio)
+        installed._watch("asyncio", "asyncio", _asyncio)
+        installed._watch("uvloop", "uvloop", _uvloop)
+        if streams:
+            installed._watch("starlette", "starlette.concurrency", _starlette)
+        if executors:
+            installed._watch("ThreadPoolExecutor", "concurrent.futures.thread", _executors)
+    return installed
+
+
+def _anyio(installed: Installed, _: ModuleType) -> str:
+    import ebbpool.anyio
+
+    installed._anyio = ebbpool.anyio.install(installed.executor, strict=True)
+    return "to_thread, and with it Starlette and FastAPI"
+
+
+def _trio(installed: Installed, trio: ModuleType) -> str:
+    from ebbpool._switch.trio_threads import PoolThreads
+
+    cache = sys.modules["trio._core._thread_cache"]
+    if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
+        raise RuntimeError("it has no THREAD_CACHE in this version")
+    installed._replacements.replace(cache, "THREAD_CACHE", PoolThreads(installed.executor))
+    return "to_thread"
+
+
+def _asyncio(installed: Installed, asyncio: ModuleType) -> str:
+    loops = installed._loops
+    loops.watch(installed._replacements, asyncio.BaseEventLoop)
+    running = asyncio._get_running_loop()
+    if running is not None:
+        loops.give(running)
+    return "the default executor of new loops" + (", and of the one that runs" if running is not None else "")
+
+
+def _uvloop(installed: Installed, uvloop: ModuleType) -> str:
+    installed._loops.watch(installed._replacements, uvloop.Loop)
+    return "the default executor of new loops; its getaddrinfo stays in libuv's threads"
+
+
+def _starlette(installed: Installed, concurrency: ModuleType) -> str:
+    from ebbpool._switch.streams import iterate_in_batches
+
+    stock = getattr(concurrency, ITERATE)
+    batches = iterate_in_batches(stock)
+    # Others have imported it by name.
+    for module in [module for module in list(sys.modules.values()) if _vars(module).get(ITERATE) is stock]:
+        installed._replacements.replace(module, ITERATE, batches)
+    return "sync iterators as bodies, in batches"
+
+
+def _vars(module: Any) -> dict[str, Any]:
+    return getattr(module, "__dict__", {})
+
+
+def _executors(installed: Installed, _: ModuleType) -> str:
+    from ebbpool._switch.executors import leasing
+
+    installed._replacements.replace(ThreadPoolExecutor, "__init__", leasing(installed.executor))
+    return "each that is made has threads of the pool"

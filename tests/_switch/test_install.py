@@ -1,0 +1,261 @@
+"""One switch: what is changed, what is left, and that all of it can be undone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, output_of
+
+import ebbpool
+from ebbpool import AdaptiveExecutor
+
+anyio = pytest.importorskip("anyio")
+trio = pytest.importorskip("trio")
+
+
+@pytest.fixture
+def pool() -> Iterator[AdaptiveExecutor]:
+    with AdaptiveExecutor(thread_name_prefix="pool") as pool:
+        yield pool
+
+
+def name() -> str:
+    return threading.current_thread().name.partition("_")[0]
+
+
+async def names() -> dict[str, str]:
+    """Return in whose threads the calls of an asyncio program run."""
+    loop = asyncio.get_running_loop()
+    return {
+        "to_thread": await asyncio.to_thread(name),
+        "executor": await loop.run_in_executor(None, name),
+        "anyio": await anyio.to_thread.run_sync(name),
+    }
+
+
+async def trio_name() -> str:
+    found: str = await trio.to_thread.run_sync(name)
+    return found
+
+
+ON_POOL = {"to_thread": "pool", "executor": "pool", "anyio": "pool"}
+
+
+def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor) -> None:
+    before = asyncio.run(names())
+    assert "pool" not in before.values()
+    with ebbpool.install(pool) as installed:
+        assert installed.executor is pool
+        assert asyncio.run(names()) == ON_POOL
+        # A loop that ends shuts its default executor down.
+        assert asyncio.run(names()) == ON_POOL
+        assert trio.run(trio_name) == "pool"
+    assert asyncio.run(names()) == before
+
+
+def test_uvloop(pool: AdaptiveExecutor) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    with ebbpool.install(pool):
+        assert uvloop.run(names()) == ON_POOL
+    assert "pool" not in uvloop.run(names()).values()
+
+
+def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
+    async def main() -> None:
+        before = await names()
+        with ebbpool.install(pool) as installed:
+            assert "the one that runs" in installed.parts["asyncio"]
+            assert await names() == ON_POOL
+        assert await names() == before
+
+    asyncio.run(main())
+
+
+def test_a_loop_may_be_given_another_executor(pool: AdaptiveExecutor) -> None:
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1, "other"))
+        return await loop.run_in_executor(None, name)
+
+    with ebbpool.install(pool):
+        assert asyncio.run(main()) == "other"
+
+
+def test_getaddrinfo(pool: AdaptiveExecutor) -> None:
+    async def main() -> list[Any]:
+        return await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)
+
+    with ebbpool.install(pool):
+        before = pool.stats().submitted
+        assert asyncio.run(main())
+        assert pool.stats().submitted == before + 1
+
+
+def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:
+    from ebbpool.aio import LoopFuture, new_event_loop
+
+    async def main() -> None:
+        future = asyncio.get_running_loop().run_in_executor(None, name)
+        assert isinstance(future, LoopFuture)
+        assert await future == "pool"
+
+    with ebbpool.install(pool), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_it_makes_a_pool_if_it_is_given_none() -> None:
+    with ebbpool.install() as installed, installed.executor as pool:
+        assert asyncio.run(names()) == dict.fromkeys(ON_POOL, pool.name)
+
+
+def test_once_at_a_time(pool: AdaptiveExecutor) -> None:
+    with ebbpool.install(pool) as installed:
+        with pytest.raises(RuntimeError, match="already installed, on <AdaptiveExecutor 'pool'"):
+            ebbpool.install()
+        installed.undo()
+        with ebbpool.install(pool):
+            installed.undo()
+            assert asyncio.run(names()) == ON_POOL
+    with pytest.raises(TypeError, match=r"executor must be an ebbpool.AdaptiveExecutor or None, not 3"):
+        ebbpool.install(3)  # type: ignore[arg-type]
+
+
+def test_what_was_replaced_since_is_not_undone(pool: AdaptiveExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ebbpool.install(pool) as installed:
+        with monkeypatch.context() as other:
+            make: Any = asyncio.BaseEventLoop.__init__
+            other.setattr(asyncio.BaseEventLoop, "__init__", lambda *args, **kwargs: make(*args, **kwargs))
+            with pytest.raises(RuntimeError, match=r"BaseEventLoop.__init__ has been replaced since"):
+                installed.undo()
+        assert asyncio.run(names()) == ON_POOL
+
+
+def test_loops_made_after_the_pool_was_shut_down_have_their_own_executor() -> None:
+    with AdaptiveExecutor(thread_name_prefix="pool") as pool, ebbpool.install(pool):
+        pool.shutdown()
+        assert asyncio.run(asyncio.to_thread(name)) == "asyncio"
+
+
+LATE = """
+import sys
+import threading
+import ebbpool
+
+print([name for name in ("anyio", "asyncio", "trio") if name in sys.modules])
+lines = []
+installed = ebbpool.install(explain=lines.append)
+print(*lines, sep="\\n")
+lines.clear()
+
+# Many ask whether there is a library, and do not import it.
+import importlib.util
+importlib.util.find_spec("anyio")
+
+import asyncio
+import anyio
+import trio
+print(*lines, sep="\\n")
+assert str(installed).splitlines() == [f"{name}: {done}" for name, done in installed.parts.items()]
+print(anyio.__spec__.loader.__class__.__name__, anyio.__loader__ is anyio.__spec__.loader)
+
+def name():
+    return threading.current_thread().name.partition("_")[0]
+
+async def main():
+    return await asyncio.to_thread(name), await anyio.to_thread.run_sync(name)
+
+async def trios():
+    return await trio.to_thread.run_sync(name)
+
+print(asyncio.run(main()), trio.run(trios))
+installed.undo()
+print(trio.run(trios))
+"""
+
+
+def test_libraries_that_are_imported_later() -> None:
+    printed = output_of(LATE)
+    later = "as soon as it is imported"
+    there = [line for line in printed[1:] if line.partition(":")[0] in ("anyio", "asyncio", "trio")]
+    assert printed[0] == "[]"
+    assert there == [
+        *(f"{library}: {later}" for library in ("anyio", "trio", "asyncio")),
+        "asyncio: the default executor of new loops",
+        "anyio: to_thread, and with it Starlette and FastAPI",
+        "trio: to_thread",
+    ]
+    assert printed[-3:-1] == ["SourceFileLoader True", "('ebbpool', 'ebbpool') ebbpool"]
+    assert printed[-1] != "ebbpool"
+
+
+UNKNOWN = """
+import warnings
+import anyio
+import trio
+import ebbpool.anyio
+import trio._core._thread_cache
+
+ebbpool.anyio.TESTED["anyio"] = ("3.0",)
+trio._core._thread_cache.THREAD_CACHE = None
+del trio._core._thread_cache.THREAD_CACHE
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    installed = ebbpool.install()
+print(installed.parts["anyio"])
+print(installed.parts["trio"])
+print([(warning.category.__name__, str(warning.message)[:40]) for warning in told])
+installed.undo()
+"""
+
+
+def test_a_version_that_is_not_known_is_left_as_it_is() -> None:
+    of_anyio, of_trio, told = output_of(UNKNOWN)
+    assert of_anyio.startswith("left as it is: ebbpool.anyio was tested on anyio")
+    assert of_trio == "left as it is: it has no THREAD_CACHE in this version"
+    assert told.count("RuntimeWarning") == 2
+    assert "ebbpool leaves trio as it is" in told
+
+
+def test_a_library_that_is_not_there() -> None:
+    script = """
+        import sys
+        class Absent:
+            def find_spec(name, path=None, target=None):
+                if name in ("anyio", "uvloop"):
+                    raise ModuleNotFoundError(name)
+        import importlib.util
+        find = importlib.util.find_spec
+        importlib.util.find_spec = lambda name: None if name in ("anyio", "uvloop") else find(name)
+        import ebbpool
+        parts = ebbpool.install().parts
+        print(parts["anyio"], "|", parts["uvloop"])
+    """
+    assert output_of(script) == ["not installed | not installed"]
+
+
+def test_trio_calls_have_their_limiter_and_no_other_limit() -> None:
+    async def main() -> None:
+        limiter = trio.CapacityLimiter(5)
+        meeting = threading.Barrier(5)
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(lambda: trio.to_thread.run_sync(meeting.wait, TIMEOUT, limiter=limiter))
+
+    with AdaptiveExecutor(1) as pool, ebbpool.install(pool):
+        trio.run(main)
+        assert pool.stats().completed == 5
+
+
+def test_from_trios_threads_one_gets_back() -> None:
+    with AdaptiveExecutor() as pool, ebbpool.install(pool):
+
+        async def main() -> str:
+            found: str = await trio.to_thread.run_sync(lambda: trio.from_thread.run_sync(name))
+            return found
+
+        assert trio.run(main) == name()

@@ -1,0 +1,392 @@
+"""The workers that are ready made, and servers that take the pool as it is: against the real ones."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.common import TIMEOUT, Background, eventually, output_of
+from support.pages import is_here, skip_without_packages
+from support.server import reserved_port
+
+import ebbpool
+
+APP = """
+import os
+import threading
+import time
+import ebbpool
+
+meeting = threading.Barrier(20)
+
+def app(environ, start_response):
+    path = environ["PATH_INFO"]
+    if path == "/meet":
+        meeting.wait(20)
+    if path == "/slow":
+        open("begun", "w").close()
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+    (pool,) = ebbpool.pools()
+    body = f"{threading.current_thread().name.partition('_')[0]} {pool.stats().max_workers} {os.getpid()}".encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
+
+
+@contextmanager
+def gunicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "application.py").write_text(APP, encoding="utf-8")
+    worker = "ebbpool.gunicorn.AdaptiveThreadWorker"
+    command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
+    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
+    with subprocess.Popen([sys.executable, *command, "application:app"], cwd=folder, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(3 * TIMEOUT)
+
+
+def get(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3 * TIMEOUT)
+    connection.request("GET", path)
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    return answer
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(get(port, "/"))
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not is_here("gunicorn"), reason="not installed here: gunicorn")
+def test_gunicorn(tmp_path: Path) -> None:
+    with reserved_port() as port, gunicorn(tmp_path, port, "--threads", "30", "--keep-alive", "5") as process:
+        eventually(lambda: answers(port), "gunicorn answers")
+        assert get(port, "/").startswith("gunicorn 30 ")
+        together = [Background(lambda: get(port, "/meet")) for _ in range(20)]
+        assert {client.join().split()[0] for client in together} == {"gunicorn"}
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        for _ in range(3):
+            connection.request("GET", "/")
+            before = connection.getresponse().read().split()[2]
+        connection.close()
+        slow = Background(lambda: get(port, "/slow"))
+        eventually((tmp_path / "begun").exists, "the slow request has begun")
+        # A reload: what runs is answered by the worker that began it, and the next request by another.
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: answers(port) and get(port, "/").encode().split()[2] != before, "another worker answers")
+        (tmp_path / "go on").touch()
+        assert slow.join().encode().split()[2] == before
+        process.terminate()
+        assert process.wait(3 * TIMEOUT) == 0
+
+
+CELERY = """
+import logging
+import threading
+import time
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery.exceptions import SoftTimeLimitExceeded
+
+app = Celery("example", broker="memory://", backend="cache+memory://")
+app.conf.worker_pool = "ebbpool.celery:TaskPool"
+logging.disable(logging.CRITICAL)
+
+@app.task
+def work():
+    return threading.current_thread().name
+
+@app.task(soft_time_limit=0.2)
+def endless():
+    try:
+        while True:
+            time.sleep(0.001)
+    except SoftTimeLimitExceeded:
+        return "cleaned up"
+
+@app.task(soft_time_limit=0.2)
+def fails():
+    while True:
+        time.sleep(0.001)
+
+@app.task(soft_time_limit=30)
+def quick():
+    return "in time"
+
+from celery.concurrency import get_implementation
+from celery.worker.autoscale import Autoscaler
+
+TaskPool = get_implementation(app.conf.worker_pool)
+with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
+    pool = worker.pool
+    print(work.delay().get(timeout=20), pool.info["implementation"], pool.info["max-concurrency"])
+    # Both threads of the pool are taken by tasks that only the limit ends.
+    print([task.get(timeout=20) for task in [endless.delay(), endless.delay()]], quick.delay().get(timeout=20))
+    print(type(fails.delay().get(timeout=20, propagate=False)).__name__)
+    pool.grow(3)
+    print(pool.num_processes, pool.executor.stats().max_workers)
+    pool.shrink(2)
+    print(pool.num_processes, pool.executor.stats().max_workers)
+    pool.shrink(9)
+    print(pool.num_processes, pool.executor.stats().max_workers)
+    scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
+    scaler.update(max=8, min=4)
+    print(pool.num_processes, pool.executor.stats().max_workers)
+"""
+
+
+def test_celery() -> None:
+    skip_without_packages("import celery")
+    assert output_of(CELERY) == [
+        "celery_0 ebbpool.celery:TaskPool 2",
+        "['cleaned up', 'cleaned up'] in time",
+        "SoftTimeLimitExceeded",
+        "5 5",
+        "3 3",
+        "1 1",
+        "4 4",
+    ]
+
+
+GRPC = """
+import threading
+import grpc
+from ebbpool import AdaptiveExecutor
+
+pool = AdaptiveExecutor(thread_name_prefix="grpc")
+begun, go = threading.Semaphore(0), threading.Event()
+
+def unary(request, context):
+    return threading.current_thread().name.partition("_")[0].encode() + request
+
+def slow(request, context):
+    begun.release()
+    go.wait(20)
+    return b"done"
+
+def stream(request, context):
+    for number in range(5):
+        yield str(number).encode()
+
+def both(requests, context):
+    for request in requests:
+        yield request * 2
+
+handlers = {
+    "Unary": grpc.unary_unary_rpc_method_handler(unary),
+    "Slow": grpc.unary_unary_rpc_method_handler(slow),
+    "Stream": grpc.unary_stream_rpc_method_handler(stream),
+    "Both": grpc.stream_stream_rpc_method_handler(both),
+}
+server = grpc.server(pool)
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Example", handlers),))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    print(channel.unary_unary("/Example/Unary")(b"!", timeout=20))
+    print(list(channel.unary_stream("/Example/Stream")(b"", timeout=20)))
+    print(list(channel.stream_stream("/Example/Both")(iter([b"a", b"b"]), timeout=20)))
+    calls = [channel.unary_unary("/Example/Slow").future(b"", timeout=20) for _ in range(30)]
+    for _ in calls:
+        begun.acquire(timeout=20)
+    stopped = server.stop(grace=20)
+    go.set()
+    print(stopped.wait(20), {call.result() for call in calls})
+pool.shutdown()
+print(pool.stats().workers)
+"""
+
+
+def test_grpc() -> None:
+    skip_without_packages("import grpc")
+    assert output_of(GRPC) == [
+        "b'grpc!'",
+        "[b'0', b'1', b'2', b'3', b'4']",
+        "[b'aa', b'bb']",
+        "True {b'done'}",
+        "0",
+    ]
+
+
+DJANGO = """
+import asyncio
+import threading
+import django
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.db import connection, connections
+from django.http import JsonResponse
+from django.test import AsyncClient
+from django.urls import path
+from asgiref.testing import ApplicationCommunicator
+import ebbpool
+import ebbpool.django
+
+settings.configure(
+    SECRET_KEY="for a test", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DEBUG=False, LOGGING_CONFIG=None,
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}},
+)
+django.setup()
+made = []
+
+def query():
+    with connection.cursor() as cursor:
+        cursor.execute("select 1")
+    if connection.connection not in made:
+        made.append(connection.connection)
+    return threading.current_thread().name
+
+def plain(request):
+    return JsonResponse({"threads": [query()]})
+
+async def view(request):
+    # Two that could run beside each other, and must not: they share a connection.
+    names = await asyncio.gather(*(sync_to_async(query)() for _ in range(2)))
+    return JsonResponse({"threads": [*names, await sync_to_async(query)()]})
+
+meeting = threading.Barrier(3)
+
+def meets(request):
+    meeting.wait(20)
+    return plain(request)
+
+urlpatterns = [path("plain", plain), path("view", view), path("meets", meets)]
+pool = ebbpool.AdaptiveExecutor(1, "web", finalizer=connections.close_all)
+app = ebbpool.django.asgi(get_asgi_application(), pool)
+
+async def get(url):
+    import json
+    scope = {"type": "http", "method": "GET", "path": url, "headers": [], "query_string": b"", "http_version": "1.1"}
+    client = ApplicationCommunicator(app, scope)
+    await client.send_input({"type": "http.request", "body": b""})
+    await client.receive_output(20)
+    body = (await client.receive_output(20))["body"]
+    await client.wait(20)
+    return set(json.loads(body)["threads"])
+
+async def main():
+    for _ in range(3):
+        print(await get("/plain"), await get("/view"))
+        # The session ends in its thread, just after the answer.
+        await asyncio.get_running_loop().run_in_executor(None, idle)
+    print(pool.stats().started, len(made))
+    print(len(set.union(*await asyncio.gather(*(get("/meets") for _ in range(3))))))
+
+def idle():
+    assert pool.wait_idle(20)
+
+asyncio.run(main())
+pool.shutdown()
+print(all(is_closed(one) for one in made))
+"""
+CLOSED = """
+def is_closed(database):
+    import sqlite3
+    try:
+        database.total_changes
+    except sqlite3.ProgrammingError as error:
+        return "closed" in str(error)
+    return False
+"""
+
+
+def test_django_has_one_warm_thread_for_each_request(tmp_path: Path) -> None:
+    skip_without_packages("import django")
+    printed = output_of(f"FILE = {str(tmp_path / 'data')!r}\n" + CLOSED + DJANGO)
+    assert printed == ["{'web_0'} {'web_0'}"] * 3 + ["1 1", "3", "True"]
+
+
+SHOP = """
+import threading
+import ebbpool
+import requests
+from concurrent.futures import ThreadPoolExecutor
+from fastapi import Depends, FastAPI
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+engine = create_engine("sqlite:///shop.db")
+app = FastAPI()
+
+def session():
+    with Session(engine) as session:
+        yield session
+
+@app.get("/report")
+def report(session: Session = Depends(session)) -> dict[str, int]:
+    return {"rows": session.execute(text("select 7")).scalar_one(), "port": PORT}
+
+@app.get("/ask")
+def ask() -> int:
+    # Blocks in a library that knows nothing of threads, in executors of its own.
+    with ThreadPoolExecutor(3) as executor:
+        return sum(executor.map(lambda _: requests.get(f"http://127.0.0.1:{PORT}/report").json()["rows"], range(3)))
+
+@app.get("/threads")
+async def threads() -> list[str]:
+    mine = {"MainThread", "ebbpool-timekeeper"}
+    (pool,) = ebbpool.pools()
+    return [thread.name for thread in threading.enumerate() if thread.name not in mine and thread not in pool._threads]
+"""
+
+
+@pytest.mark.skipif(
+    not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
+)
+def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path) -> None:
+    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
+    with reserved_port() as port:
+        (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
+        command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
+        with subprocess.Popen(
+            [sys.executable, *command, "shop:app"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+        ) as process:
+            try:
+                assert process.stderr is not None
+                assert any(b"Uvicorn running" in line for line in process.stderr)
+                together = [Background(lambda: get(port, "/ask")) for _ in range(10)]
+                assert {client.join() for client in together} == {"21"}
+                assert json.loads(get(port, "/threads")) == []
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=3 * TIMEOUT)
+
+
+JUPYTER = """
+import subprocess
+from jupyter_client.manager import start_new_kernel
+
+manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
+cells = [
+    "import asyncio, threading, ebbpool; installed = ebbpool.install(); print(installed.parts['asyncio'])",
+    "print((await asyncio.to_thread(threading.current_thread)).name)",
+    "installed.undo(); print((await asyncio.to_thread(threading.current_thread)).name)",
+]
+for cell in cells:
+    client.execute_interactive(cell, timeout=20, store_history=False)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+
+
+def test_jupyter() -> None:
+    if not (is_here("jupyter_client") and is_here("ipykernel")):
+        pytest.skip("not installed here: ipykernel")
+    printed = output_of(JUPYTER)
+    assert printed == ["the default executor of new loops, and of the one that runs", "ebbpool_0", "asyncio_0"]
