@@ -34,6 +34,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "keep_alive": 10.0,
         "max_queue": None,
         "when_full": "block",
+        "max_wait": None,
         "finalizer": None,
         "propagate_context": False,
         "daemon": False,

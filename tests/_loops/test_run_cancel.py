@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 import weakref
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies
-from support.common import Boom, Gate, Thing, gone, no_collector
+from support.common import LONG, Boom, Gate, Thing, gone, no_collector
 from support.loops import Loops, Report, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
@@ -132,9 +133,13 @@ class Actor:
 
 @dataclass
 class Model:
-    """What the pool ought to do: a queue, so many workers, and what became of each call."""
+    """What the pool ought to do: a queue, so many workers, and what became of each call.
+
+    Each call may have a context `apart`, so that it begins something.
+    """
 
     workers: int
+    apart: bool
     actors: list[Actor] = field(default_factory=list)
     queue: list[tuple[int, int]] = field(default_factory=list)
     running: list[tuple[int, int]] = field(default_factory=list)
@@ -145,7 +150,9 @@ class Model:
 
     def submit(self, actor: int, number: int) -> None:
         self.submitted.append((actor, number))
-        self.queue.append((actor, number))
+        # A task's later calls go before those that begin.
+        going_on = sum(number > 0 for _, number in self.queue)
+        self.queue.insert(going_on if number > 0 and not self.apart else len(self.queue), (actor, number))
         self.take()
 
     def take(self) -> None:
@@ -193,7 +200,8 @@ def test_tasks_cancelled_at_any_of_their_calls(
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, report: reports.append(report))
-        model = Model(workers)
+        # In a bounded queue the order is that of arrival in line.
+        model = Model(workers, max_queue is not None)
         ran: set[tuple[int, int]] = set()
         submitted: list[tuple[int, int]] = []
         pool = AdaptiveExecutor(workers, max_queue=max_queue)
@@ -208,7 +216,8 @@ def test_tasks_cancelled_at_any_of_their_calls(
 
         async def work(index: int, count: int) -> None:
             for number in range(count):
-                future = pool.run(call, index, number)
+                run = functools.partial(contextvars.Context().run, pool.run) if model.apart else pool.run
+                future = run(call, index, number)
                 submitted.append((index, number))
                 assert await future == (index, number)
 
@@ -273,6 +282,7 @@ def test_tasks_cancelled_at_any_of_their_calls(
             assert outcome == actor.outcome
         assert ran == model.ran
 
-    loops(main)
+    with seams.setting(overtaken=LONG):
+        loops(main)
     wanted = [report for report in reports if type(report["exception"]) is Boom]
     assert wanted == reports
