@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -27,6 +27,12 @@ def sparkline(values: Sequence[int], width: int, top: int) -> str:
     shown = list(values)[-width:]
     top = max(top, *shown, 1) if shown else 1
     return "".join(BARS[0 if value <= 0 else max(1, round(value * steps / top))] for value in shown).rjust(width)
+
+
+def _mark(figures: Mapping[str, Any]) -> Text:
+    """Return what is odd about a task. One of an older process may lack some of it."""
+    odd = next((word for word in ("blocked", "abandoned", "away") if figures.get(word)), "")
+    return Text(odd, {"blocked": "red", "abandoned": "yellow"}.get(odd, ""))
 
 
 def duration(seconds: float) -> str:
@@ -160,7 +166,7 @@ class View:
             (f"RUNNING {len(tasks)}, by {model.sort}", {"ratio": 3, "min_width": 16}),
             ("POOL", {"ratio": 2, "min_width": 8}),
             ("THREAD", {"ratio": 2, "min_width": 8}),
-            ("", {"width": 7}),
+            ("", {"width": 9}),
             ("FOR", {"min_width": 7} | RIGHT),
         )
         for place, task in enumerate(tasks[start : start + height], start):
@@ -171,7 +177,7 @@ class View:
                 printable(figures["name"]),
                 printable(task.place),
                 printable(figures["thread"]),
-                Text("blocked", "red") if figures["blocked"] else "away" if figures.get("away") else "",
+                _mark(figures),
                 duration(figures["seconds"]),
                 style="reverse" if mark else "",
             )
