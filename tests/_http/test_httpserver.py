@@ -235,14 +235,23 @@ def test_hooks_that_fail_end_neither_server_nor_other_connections(capsys: pytest
 
 
 def test_handle_request_serves_a_connection_the_plain_way() -> None:
-    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server, Client(server) as client:
-        server.handle_request()
-        for number in range(3):
-            assert client.get(f"/{number}").body() == f"/{number}".encode()
-        assert client.post(b"body").body() == b"body"
-        client.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\nConnection: close\r\n\r\n")
-        assert [client.body(), client.body()] == [b"/1", b"/2"]
-        assert client.ended()
+    class Telling(Echo):
+        def do_PUT(self) -> None:
+            self.reply(str(self.connection.gettimeout()).encode())
+
+    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Telling) as server:
+        # After a loop, too.
+        server.service_actions = server.shutdown
+        server.serve_forever(0.001)
+        with Client(server) as client:
+            server.handle_request()
+            for number in range(3):
+                assert client.get(f"/{number}").body() == f"/{number}".encode()
+            assert client.post(b"body").body() == b"body"
+            assert client.send(b"PUT / HTTP/1.1\r\n\r\n").body() == b"30.0"
+            client.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\nConnection: close\r\n\r\n")
+            assert [client.body(), client.body()] == [b"/1", b"/2"]
+            assert client.ended()
 
 
 def test_a_connection_outlives_the_pause_between_two_loops() -> None:

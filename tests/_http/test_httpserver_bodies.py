@@ -125,6 +125,18 @@ def test_a_word_to_go_on_is_no_response() -> None:
                 assert client.send(b"a\nb\n").send(b"cde\n").body() == b"a\nb\ncde\n"
 
 
+def test_a_word_to_go_on_and_a_response_in_one_piece_are_a_response() -> None:
+    class Both(Quiet):
+        def do_POST(self) -> None:
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+
+    with serving(Both) as server, Client(server) as client:
+        for _ in range(2):
+            # The body is not taken for the next request.
+            client.post(b"GET / HTTP/1.1\r\n\r\n")
+            assert (client.response().status, client.body()) == (100, b"a")
+
+
 def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1000)
     with porter() as keeper, Client(keeper.server) as first, Client(keeper.server) as second:

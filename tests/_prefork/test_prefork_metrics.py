@@ -110,7 +110,7 @@ def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> Non
 
 
 def test_children_end_although_the_parent_does_not_read(tmp_path: Path) -> None:
-    with site(tmp_path, METRICS, POOL + "    tune(REPORT_INTERVAL=0.0001)\n") as running:
+    with site(tmp_path, METRICS, POOL.replace("0.05", "0.0001")) as running:
         children = running.children()
         eventually(lambda: scrape(running).get(DONE) == 20)
         running.signal(signal.SIGSTOP)

@@ -64,6 +64,18 @@ def test_a_module_that_cannot_be_imported_fails_the_start(tmp_path: Path) -> Non
         running.await_event("start_failed")
 
 
+def test_a_template_that_the_system_refuses_fails_the_start_at_once(tmp_path: Path) -> None:
+    script = """
+    def refuse(*_):
+        raise OSError("no more processes")
+
+    tune(_parent, Template=refuse)
+    """
+    with site(tmp_path, "processes=1, start_timeout=3600", script) as running:
+        assert running.status() == NEVER_STARTED
+        running.await_event("start_failed")
+
+
 def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
     script = """
     if __name__ != "__main__":

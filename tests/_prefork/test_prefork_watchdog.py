@@ -52,6 +52,8 @@ def test_a_crash_at_start_is_followed_by_growing_delays(ready: bool) -> None:
     assert world.of(1) == [2], "its neighbour is left alone"
     world.ready(*world.of(0)).later(SETTLE).gone(*world.of(0))
     assert world.of(0), "having served for a while makes up for it"
+    world.gone(*world.of(0), 1)
+    assert world.last("restart_delayed").fields["failures"] == 1
 
 
 def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:

@@ -289,6 +289,4 @@ def main(
             child._report()
         # The thread that listens ends this process if a callback takes too long.
         child._called_back.wait()
-        # A spawned process drops its handlers well before its end, and a late signal would kill it.
-        child._signals.ignore()
     flush_or_discard(sys.stdout, sys.stderr)

@@ -67,11 +67,6 @@ class OwnSignals:
         self.bell.close()
         self._rope.close()
 
-    def ignore(self) -> None:
-        """Ignore the signals until this process ends, when the interpreter can no longer handle them. Main thread."""
-        for number in self._mine():
-            signal.signal(number, signal.SIG_IGN)
-
     def forsake(self) -> None:
         """In a forked process: put back the handlers from before, and close what belongs to the parent."""
         self.release()

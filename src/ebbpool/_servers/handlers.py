@@ -170,9 +170,6 @@ class Handlers:
         with self._ended:
             inside = self._is_inside(own)
             self._joining.append(own)
-            if inside:
-                # Another handler in `join` no longer waits for this one.
-                self._ended.notify_all()
             try:
                 return self._ended.wait_for(lambda: not self._awaited(inside), timeout)
             finally:
