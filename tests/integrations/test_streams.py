@@ -143,18 +143,22 @@ def test_leaving_waits_for_the_chunk_that_is_made_and_closes_the_generator(pool:
         finally:
             closed.set()
 
-    async def read(stream: Any) -> None:
-        async for _ in stream:
-            pass
+    async def read(scope: Any) -> None:
+        with scope:
+            async for _ in iterate(chunks()):
+                pass
 
     async def main() -> None:
         with gate:
-            async with anyio.create_task_group() as group:
-                group.start_soon(read, iterate(chunks()))
-                await asyncio.to_thread(gate.await_begun)
-                group.cancel_scope.cancel()
-                asyncio.get_running_loop().call_soon(gate.open)
-                assert not closed.is_set()
+            scope = anyio.CancelScope()
+            reading = asyncio.ensure_future(read(scope))
+            await asyncio.to_thread(gate.await_begun)
+            scope.cancel()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not reading.done()
+            gate.open()
+            await reading
         assert pool.wait_idle(TIMEOUT)
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -149,7 +150,9 @@ COLUMNS = ("stock", "install", "run", "executors")
 def table() -> dict[str, list[str]]:
     """Return the cells of the table, by what stands in the first."""
     text = (ROOT / "docs/how-to/one-switch.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    lines = text[text.index("| way in |") :].splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     assert rows[0] == ["way in", "stock", "`install()`", "`run`", "`executors`"]
     return {first: cells for first, *cells in rows[2:]}
 

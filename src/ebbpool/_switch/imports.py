@@ -1,8 +1,10 @@
-"""Something to be done as soon as a module is imported."""
+"""Something to be done as soon as a module is imported.
+
+`importlib.abc`, whose classes say no more than which methods there are, imports a lot.
+"""
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.util
 import sys
 import threading
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 Action = Callable[[ModuleType], None]
 
 
-class Watcher(importlib.abc.MetaPathFinder):
+class Watcher:
     """A finder for `sys.meta_path` that has the others find a module, and then has its action done.
 
     Attributes:
@@ -47,11 +49,11 @@ class Watcher(importlib.abc.MetaPathFinder):
         finally:
             self.here.name = None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]  # it has what a loader has
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """A loader that has a module's action done once it is loaded; many ask for a loader and load nothing."""
 
     def __init__(self, loader: Any, watcher: Watcher) -> None:
