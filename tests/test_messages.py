@@ -14,7 +14,8 @@ import ebbpool
 SOURCES = Path(ebbpool.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs/incidents/warnings.md"
 LOGGING = {"warning", "error", "critical", "exception", "complain"}
-SPOKEN = {"why", "_at_limit", "_told", "_warn"}
+LEVELS = {"info", "warning", "error"}
+SPOKEN = {"why", "_at_limit", "_for_those_under_way", "_told", "_warn"}
 """Functions that return a part of what is logged, or of a reason."""
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
@@ -63,8 +64,20 @@ def said(tree: ast.AST) -> Iterator[ast.expr]:
 def events(tree: ast.AST) -> Iterator[str]:
     """Yield the names of the events that a module of `_prefork` logs."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Report", "self._report", "self._log"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "Report",
+            "self._report",
+            "self.report",
+            "self._log",
+        ):
             yield from (each.value for each in node.args[:2] if isinstance(each, ast.Constant) and each.value)
+        elif (
+            isinstance(node, ast.Tuple)
+            and node.elts
+            and isinstance(node.elts[-1], ast.Constant)
+            and node.elts[-1].value in LEVELS
+        ):
+            yield from (each.value for each in node.elts[:1] if isinstance(each, ast.Constant))
         elif isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             yield from (

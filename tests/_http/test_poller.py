@@ -112,7 +112,7 @@ def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypat
         monkeypatch.setattr(made, "arm", failing)
         with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
             assert keeper.end(waiting)
-        assert "cannot wait for the connection of" in caplog.text
+        assert "cannot watch the connection from" in caplog.text
         with Client(keeper.server) as client:
             # Its request is there when it is accepted; only then its connection cannot be kept.
             assert keeper.answer(client.get()).body == b"/"

@@ -80,7 +80,12 @@ NAMES = {
 """The names of all metrics but the histograms, by how they change; each follows "ebbpool."."""
 
 
-TIMES = {"ebbpool.queue.oldest_wait", "ebbpool.task.longest_abandoned", "ebbpool.task.longest_running", "ebbpool.lane.queue.oldest_wait"}
+TIMES = {
+    "ebbpool.queue.oldest_wait",
+    "ebbpool.task.longest_abandoned",
+    "ebbpool.task.longest_running",
+    "ebbpool.lane.queue.oldest_wait",
+}
 """The metrics that are times, which differ from one reading to the next."""
 
 

@@ -332,7 +332,7 @@ class FrontDoor:
         try:
             self._poller.arm(connection)
         except (OSError, ValueError) as error:
-            LOGGER.warning("cannot wait for the connection of %s: %s", connection.address, error)
+            LOGGER.warning("cannot watch the connection from %s: %s", connection.address, error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
