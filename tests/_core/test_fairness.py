@@ -114,7 +114,7 @@ def test_a_loop_that_is_given_results_without_end_leaves_the_gil_to_others(
     naps: list[float] = []
     line: list[Callable[[], None]] = []
     monkeypatch.setattr(core, "sleep", naps.append)
-    mailbox = core.Mailbox(line.append, line.append)
+    mailbox = core.Mailbox(line.append, line.append, object)
 
     def turn() -> int:
         for _ in range(2):

@@ -1,9 +1,8 @@
-"""Calls of a context that has called before go first: who holds something gets a thread to give it back."""
+"""A task that has called before goes first: who holds something gets a thread to give it back."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -11,115 +10,190 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Gate, eventually
-from support.loops import on_every_loop
+from support.loops import on_every_loop, turns
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._testing import seams
 
 
-def in_new_context(call: Callable[..., Any], *args: Any) -> Any:
-    return contextvars.Context().run(call, *args)
+class Known:
+    """A task of the loop that has called a pool before, and calls it again when it is told to."""
+
+    def __init__(self, pool: AdaptiveExecutor) -> None:
+        self.pool = pool
+        self.ready = asyncio.Event()
+        self.told: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> Any:
+        await self.pool.run(int)
+        self.ready.set()
+        calls = []
+        while (call := await self.told.get()) != ():
+            calls.append(self.pool.run(*call))
+        return await asyncio.gather(*calls)
+
+    async def call(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Have it call, and let it go so far."""
+        self.told.put_nowait((fn, *args))
+        await turns()
+
+    async def end(self) -> Any:
+        """Let it end, and return what its calls have returned."""
+        self.told.put_nowait(())
+        return await self.task
 
 
-async def known(pool: AdaptiveExecutor) -> contextvars.Context:
-    """Return a context of which a call has begun."""
-    context = contextvars.Context()
-    await context.run(pool.run, int)
-    return context
+async def known(pool: AdaptiveExecutor) -> Known:
+    task = Known(pool)
+    await task.ready.wait()
+    return task
+
+
+async def begin(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
+    """Call as a task of its own, which has not called before."""
+
+    async def call() -> Any:
+        return await pool.run(fn, *args)
+
+    task = asyncio.ensure_future(call())
+    await turns()
+    return task
 
 
 @on_every_loop
 async def test_they_go_before_those_that_begin_in_order() -> None:
     order: list[str] = []
     async with AdaptiveExecutor(1) as pool:
-        contexts = [await known(pool) for _ in range(2)]
+        tasks = [await known(pool) for _ in range(2)]
         with Gate() as gate:
-            held = in_new_context(pool.run, gate)
+            held = await begin(pool, gate)
             gate.await_begun()
-            calls = [in_new_context(pool.run, order.append, name) for name in "ab"]
-            calls.append(pool.submit(order.append, "c"))
-            calls += [contexts[place].run(pool.run, order.append, name) for place, name in enumerate("de")]
-            calls.append(contexts[0].run(pool.run, order.append, "f"))
+            calls = [await begin(pool, order.append, name) for name in "ab"]
+            plain = pool.submit(order.append, "c")
+            for task, name in zip(tasks, "de", strict=True):
+                await task.call(order.append, name)
+            # It has a call that waits: this one begins something.
+            await tasks[0].call(order.append, "f")
             gate.open()
-            await held
-            await asyncio.gather(*[call if asyncio.isfuture(call) else asyncio.wrap_future(call) for call in calls])
-    assert "".join(order) == "defabc"
+            await asyncio.gather(held, asyncio.wrap_future(plain), *calls, *[task.end() for task in tasks])
+    assert "".join(order) == "deabcf"
 
 
 @on_every_loop
-async def test_a_context_whose_first_call_has_not_begun_keeps_its_order() -> None:
+async def test_child_tasks_begin() -> None:
+    order: list[str] = []
+    async with AdaptiveExecutor(1) as pool:
+        await pool.run(int)
+        with Gate() as gate:
+            held = await begin(pool, gate)
+            gate.await_begun()
+            first = await begin(pool, order.append, "first")
+            second = await begin(pool, order.append, "second")
+            own = pool.run(order.append, "own")
+            gate.open()
+            await asyncio.gather(held, first, second, own)
+    assert order == ["own", "first", "second"]
+
+
+@on_every_loop
+async def test_a_call_that_never_began_makes_no_difference() -> None:
     order: list[str] = []
     async with AdaptiveExecutor(1) as pool:
         with Gate() as gate:
-            held = in_new_context(pool.run, gate)
+            held = await begin(pool, gate)
             gate.await_begun()
-            other = in_new_context(pool.run, order.append, "other")
-            context = contextvars.Context()
-            first = context.run(pool.run, order.append, "first")
-            first.cancel()
-            calls = [context.run(pool.run, order.append, str(number)) for number in range(3)]
+            other = await begin(pool, order.append, "other")
+            pool.run(order.append, "cancelled").cancel()
+            own = pool.run(order.append, "own")
             gate.open()
-            await asyncio.gather(held, other, *calls)
-    assert order == ["other", "0", "1", "2"]
+            await asyncio.gather(held, other, own)
+    assert order == ["other", "own"]
 
 
 @on_every_loop
 async def test_pools_are_told_apart() -> None:
     order: list[str] = []
     async with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as another:
-        context = await known(another)
+        await another.run(int)
         with Gate() as gate:
-            held = in_new_context(pool.run, gate)
+            held = await begin(pool, gate)
             gate.await_begun()
-            calls = [in_new_context(pool.run, order.append, "a"), context.run(pool.run, order.append, "b")]
+            calls = [await begin(pool, order.append, "a"), pool.run(order.append, "b")]
             gate.open()
             await asyncio.gather(held, *calls)
     assert order == ["a", "b"]
 
 
 @pytest.mark.asyncio
-async def test_a_flood_of_them_does_not_shut_others_out() -> None:
-    order: list[int] = []
-    async with AdaptiveExecutor(1) as pool:
-        context = await known(pool)
-        with seams.setting(overtaken=0.0), Gate() as gate:
-            held = in_new_context(pool.run, gate)
+@pytest.mark.parametrize("workers", [1, 16, 64])
+async def test_a_flood_of_them_does_not_shut_others_out(workers: int) -> None:
+    over = threading.Event()
+
+    async def again() -> None:
+        while not over.is_set():
+            await pool.run(time.sleep, 0)
+
+    async with AdaptiveExecutor(workers) as pool:
+        flood = [asyncio.ensure_future(again()) for _ in range(4 * workers)]
+        await turns()
+        # Each kind takes its turn, so this ends.
+        await asyncio.wait_for(await begin(pool, over.set), TIMEOUT)
+        await asyncio.gather(*flood)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("when_full", ["block", "reject"])
+async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
+    async with AdaptiveExecutor(1, max_queue=1, when_full=when_full) as pool:
+        task = await known(pool)
+        with Gate() as gate:
+            held = await begin(pool, gate)
             gate.await_begun()
-            beginning = in_new_context(pool.run, order.append, -1)
-            calls = [context.run(pool.run, order.append, number) for number in range(100)]
+            queued = await begin(pool, int)
+            beginning = await begin(pool, int)
+            await task.call(int, 5)
             gate.open()
-            await asyncio.gather(held, beginning, *calls)
-    assert order.index(-1) <= 2
-    order.remove(-1)
-    assert order == list(range(100))
+            await asyncio.gather(held, queued)
+            assert await task.end() == [5]
+            if when_full == "reject":
+                with pytest.raises(QueueFull):
+                    await beginning
+            else:
+                assert await beginning == 0
 
 
 @pytest.mark.asyncio
 async def test_they_have_a_reserve_at_the_ceiling() -> None:
-    """Sixteen threads wait for what another call gives back; that one gets a thread of its own, beyond the ceiling."""
-    async with AdaptiveExecutor(16) as pool:
-        context = await known(pool)
-        given_back = threading.Event()
-        waiting = [in_new_context(pool.run, given_back.wait, TIMEOUT) for _ in range(20)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
-        await context.run(pool.run, given_back.set)
-        assert await asyncio.gather(*waiting) == [True] * 20
-        assert pool.stats().started == 17
+    """All threads wait for what another call gives back; that one gets a thread of its own, beyond the ceiling."""
+    async with AdaptiveExecutor(32) as pool:
+        tasks = [await known(pool) for _ in range(2)]
+        given_back = threading.Barrier(35)
+        waiting = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(32)]
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 32)
+        for task in tasks:
+            await task.call(given_back.wait, TIMEOUT)
+        await asyncio.to_thread(given_back.wait, TIMEOUT)
+        await asyncio.gather(*waiting, *[task.end() for task in tasks])
+        assert pool.stats().started == 34
 
 
 @pytest.mark.asyncio
 async def test_the_reserve_is_for_them_alone() -> None:
     async with AdaptiveExecutor(16) as pool:
-        context = await known(pool)
+        task = await known(pool)
         with Gate() as gate, Gate() as beginners:
-            waiting = [in_new_context(pool.run, beginners) for _ in range(17)]
+            waiting = [await begin(pool, beginners) for _ in range(17)]
             await asyncio.to_thread(beginners.await_begun, 16)
-            going_on = context.run(pool.run, gate)
+            first = pool.submit_first(beginners)
+            assert await asyncio.to_thread(beginners.nobody_begins)
+            assert first.cancel()
+            await task.call(gate)
             await asyncio.to_thread(gate.await_begun)
             assert pool.stats().running == 17
             gate.open()
-            await going_on
-            # The seventeenth thread is idle, and the seventeenth beginner waits.
+            await task.end()
+            # The seventeenth thread is idle, and the others wait.
             assert await asyncio.to_thread(beginners.nobody_begins)
             beginners.open()
             await asyncio.gather(*waiting)
@@ -128,31 +202,36 @@ async def test_the_reserve_is_for_them_alone() -> None:
 @pytest.mark.asyncio
 async def test_a_small_pool_has_no_reserve() -> None:
     async with AdaptiveExecutor(1) as pool:
-        context = await known(pool)
+        task = await known(pool)
         with Gate() as gate:
-            running = in_new_context(pool.run, gate)
+            running = await begin(pool, gate)
             gate.await_begun()
-            going_on = context.run(pool.run, int)
+            await task.call(int)
             for seconds in range(4):
                 seams.look_at(pool, time.monotonic() + seconds)
             assert pool.stats().workers == 1
             gate.open()
-            assert await asyncio.gather(running, going_on) == [None, 0]
+            assert [await running, await task.end()] == [None, [0]]
 
 
 @pytest.mark.asyncio
-async def test_one_more_thread_comes_each_time_that_the_reserve_is_stuck() -> None:
-    """Beyond the reserve one thread comes for each 0.1 s in which none takes a task; `decisions` says so."""
-    async with AdaptiveExecutor(16) as pool:
-        context = await known(pool)
+async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
+    """One thread more comes for each 0.1 s in which none takes a task, until there are twice as many."""
+    async with AdaptiveExecutor(32) as pool:
+        tasks = [await known(pool) for _ in range(6)]
         given_back = threading.Event()
-        beginners = [in_new_context(pool.run, given_back.wait, TIMEOUT) for _ in range(16)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
-        stuck = [context.run(pool.run, given_back.wait, TIMEOUT) for _ in range(3)]
-        await context.run(pool.run, given_back.set)
-        await asyncio.gather(*beginners, *stuck)
-        assert pool.stats().started == 20
+        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(32)]
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 32)
+        for task in tasks:
+            await task.call(given_back.wait, TIMEOUT)
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 36)
+        assert pool.stats().queued == 2
+        for seconds in range(1, 4):
+            seams.look_at(pool, time.monotonic() + seconds)
+        assert pool.stats().workers == 36
+        given_back.set()
+        await asyncio.gather(*beginners, *[task.end() for task in tasks])
         reasons = [each.reason for each in pool.decisions()]
-        assert sum("go on with what earlier ones began" in reason for reason in reasons) == 3
-        # They leave again.
-        eventually(lambda: pool.stats().workers <= 17)
+        assert sum("go on with what earlier ones began" in reason for reason in reasons) == 2
+        # Those that came later leave again.
+        await asyncio.to_thread(eventually, lambda: pool.stats().workers <= 34)

@@ -153,7 +153,7 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
     monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
-    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append)
+    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
 
     def deliver(count: int) -> None:
         with AdaptiveExecutor(1) as pool:
@@ -198,7 +198,7 @@ def test_a_loop_naps_where_it_delivers_without_a_pause(
     monkeypatch.setattr(LOOP_CALLS, "thread_time", lambda: share * ticks[0])
     monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
     monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
-    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append)
+    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
     with AdaptiveExecutor(1) as pool:
         for _ in range(40 * DELIVERED_AT_ONCE):
             pool.offload(mailbox, Ticket(), None, int, (), None)

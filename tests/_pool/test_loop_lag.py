@@ -23,7 +23,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
-        self.mailbox = LOOP_CALLS.Mailbox(self.callbacks.append, self.callbacks.append)
+        self.mailbox = LOOP_CALLS.Mailbox(self.callbacks.append, self.callbacks.append, object)
         seams.loop_lag.register(self.mailbox)
 
 

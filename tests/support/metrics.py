@@ -73,9 +73,10 @@ NAMES = {
     "counter": "thread.starts thread.exits task.submissions task.completions task.rejections "
     "task.expirations task.spills "
     "task.spill_returns",
-    "level": "threads thread.limit queue.length queue.limit task.abandoned task.away task.delayed lane.running lane.limit "
-    "lane.queue.length",
-    "longest": "queue.oldest_wait task.longest_abandoned task.longest_running loop.lag loop.lag.most lane.queue.oldest_wait",
+    "level": "threads thread.limit queue.length queue.limit task.abandoned task.away task.delayed lane.running "
+    "lane.limit lane.queue.length",
+    "longest": "queue.oldest_wait task.longest_abandoned task.longest_running loop.lag loop.lag.most "
+    "lane.queue.oldest_wait",
 }
 """The names of all metrics but the histograms, by how they change; each follows "ebbpool."."""
 

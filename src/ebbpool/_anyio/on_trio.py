@@ -49,7 +49,7 @@ class RunState:
     def __init__(self) -> None:
         self.trio_token = current_trio_token()
         self.token = token_for(TrioBackend, self.trio_token)
-        self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon)
+        self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon, current_task)
         loop_lag.register(self.mailbox)
         # The counter of ``trio.testing.wait_all_threads_completed``.
         try:

@@ -31,7 +31,7 @@ if not cython.compiled:
         _here,
     )
     from ebbpool._core.lane import LaneCore
-    from ebbpool._core.loop_calls import LoopCall, Mailbox, Visit
+    from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
 
@@ -265,9 +265,9 @@ class ExecutorCore:
     ) -> LoopCall:
         """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
 
-        A call from a context of which an earlier one has begun to run goes ahead of those that begin something: who
-        holds a connection gets a thread to give it back. With a full queue and `when_full` "block" the call waits its
-        turn without blocking the thread.
+        A call of a task that has called before, and whose last call is over, goes ahead of those that begin something,
+        and is not held up by a full queue: who holds a connection gets a thread to give it back. With a full queue and
+        `when_full` "block" the others wait their turn without blocking the thread.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -291,11 +291,7 @@ class ExecutorCore:
         call._abandoned = 0.0
         if scope is not None:
             call.limit(scope)
-        visit: Any = self._pool.visits.get(None)
-        first = visit is not None and visit.begun
-        call._visit = None if first else Visit()
-        if not first:
-            self._pool.visits.set(call._visit)
+        first = goes_on(call, mailbox.task())
         if lane is not None:
             first = lane.first
         refusal = self._pool.push(call, first)

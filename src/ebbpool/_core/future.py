@@ -366,10 +366,12 @@ class FutureCore:
         self._conclude(RUNNING, RUNNING, FINISHED, value, error)
         value = error = None
 
-    def reject(self, error: BaseException) -> None:
-        """Fail a task that no worker will run; do nothing if it is no longer pending."""
-        if self._conclude(PENDING, PENDING, FINISHED, None, error):
+    def reject(self, error: BaseException) -> bool:
+        """Fail a task that no worker will run, if it is still pending; return whether it was."""
+        fails = self._conclude(PENDING, PENDING, FINISHED, None, error)
+        if fails:
             self._forget()
+        return fails
 
     def _given_context(self, taken: bool) -> Context | None:
         """Return the context that compiled code enters for the call, which is `taken` from it, or None."""

@@ -9,6 +9,7 @@ import threading
 from array import array
 from collections import deque
 from concurrent.futures._base import LOGGER
+from contextvars import ContextVar
 from time import sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if not cython.compiled:
     # For compiled code loop_calls_c.pxd declares these.
     from math import log2
     from time import monotonic
+
+    if TYPE_CHECKING:
+        from ebbpool._core.pool import Pool
 
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
@@ -59,11 +63,39 @@ KEPT_WAITING = 1e-3
 time twice as many: the loop would get it after the switch interval only, several times for one turn."""
 
 
-class Visit:
-    """Whether a context's first call of a pool, or the last that it made before that one began, has begun to run."""
+VISIT: ContextVar[Visit] = ContextVar("ebbpool_visit")
+"""What a task has called before. Child tasks inherit it, and find that it is not theirs."""
 
-    def __init__(self) -> None:
+
+class Visit:
+    """What one task of an event loop has called before, in the pool that it called last.
+
+    Attributes:
+        task: The task's id.
+        pool: That pool.
+        begun: Whether a call has begun to run.
+        last: The last call.
+    """
+
+    def __init__(self, task: int, pool: Pool) -> None:
+        self.task = task
+        self.pool = pool
         self.begun: bool = False
+        self.last: LoopCall | None = None
+
+
+@cython.locals(visit=Visit)
+def goes_on(call: LoopCall, task: object) -> bool:
+    """Note a call of a task; return whether it goes on with something: one has run, and the last one is over."""
+    found: Any = VISIT.get(None)
+    if found is None or found.task != id(task) or found.pool is not call._pool:
+        found = Visit(id(task), call._pool)
+        VISIT.set(found)
+    visit = found
+    first: bool = visit.begun and task is not None and (visit.last is None or visit.last._code >= CANCELLED)
+    visit.last = call
+    call._visit = visit
+    return first
 
 
 class LoopCall(FutureCore):
@@ -75,7 +107,7 @@ class LoopCall(FutureCore):
     for an error that comes after the ticket is done.
 
     Attributes:
-        _visit: What is to be told when the call begins; None for a call of a context that has begun before.
+        _visit: What is to be told when the call begins.
         _abandoned: Since when nobody waits for the call, which runs (monotonic seconds); 0 if that is not so.
     """
 
@@ -91,8 +123,8 @@ class LoopCall(FutureCore):
         self._mailbox.post(self)
 
     def _given_context(self, taken: bool) -> Context | None:
-        if taken and self._visit is not None:
-            self._visit.begun = True
+        if taken:
+            self._begins()
         if not cython.compiled:
             # Here the context is a part of the call.
             return None
@@ -101,20 +133,25 @@ class LoopCall(FutureCore):
             self._context = None
         return context
 
+    def _begins(self) -> None:
+        if self._visit is not None:
+            self._visit.begun = True
+            # Breaks a cycle: what the task has called before refers to its last call.
+            self._visit = None
+
     def _drop_call(self) -> None:
         FutureCore._drop_call(self)
         if cython.compiled:
             self._context = None
 
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = None
+        self._fn = self._args = self._kwargs = self._visit = None
         if cython.compiled:
             self._context = None
 
     def perform(self) -> None:
         """Run the call in this thread, in its own context."""
-        if self._visit is not None:
-            self._visit.begun = True
+        self._begins()
         if cython.compiled and self._context is not None:
             fn, args = self._context.run, (self._fn, *(self._packed() or ()))
             # `args` keeps what they replace until the mutex is free.
@@ -195,6 +232,7 @@ class Mailbox:
         wake: Has the given function called in the loop's thread; any thread may call it. An error means that the loop
             has ended: the results are dropped.
         again: Does the same, and is called in the loop's own thread only.
+        task: Returns the task of the loop that runs, in its thread.
 
     Attributes:
         arrived: Finished calls, left by workers.
@@ -217,11 +255,17 @@ class Mailbox:
 
     mutex: Any
 
-    def __init__(self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        wake: Callable[[Callable[[], None]], object],
+        again: Callable[..., object],
+        task: Callable[[], object],
+    ) -> None:
         if not cython.compiled:
             self.mutex = threading.RLock()
         self.wake = wake
         self.again = again
+        self.task = task
         self.arrived: list[LoopCall] = []
         self.due: deque[LoopCall] = deque()
         self.ringing: bool = False

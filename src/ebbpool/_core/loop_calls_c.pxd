@@ -9,10 +9,20 @@ from libc.math cimport log2
 cdef bint GIL
 cdef Py_ssize_t DELIVERED_AT_ONCE, FEWEST, LAST
 cdef double SLICE
+cdef object VISIT
+
+
+cdef class LoopCall(FutureCore)
 
 
 cdef class Visit:
+    cdef readonly object task
+    cdef readonly Pool pool
     cdef bint begun
+    cdef LoopCall last
+
+
+cpdef bint goes_on(LoopCall call, object task) except -1
 
 
 cdef class LoopCall(FutureCore):
@@ -22,6 +32,8 @@ cdef class LoopCall(FutureCore):
     cdef Visit _visit
     cdef double _abandoned
 
+    cdef _begins(self)
+
     cpdef deliver(self)
 
 
@@ -29,6 +41,7 @@ cdef class Mailbox:
     cdef cython.pymutex mutex
     cdef object wake
     cdef object again
+    cdef readonly object task
     cdef list arrived
     cdef object due
     cdef object __weakref__

@@ -21,7 +21,7 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
 from types import BuiltinMethodType, MethodType
@@ -80,13 +80,15 @@ OVERTAKEN = 0.1
 TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 RESERVE = 16
-"""For so many workers of the ceiling, a pool may have one more that takes only what goes first."""
+"""For so many workers of the ceiling there may be one more, for calls that go on with something; or two, in the end."""
 STALE = 0.1
 """The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
 STANDING = 0.1
 """... at every look for so many seconds."""
-LOOKED = 256
-"""In how many tasks at the head of a line one look finds those that have waited for too long."""
+LOOKS = 0.05
+"""Seconds between looks for tasks that have waited for too long ..."""
+LOOK = 2e-6
+"""... and so many more for each task that waits."""
 ALL = sys.maxsize
 """As many workers as there are: nobody is held back."""
 ROOM = 24
@@ -104,7 +106,7 @@ class Snapshot(NamedTuple):
         starting: How many of them have not begun to work.
         idle: How many of them have nothing to do.
         blocked: How many of them wait for this very pool.
-        ahead: How many of the tasks that wait go first.
+        ahead: How many of the tasks that wait go first, if some of them go on with something.
     """
 
     may_grow: bool
@@ -218,10 +220,12 @@ class Pool:
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
         dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
         ahead: How many futures at the head of the queue have overtaken the others.
-        visits: For each context, whether its calls go on with something: see `ExecutorCore.offload`.
+        urgent: Whether some of these go on with something, unless `ahead` is 0; see `ExecutorCore.offload`.
+        firsts: How many workers have a task in hand that has overtaken others.
         max_wait: For how many seconds tasks may wait; 0 for ever.
         timed: Whether tasks wait that may do so for a limited time only.
         backlogs: The lanes that hold such tasks.
+        sought: When all that waits is looked through for those that have waited for too long (monotonic seconds).
         stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
         expired: Tasks that have waited for too long, and failed because of that.
         passed: How many tasks that go first were taken since one that they overtook was last taken.
@@ -230,8 +234,8 @@ class Pool:
         ceiling: The most workers that the settings allow.
         lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
         max_workers: The most there may be: `ceiling` and `lent`.
-        beyond: How many more there may be that take only tasks that go first: a share of `ceiling`, and one more for
-            each time that these got no thread for too long.
+        beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and up to as many
+            again while these get no thread for too long.
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
@@ -256,6 +260,7 @@ class Pool:
     mutex: Any
     enqueue: Callable[[FutureCore], None]
     dequeue: Callable[[], FutureCore]
+    oldest_first: Callable[[], FutureCore]
 
     def __init__(self, crew: ThreadStarter | None) -> None:
         if not cython.compiled:
@@ -272,13 +277,13 @@ class Pool:
         self.away: dict[FutureCore, float] = {}
         self.marked: dict[FutureCore, None] = {}
         self.mark: type | None = None
-        self.visits: ContextVar[Any] = ContextVar("ebbpool_visit")
         self.backlogs: list[LaneCore] = []
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
         self.max_wait: float = 0.0
         self.stale: float = 0.0
+        self.sought: float = 0.0
         self.ceiling: int = 1
         self.max_workers: int = 1
         self.beyond: int = 0
@@ -298,6 +303,7 @@ class Pool:
         self.dead: int = 0
         self.ahead: int = 0
         self.passed: int = 0
+        self.firsts: int = 0
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
@@ -322,6 +328,7 @@ class Pool:
         self.minded: bool = False
         self.turned_away: bool = False
         self.timed: bool = False
+        self.urgent: bool = False
         self._use_queue()
 
     def configure(
@@ -335,7 +342,6 @@ class Pool:
         max_wait: float,
     ) -> None:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
-        oldest = self.queue.popleft
         with self.mutex:
             self.min_workers = min_workers
             self.ceiling = max_workers
@@ -343,7 +349,7 @@ class Pool:
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
             self.stale = 0.0
-            self.dequeue = oldest
+            self.dequeue = self.oldest_first
             self.min_spare_workers = min_spare_workers
             self.patience = patience
             self.max_queue = max_queue
@@ -398,12 +404,17 @@ class Pool:
         return fn, args, kwargs
 
     def push(
-        self, future: FutureCore, first: bool = False, waiter: LockType | None = None, in_line: bool = False
+        self,
+        future: FutureCore,
+        first: bool = False,
+        waiter: LockType | None = None,
+        in_line: bool = False,
+        unbounded: bool = False,
     ) -> str | None:
         """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
 
         A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
-        `in_line` is held among the seekers while the queue is full.
+        `in_line` is held among the seekers while the queue is full; if `unbounded`, it is queued all the same.
 
         Returns:
             None, or why the task was not taken: "closed", "broken" or "full".
@@ -424,7 +435,8 @@ class Pool:
             self.timed = self.timed or future._latest > 0.0
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
-            if grows:
+            goes_on = first and future._looped and lane is None
+            if grows or (unbounded and refusal == "full"):
                 refusal = None
             holds = False
             if lane is not None:
@@ -437,6 +449,7 @@ class Pool:
                 errand = self._keep_time(lane)
             elif refusal is None:
                 self._enter(future, first)
+                self.urgent = self.urgent or goes_on
             elif full and in_line:
                 refusal = None
                 future._held = True
@@ -451,7 +464,7 @@ class Pool:
                     (refusal is None or full)
                     and not holds
                     and not self.searching
-                    and (self.parked or not self.covered or (first and self._is_at_ceiling(False)))
+                    and (self.parked or not self.covered or self._wants_more())
                 ):
                     errand = self._arrange()
             except BaseException:
@@ -498,8 +511,8 @@ class Pool:
         self.minded = True
         return WATCH
 
-    def _next(self) -> FutureCore:
-        """Under the mutex: take a task where some have overtaken others.
+    def _next(self, worker: Worker) -> FutureCore:
+        """Under the mutex: take a task for `worker` where some have overtaken others.
 
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
         There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
@@ -510,7 +523,7 @@ class Pool:
             and self.passed * TURNS >= self.ahead
             and self.lent == 0
             and self.ahead < len(self.queue)
-            and self._engaged() <= self.max_workers
+            and self._has_place()
         ):
             oldest = self.queue[self.ahead]
             if self.clock - oldest._queued_at >= OVERTAKEN:
@@ -521,6 +534,10 @@ class Pool:
                 return oldest
         self.passed += 1
         self.ahead -= 1
+        if self.ahead == 0:
+            self.urgent = False
+        worker.first = True
+        self.firsts += 1
         return self.queue.popleft()
 
     def _make_room(self) -> None:
@@ -569,7 +586,7 @@ class Pool:
 
     def _use_queue(self) -> None:
         self.enqueue = self.queue.append
-        self.dequeue = self.queue.popleft
+        self.dequeue = self.oldest_first = self.queue.popleft
 
     def _refusal(self) -> str | None:
         """Under the mutex: return why a task cannot simply be queued, or None.
@@ -601,9 +618,9 @@ class Pool:
             return None
         if self.parked and (not self.held or self._has_room()):
             return self._rouse()
-        self.at_ceiling = self._is_at_ceiling(self.ahead > 0)
+        self.at_ceiling = self.headcount - self.blocked >= self._most()
         if not self.at_ceiling and (
-            self.headcount <= self.blocked or self.headcount < self.min_workers or self._is_at_ceiling(False)
+            self.headcount <= self.blocked or self.headcount < self.min_workers or self._wants_more()
         ):
             self._reserve(1)
             if self.slow_start:
@@ -617,13 +634,17 @@ class Pool:
         self.covered = True
         return WATCH
 
-    def _most(self, first: bool) -> int:
-        """Return how many workers may have a task in hand, where the next is one that goes `first`, or is not."""
-        return self.max_workers + self.beyond if first else self.max_workers
+    def _most(self) -> int:
+        """Return how many workers there may be that are not blocked."""
+        return self.max_workers + self.beyond if self.urgent and self.ahead > 0 else self.max_workers
 
-    def _is_at_ceiling(self, first: bool) -> bool:
-        """Return whether there are as many workers as there may be, if a task that goes `first` waits, or none does."""
-        return self.headcount - self.blocked >= self._most(first)
+    def _wants_more(self) -> bool:
+        """Return whether a call that goes on with something waits at the ceiling, and there may be a worker for it."""
+        return self.urgent and self.ahead > 0 and self.max_workers <= self.headcount - self.blocked < self._most()
+
+    def _has_place(self) -> bool:
+        """Return whether the calling worker may take a task that has not overtaken others."""
+        return self._engaged() - self.firsts <= self.max_workers
 
     def _staff(self) -> str | None:
         """Under the mutex: do what `_arrange` does if tasks wait."""
@@ -669,11 +690,15 @@ class Pool:
 
     def _has_room(self) -> bool:
         """Return whether a parked worker may be woken for a task."""
-        return not self.held or self._engaged() < min(self.allowed, self._most(self.ahead > 0))
+        return not self.held or (
+            self._engaged() < self.allowed and (self.ahead > 0 or self._engaged() - self.firsts < self.max_workers)
+        )
 
     def _admits(self) -> bool:
         """Return whether the calling worker, which has no task in hand, may take one."""
-        return self.surplus == 0 and (not self.held or self._engaged() <= min(self.allowed, self._most(self.ahead > 0)))
+        return self.surplus == 0 and (
+            not self.held or (self._engaged() <= self.allowed and (self.ahead > 0 or self._has_place()))
+        )
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -881,7 +906,7 @@ class Pool:
         """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
         self._clear(worker)
         self.clock = monotonic()
-        if self._waiting() > 0 and (self.parked or not self.covered):
+        if self._waiting() > 0 and (self.parked or not self.covered or self._wants_more()):
             return self._arrange()
         return self._spare()
 
@@ -916,6 +941,8 @@ class Pool:
             worker.patience = -1.0 if expired or self.closed else self.patience
             worker.parked = True
             self.parked.append(worker)
+        if not self.queue:
+            self.dequeue = self.oldest_first
         if self.seekers:
             self._make_room()
         self._tell_idlers()
@@ -1065,23 +1092,22 @@ class Pool:
         with self.mutex:
             self.rejected += 1
 
-    def expired_error(self, future: FutureCore) -> BaseException:
-        """Count a task that has waited for too long; return the error that it fails with."""
+    def count_expired(self, future: FutureCore) -> None:
+        """Count a task that has waited for too long, and fails because of that."""
         with self.mutex:
             self.expired += 1
             if future._lane is not None:
                 future._lane.expired += 1
-        error: BaseException = future._scope.refusal()  # type: ignore[union-attr]  # it has a limit
-        return error
 
     def _overdue(self, now: float, trash: list[Any]) -> list[FutureCore]:
-        """Under the mutex: return the tasks that have waited for too long, or the first of them."""
+        """Under the mutex: return the tasks that have waited for too long, if it is time to look for them."""
         found: list[FutureCore] = []
-        lines: list[Any] = [islice(self.queue, LOOKED), self.seekers]
-        if self.ahead > 0:
-            lines.append(islice(self.queue, self.ahead, self.ahead + LOOKED))
+        if now < self.sought:
+            return found
+        self.sought = now + LOOKS + LOOK * len(self.queue)
+        lines: list[Any] = [self.queue, self.seekers]
         for lane in self.backlogs:
-            lines.append(islice(lane.backlog, LOOKED))
+            lines.append(lane.backlog)
         for line in lines:
             for each in line:
                 if type(each) is not LockType:
@@ -1096,21 +1122,21 @@ class Pool:
     def _choose_end(self, now: float) -> None:
         """Under the mutex: have the newest tasks taken first while the queue stands, and the oldest otherwise.
 
-        The one who asked for the oldest has left by then, or is about to. (CoDel's sign of a standing queue; with it
-        Facebook's servers, and daphne, go over to the newest.)
+        The one who asked for the oldest has left by then, or is about to. CoDel's sign of a standing queue, and what
+        Facebook's servers do then.
         """
         if not self.queue or self.max_wait == 0.0 or now - self._oldest()._queued_at <= STALE * self.max_wait:
             self.stale = 0.0
-            self.dequeue = self.queue.popleft
+            self.dequeue = self.oldest_first
         elif self.stale == 0.0:
             self.stale = now
         elif now - self.stale >= STANDING:
             self.dequeue = self.queue.pop
 
     def widen(self) -> None:
-        """Let one more worker be started for tasks that go first; until none waits any more."""
+        """Let one more worker be started for calls that go on with something, until none waits any more."""
         with self.mutex:
-            self.beyond += 1
+            self.beyond = min(self.beyond + 1, 2 * (self.ceiling // RESERVE))
             self._measure()
             self._uncover()
             errand = self._staff()
@@ -1180,6 +1206,9 @@ class Pool:
             if worker in self.workers:
                 self._remove(worker)
             worker.current = None
+            if worker.first:
+                worker.first = False
+                self.firsts -= 1
             if current is not None:
                 if error is not None:
                     self.failed += 1
@@ -1327,6 +1356,7 @@ class Pool:
                     head = future
         return head
 
+    @cython.locals(future=FutureCore)
     def snapshot(self, now: float) -> Snapshot | None:
         """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
         trash: list[Any] = []
@@ -1352,20 +1382,23 @@ class Pool:
             needed = waiting > 0 or self._lacks_spare()
             self.minded = self._crowded() or len(self.backlogs) > 0
             looked_at = needed or self.minded
-            self.at_ceiling = needed and self._is_at_ceiling(self.ahead > 0)
+            self.at_ceiling = needed and self.headcount - self.blocked >= self._most()
             self.covered = needed
             may_grow = not self.at_ceiling
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
                 errand = self._rouse()
+            elif not self.searching and self._wants_more():
+                errand = self._arrange()
             taken = self.taken
             headcount = self.headcount
             starting = self.starting
             idle = self._at_hand()
             blocked = self.blocked
-            ahead = self.ahead
+            ahead = self.ahead if self.urgent else 0
         self._run(errand, None)
         for future in late:
-            future.reject(self.expired_error(future))
+            if future._scope is not None and future.reject(future._scope.refusal()):
+                self.count_expired(future)
         if not looked_at:
             return None
         return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked, ahead)
@@ -1522,6 +1555,8 @@ class Pool:
             given, future._args = future._args, args
             named, future._kwargs = future._kwargs, kwargs
             future._code = PENDING
+            # It has begun in time.
+            future._latest = 0.0
             self.returned += 1
             if future._lane is not None and future._lane.first:
                 self.queue.appendleft(future)
@@ -1591,6 +1626,9 @@ class Pool:
                 self.retired = self.started - self.headcount
                 self.searching = self.covered = self.at_ceiling = self.turned_away = False
                 self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
+                self.firsts = 0
+                for worker in stayed:
+                    worker.first = False
                 self.lent = 0
                 self.allowed = ALL
                 self.minded = False

@@ -36,8 +36,8 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE, LOOKED
-cdef double STALE, STANDING
+cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE
+cdef double STALE, STANDING, LOOKS, LOOK
 
 @cython.locals(place=Py_ssize_t, alone=bint)
 cdef bint _is_marked(FutureCore future, object mark) except -1
@@ -50,6 +50,7 @@ cdef class Pool:
     cdef object queue
     cdef object enqueue
     cdef object dequeue
+    cdef object oldest_first
     cdef list parked
     cdef list workers
     cdef object seekers
@@ -76,9 +77,11 @@ cdef class Pool:
     cdef readonly Py_ssize_t roused
     cdef bint turned_away
     cdef double clock
-    cdef readonly object visits
     cdef readonly double max_wait
     cdef double stale
+    cdef double sought
+    cdef bint urgent
+    cdef Py_ssize_t firsts
     cdef bint timed
     cdef list backlogs
     cdef readonly Py_ssize_t beyond
@@ -110,20 +113,21 @@ cdef class Pool:
     cdef dict marked
 
     cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
-    @cython.locals(lane=LaneCore, wait=double)
-    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*)
+    @cython.locals(lane=LaneCore, wait=double, goes_on=bint, holds=bint)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
     cdef _enter(self, FutureCore future, bint first)
     @cython.locals(last=FutureCore)
     cdef _keep_time(self, LaneCore lane)
-    cdef Py_ssize_t _most(self, bint first) except -1
-    cdef bint _is_at_ceiling(self, bint first) except -1
-    cpdef expired_error(self, FutureCore future)
+    cdef Py_ssize_t _most(self) except -1
+    cdef bint _wants_more(self) except -1
+    cdef bint _has_place(self) except -1
+    cpdef count_expired(self, FutureCore future)
     cpdef double patience_of(self, FutureCore future) except -2
     @cython.locals(future=FutureCore, lane=LaneCore)
     cdef list _overdue(self, double now, list trash)
     cdef _choose_end(self, double now)
     @cython.locals(oldest=FutureCore)
-    cdef FutureCore _next(self)
+    cdef FutureCore _next(self, Worker worker)
     cdef _make_room(self)
     cdef _vacate(self, LaneCore lane, bint failed)
     @cython.locals(future=FutureCore)

@@ -5,6 +5,7 @@ Most calls have no scope. Never used under a pool's mutex, so it need not be com
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures._base import LOGGER
@@ -72,7 +73,7 @@ class Scope:
             try:
                 if callback is not None:
                     callback()
-            except Exception:
+            except BaseException:
                 LOGGER.exception("exception calling %r, for a task that was cancelled", callback)
 
 
@@ -83,7 +84,8 @@ class Deadlines:
         """Have `scope` cancelled at its deadline, in the timekeeper's thread, if its call has not been let go of."""
 
         def strike(_: object) -> None:
-            keeper.void()
+            if not sys.is_finalizing():
+                keeper.void()
 
         keeper.call_at(scope.deadline, self, weakref.ref(scope, strike))
 

@@ -45,6 +45,7 @@ class Worker:
         since: When the task in hand was taken (monotonic seconds).
         patience: Seconds to stay parked; below zero, for ever.
         fresh: Whether `Pool._arrived` has something to clear.
+        first: Whether the task in hand has overtaken others.
         waits: How many waits for its own pool it is in, one within the other.
     """
 
@@ -64,6 +65,7 @@ class Worker:
         self.roused: bool = False
         self.expired: bool = False
         self.leaving: bool = False
+        self.first: bool = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
@@ -104,13 +106,16 @@ class Worker:
                     unfinished = False
                 if not unfinished:
                     self.current = None
+                    if self.first:
+                        self.first = False
+                        pool.firsts -= 1
                     if failed:
                         pool.failed += 1
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
                     if pool.queue and (not pool.tight or pool._admits()):
-                        future = pool._next() if pool.ahead else pool.dequeue()
+                        future = pool._next(self) if pool.ahead else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
                             self.current = future
@@ -156,7 +161,8 @@ class Worker:
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
             if future._latest > 0.0 and monotonic() > future._latest:
-                error = pool.expired_error(future)
+                pool.count_expired(future)
+                error = future._scope.refusal()  # type: ignore[union-attr]  # it has a limit
             else:
                 if future._looped:
                     context = future._given_context(True)

@@ -22,6 +22,7 @@ cdef class Worker:
     cdef bint fresh
     cdef bint expired
     cdef bint leaving
+    cdef bint first
     cdef Py_ssize_t waits
 
 

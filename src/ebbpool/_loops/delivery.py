@@ -55,7 +55,9 @@ class LoopFuture(asyncio.Future[T]):
         super().set_exception(_presentable(exception))
 
     def abandoned(self, error: BaseException) -> None:
-        """Report what a call raised after its future was cancelled, to the loop's exception handler."""
+        """Report what a call raised after its future was cancelled, unless it left because of that, to the loop."""
+        if isinstance(error, concurrent.futures.CancelledError):
+            return
         message = "exception in an offloaded call whose future was cancelled"
         self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
 
@@ -83,7 +85,7 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
         loop = reference()
         return loop is not None and loop.is_running()
 
-    mailbox = Mailbox(wake, again)
+    mailbox = Mailbox(wake, again, asyncio.current_task)
     try:
         setattr(loop, MAILBOX, mailbox)
     except AttributeError:

@@ -258,7 +258,7 @@ class Crew:
             # Many run, and no task waits. Once one does, the timekeeper is called.
             self._ended = tick.now
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
-        self._widen(tick.now, seen)
+        self._widen(tick.now, seen, allowed)
         if not seen.may_grow:
             self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
@@ -299,14 +299,16 @@ class Crew:
             self._sizing.tick = HELD_TICK
         return self._sizing.tick
 
-    def _widen(self, now: float, seen: Snapshot) -> None:
-        """Start one more worker for tasks that go first, at the ceiling, if no task has been taken for `WIDEN`."""
-        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or self.pool.beyond == 0:
+    def _widen(self, now: float, seen: Snapshot, allowed: int) -> None:
+        """Have one more worker for calls that go on with something, at the ceiling, if none was taken for `WIDEN`."""
+        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or allowed != ALL:
             self._last_taken, self._taken_at = seen.taken, now
         elif now - self._taken_at >= WIDEN:
             self._taken_at = now
-            self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
+            before = self.pool.beyond
             self.pool.widen()
+            if self.pool.beyond > before:
+                self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""
