@@ -5,15 +5,18 @@ from __future__ import annotations
 from concurrent.futures.thread import BrokenThreadPool
 
 from ebbpool._core.accel import COMPILED, Future
+from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._maps.streams import Stream
 from ebbpool._pool.decisions import Decision
+from ebbpool._pool.inside import cancelled, check_cancelled, on_cancel, time_left
 from ebbpool._pool.loop_lag import LoopLag
 from ebbpool._pool.marks import spillable
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import LaneStats, PoolStats
+from ebbpool._pool.within import Within
 from ebbpool._version import __version__
-from ebbpool.executor import AdaptiveExecutor, QueueFull, pools
+from ebbpool.executor import AdaptiveExecutor, pools
 from ebbpool.lane import Lane
 
 __all__ = [
@@ -27,10 +30,16 @@ __all__ = [
     "LoopLag",
     "PoolStats",
     "QueueFull",
+    "QueueTimeout",
     "RunningTask",
     "ScheduledTask",
     "Stream",
+    "Within",
     "__version__",
+    "cancelled",
+    "check_cancelled",
+    "on_cancel",
     "pools",
     "spillable",
+    "time_left",
 ]

@@ -13,11 +13,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, say_if_plain
+from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, maps, streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
@@ -28,8 +30,9 @@ from ebbpool._pool.crew import Crew, QueueView
 from ebbpool._pool.decisions import Decision
 from ebbpool._pool.loop_lag import lags
 from ebbpool._pool.running import RunningTask
-from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull
+from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull, longest_wait
 from ebbpool._pool.stats import PoolStats
+from ebbpool._pool.within import Within
 from ebbpool.lane import Lane
 
 if TYPE_CHECKING:
@@ -46,10 +49,6 @@ T = TypeVar("T")
 
 
 _NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
-
-
-class QueueFull(RuntimeError):
-    """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject"."""
 
 
 class _BeforeInit(ExecutorCore):
@@ -86,6 +85,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             and a finaliser or signal handler that has interrupted the pool's code, must neither wait nor run the call:
             with "block" and with "caller_runs" their calls wait for room without blocking the thread, as calls from
             event loops do.
+        max_wait: For how many seconds a task may wait for a thread; one that has waited longer fails with
+            `QueueTimeout`, as soon as a thread would take it or ebbpool's timer looks, whichever comes first. While the
+            oldest task has waited for more than a tenth of it, for 0.1 s on end, the newest go first: who asked for the
+            oldest is about to leave. It counts for turns of maps, too. None for no limit.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; queued tasks are cancelled then.
@@ -127,6 +130,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         keep_alive: float = 10.0,
         max_queue: int | None = None,
         when_full: WhenFull = "block",
+        max_wait: float | None = None,
         finalizer: Callable[[], object] | None = None,
         propagate_context: bool = False,
         daemon: bool = False,
@@ -142,6 +146,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             min_spare_workers,
             keep_alive,
             max_queue,
+            max_wait,
         )
         if not isinstance(thread_name_prefix, str):
             raise TypeError(f"thread_name_prefix must be a string, not {thread_name_prefix!r}")
@@ -189,6 +194,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             settings.patience,
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
+            0.0 if settings.max_wait in (None, inf) else settings.max_wait,
         )
 
     def _runs_here(self) -> bool:
@@ -222,7 +228,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":
                 self._pool.count_reject()
-                raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy")
+                waits = self._pool.counts()["oldest_wait"]
+                raise QueueFull(f"max_queue={self._settings.max_queue} tasks wait and every worker is busy", waits)
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
                 refusal = self._pool.push(future, False, None, True)
@@ -237,8 +244,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         waiter = allocate_lock()
         waiter.acquire()
         try:
-            if self._pool.seek(waiter, again):
-                waiter.acquire()
+            if self._pool.seek(waiter, again) and not waiter.acquire(True, self._pool.patience_of(future)):
+                self._pool.count_reject()
+                raise QueueTimeout(f"no room in the queue for {self._settings.max_wait} s", self._settings.max_wait or 0)
             refusal: str | None = self._pool.push(future, first, waiter)
         except BaseException:
             self._pool.unseek(waiter)
@@ -340,7 +348,22 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
         return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 
-    def lane(self, name: str, *, limit: int, first: bool = False) -> Lane:
+    def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
+        """Return a view of the pool, with `submit` and `run`, for calls that are of no use later.
+
+        Args:
+            max_wait: For how many seconds they may wait for a thread, in place of the pool's `max_wait`; one that has
+                waited longer fails with `QueueTimeout`. None for the pool's own.
+            deadline: Seconds after which they should be over. One that still waits then fails with `QueueTimeout`; one
+                that runs is told: see `ebbpool.cancelled`, `ebbpool.time_left` and `ebbpool.on_cancel`.
+
+        Raises:
+            TypeError: One is no number of seconds, or both are None.
+            ValueError: One is not above 0, infinite or not a number.
+        """
+        return Within(self, None, max_wait, deadline)
+
+    def lane(self, name: str, *, limit: int, first: bool = False, max_wait: float | None = None) -> Lane:
         """Return a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
 
         Use a lane for slow work, and for a resource that takes only so many users at a time: it leaves the pool's other
@@ -351,20 +374,23 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             limit: How many of its tasks may be in the pool's queue or run at once; the others wait in the lane.
             first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up. Once an
                 ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
+            max_wait: For how many seconds its tasks may wait, in the lane and for a thread: longer, and they fail with
+                `QueueTimeout`. None for as long as those of the pool; `math.inf` for no limit.
 
         Raises:
-            TypeError: `name` is no string, or `limit` is no integer.
-            ValueError: `limit` is below 1, or a lane of this name is in use.
+            TypeError: `name` is no string, `limit` is no integer, or `max_wait` no number of seconds.
+            ValueError: `limit` is below 1, `max_wait` is not above 0, or a lane of this name is in use.
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
         limit = whole("limit", limit, 1)
+        wait = longest_wait(max_wait)
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first))
+            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), 0.0 if wait is None else wait)
             self._lane_cores[name] = lane.core
         return lane
 
@@ -390,6 +416,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         min_spare_workers: int | None = None,
         keep_alive: float | None = None,
         max_queue: int | Unset | None = UNSET,
+        max_wait: float | Unset | None = UNSET,
     ) -> None:
         """Change the given settings while the pool works; surplus threads leave when they have no task in hand.
 
@@ -406,6 +433,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not isinstance(max_queue, Unset):
             changes["max_queue"] = max_queue
+        if not isinstance(max_wait, Unset):
+            changes["max_wait"] = max_wait
         with self._crew.settings_lock:
             self._apply(replace(self._settings, **changes))
 
@@ -420,6 +449,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             min_workers=settings.min_workers,
             max_workers=settings.max_workers,
             max_queue=settings.max_queue,
+            max_wait=settings.max_wait,
             last_decision=self._crew.decisions.last(),
             loop_lag=lags(),
         )
@@ -466,7 +496,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
         Args:
             wait: Whether to wait until all threads have ended.
-            cancel_futures: Whether to cancel tasks that have not started, and those that `spill` gives back.
+            cancel_futures: Whether to cancel tasks that have not started, and those that `spill` gives back. Those that
+                run learn of it: see `ebbpool.cancelled`.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
@@ -487,7 +518,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         if wait and self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
-            for future in self._pool.waiting():
+            for future in [*self._pool.waiting(), *self._pool.in_hand()]:
                 future.cancel()
         if wait:
             streams.end_own(self._pool, True)

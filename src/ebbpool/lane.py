@@ -11,6 +11,7 @@ from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._maps import maps
 from ebbpool._pool.settings import Unmade
 from ebbpool._pool.stats import LaneStats
+from ebbpool._pool.within import Within
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,12 +38,12 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         self.name = self.executor = self.core = unmade
         return self
 
-    def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool) -> None:
+    def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0) -> None:
         self.name = name
         # An `AdaptiveExecutor`, whose module imports this one.
         self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
-        self.core: LaneCore = LaneCore(executor._pool, limit, first, name=name)
+        self.core: LaneCore = LaneCore(executor._pool, limit, first, name=name, max_wait=max_wait)
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -61,6 +62,10 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
         return future
 
+    def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
+        """Return a view of the lane for calls that are of no use later; see `AdaptiveExecutor.within`."""
+        return Within(self.executor, self.core, max_wait, deadline)
+
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""
         counts: dict[str, Any] = self.core.counts()
@@ -71,7 +76,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
 
         Args:
             wait: Whether to wait until the lane's tasks are done.
-            cancel_futures: Whether to cancel tasks that have not started.
+            cancel_futures: Whether to cancel tasks that have not started; those that run learn of it.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
@@ -85,7 +90,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             self._cancelling = True
         self.core.close()
         if cancel_futures:
-            for future in self.core.pool.waiting(self.core):
+            for future in [*self.core.pool.waiting(self.core), *self.core.pool.in_hand(self.core)]:
                 future.cancel()
         if not wait:
             return

@@ -13,8 +13,8 @@ from ebbpool import AdaptiveExecutor, PoolStats
 
 FIELDS = [
     "name", "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
-    "cancelled", "rejected", "started", "retired", "longest_running", "spilled", "spill_returned", "away",
-    "delayed", "min_workers", "max_workers", "max_queue", "last_decision", "loop_lag",
+    "cancelled", "rejected", "expired", "abandoned", "longest_abandoned", "started", "retired", "longest_running", "spilled", "spill_returned", "away",
+    "delayed", "min_workers", "max_workers", "max_queue", "max_wait", "last_decision", "loop_lag",
 ]  # fmt: skip
 
 
@@ -24,7 +24,8 @@ def test_the_fields() -> None:
 
 def test_a_fresh_pool_counts_nothing() -> None:
     with AdaptiveExecutor() as pool:
-        settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "last_decision": "", "loop_lag": ()}
+        settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "max_wait": None}
+        settings |= {"last_decision": "", "loop_lag": ()}
         assert dataclasses.asdict(pool.stats()) == dict.fromkeys(FIELDS, 0) | settings
 
 

@@ -71,9 +71,12 @@ class CallFuture(asyncio.Future[Any]):
                 self.set_exception(concurrent.futures.CancelledError(CANCELLED))
                 return False
             by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
-            if not call.withdraw(by_anyio) and self.shielded and by_anyio:
-                self.relay = self.get_loop().create_future()
-                self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
+            if not call.withdraw(by_anyio):
+                if self.shielded and by_anyio:
+                    self.relay = self.get_loop().create_future()
+                    self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
+                else:
+                    call.abandon()
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:

@@ -131,6 +131,8 @@ class TrioCall:
         withdrawn = self.call.withdraw(True)
         if withdrawn:
             self._give_back()
+        elif self.abandon:
+            self.call.abandon()
         if withdrawn or self.abandon:
             self.task[0] = None
             return Abort.SUCCEEDED

@@ -62,6 +62,7 @@ Snapshot = pool.Snapshot
 Timers = timers.Timers
 Worker = worker.Worker
 connect = executor_core.connect
+current_scope = worker.current_scope
 current_worker = future.current_worker
 instrumented = executor_core.instrumented
 keep_time = future.keep_time

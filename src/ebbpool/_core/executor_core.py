@@ -31,12 +31,14 @@ if not cython.compiled:
         _here,
     )
     from ebbpool._core.lane import LaneCore
-    from ebbpool._core.loop_calls import LoopCall, Mailbox
+    from ebbpool._core.loop_calls import LoopCall, Mailbox, Visit
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ebbpool._core.scope import Scope
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -119,8 +121,9 @@ class ExecutorCore:
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
-            future._not_run = None
+            future._not_run = future._scope = None
             future._held = False
+            future._latest = 0.0
             future._args = args
             future._kwargs = kwargs if kwargs else None
         elif len(args) == 1 and not kwargs:
@@ -158,20 +161,37 @@ class ExecutorCore:
         return self.hand_in(None, True, fn, args, kwargs)
 
     def hand_in(
-        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        lane: LaneCore | None,
+        first: bool,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope | None = None,
     ) -> Any:
-        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises."""
+        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises.
+
+        A given `scope` limits how long it waits.
+        """
         if instrumented():
-            return self._instrumented(partial(self.take_in, lane, first), fn, args, kwargs)
-        return ExecutorCore.take_in(self, lane, first, fn, args, kwargs)
+            return self._instrumented(partial(self.take_in, lane, first, scope=scope), fn, args, kwargs)
+        return ExecutorCore.take_in(self, lane, first, fn, args, kwargs, scope)
 
     def take_in(
-        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        lane: LaneCore | None,
+        first: bool,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope | None = None,
     ) -> Any:
         """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
         self._prepare(future, fn, args, kwargs)
         future._lane = lane
+        if scope is not None:
+            future.limit(scope)
         refusal = self._pool.push(future, first)
         if refusal is not None:
             self._refused(future, refusal, first)
@@ -241,10 +261,12 @@ class ExecutorCore:
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
         lane: LaneCore | None = None,
+        scope: Scope | None = None,
     ) -> LoopCall:
         """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
 
-        With a full queue and `when_full` "block" the call waits its turn without blocking the thread.
+        A call from a context, of which an earlier one has begun to run, goes ahead of those that begin something: who
+        holds a connection gets a thread to give it back. With a full queue and `when_full` "block" the call waits its turn without blocking the thread.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -265,7 +287,16 @@ class ExecutorCore:
         call._ticket = ticket
         call._audience = _NOBODY
         call._lane = lane
-        first = lane is not None and lane.first
+        call._abandoned = 0.0
+        if scope is not None:
+            call.limit(scope)
+        visit: Any = self._pool.visits.get(None)
+        first = visit is not None and visit.begun
+        call._visit = None if first else Visit()
+        if not first:
+            self._pool.visits.set(call._visit)
+        if lane is not None:
+            first = lane.first
         refusal = self._pool.push(call, first)
         if refusal is not None:
             self._refused(call, refusal, first)
@@ -284,8 +315,9 @@ class ExecutorCore:
         if not cython.compiled:
             future._code = PENDING
             future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
-            future._not_run = None
+            future._not_run = future._scope = None
             future._held = False
+            future._latest = 0.0
         future._pool = self._pool
         future._fn = fn
         if cython.compiled and len(args) == 1 and not kwargs:
@@ -307,16 +339,21 @@ class ExecutorCore:
         return ExecutorCore.run_in(self, None, fn, args, kwargs)
 
     def run_in(
-        self, lane: LaneCore | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        lane: LaneCore | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope | None = None,
     ) -> Any:
-        """Do what `run` does, in a lane if one is given."""
+        """Do what `run` does, in a lane and with a limit of the wait, if these are given."""
         if _get_loop is None:
             self._connect()
         try:
             loop = _get_loop()
         except RuntimeError:
             raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
-        return ExecutorCore.run_on(self, loop, None, copy_context(), fn, args, kwargs, lane)
+        return ExecutorCore.run_on(self, loop, None, copy_context(), fn, args, kwargs, lane, scope)
 
     def run_on(
         self,
@@ -327,6 +364,7 @@ class ExecutorCore:
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
         lane: LaneCore | None = None,
+        scope: Scope | None = None,
     ) -> Any:
         """Do what `run` does, for `loop`, with a given future or a new one of the running loop."""
         mailbox = getattr(loop, _mailbox_name, None)
@@ -335,9 +373,9 @@ class ExecutorCore:
         if ticket is None:
             ticket = _LoopFuture()
         if cython.compiled and self._takes_calls():
-            ticket._call = ExecutorCore.offload(self, mailbox, ticket, context, fn, args, kwargs, lane)
+            ticket._call = ExecutorCore.offload(self, mailbox, ticket, context, fn, args, kwargs, lane, scope)
         else:
-            ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane)
+            ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane, scope)
         return ticket
 
     def _takes_calls(self) -> bool:

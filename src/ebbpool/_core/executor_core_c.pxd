@@ -12,7 +12,7 @@ from ebbpool._core.future_c cimport (
     breathe,
 )
 from ebbpool._core.lane_c cimport LaneCore
-from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox
+from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox, Visit
 from ebbpool._core.native_c cimport PENDING
 from ebbpool._core.pool_c cimport Pool
 
@@ -65,12 +65,12 @@ cdef class ExecutorCore:
     cdef int _way
 
     @cython.locals(future=FutureCore)
-    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
     @cython.locals(future=FutureCore)
-    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs)
+    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
     cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
-    @cython.locals(call=LoopCall)
-    cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    @cython.locals(call=LoopCall, visit=Visit, first=bint)
+    cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)
     cdef bint _takes_calls(self) except -1
-    cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs)
-    cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*)
+    cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs, object scope=*)
+    cpdef run_on(self, object loop, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)

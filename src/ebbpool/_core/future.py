@@ -31,6 +31,7 @@ if not cython.compiled:
         from ebbpool._core.pool import Pool
 
 from ebbpool._checks import no_copy
+from ebbpool._core.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,8 @@ class FutureCore:
         _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
         _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
         _not_run: What is called if its call is not made, or raises; or None.
+        _latest: When it has to begin at the latest (monotonic seconds); 0 if there is no limit.
+        _scope: What may end it early, once that was asked for; or None.
         _looped: Whether it is a `LoopCall`.
     """
 
@@ -93,6 +96,8 @@ class FutureCore:
     _observers: list[Any] | None
     _lane: LaneCore | None
     _not_run: Callable[[Any], object] | None
+    _latest: float
+    _scope: Scope | None
     _looped: bool
 
     __slots__ = (
@@ -105,10 +110,12 @@ class FutureCore:
         "_held",
         "_kwargs",
         "_lane",
+        "_latest",
         "_not_run",
         "_observers",
         "_pool",
         "_queued_at",
+        "_scope",
         "_value",
     )
 
@@ -120,21 +127,40 @@ class FutureCore:
         self._pool = _ORPHANS
         self._code = PENDING
         self._value = self._error = self._audience = self._cond = self._observers = self._lane = self._not_run = None
-        self._fn = self._args = self._kwargs = None
+        self._fn = self._args = self._kwargs = self._scope = None
         self._held = False
+        self._latest = 0.0
 
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
+
+        A call that runs goes on, and can learn of it by `ebbpool.cancelled` and its kin.
 
         Returns:
             True if the call will never run.
         """
         wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
         if not self._conclude(PENDING, PENDING, wanted, None, None):
+            if self._code == RUNNING:
+                self._ensure_scope().cancel()
             return self.cancelled()
         self._forget()
         self._pool.sweep(self)
         return True
+
+    def _ensure_scope(self) -> Scope:
+        """Return what may end the call early; made if there is none yet."""
+        fresh = Scope()
+        with self._pool.mutex:
+            if self._scope is None:
+                self._scope = fresh
+            scope = self._scope
+        return scope
+
+    def limit(self, scope: Scope) -> None:
+        """Give a call that is not queued yet a limit of its wait, or a deadline."""
+        self._scope = scope
+        self._latest = scope.latest()
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
@@ -143,6 +169,10 @@ class FutureCore:
     def _unwanted(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
         return False
+
+    def _abandoned_since(self) -> float:
+        """Return since when nobody waits for the call, which runs (monotonic seconds); 0 if somebody may."""
+        return 0.0
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""

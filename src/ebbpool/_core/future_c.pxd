@@ -34,6 +34,8 @@ cdef class FutureCore:
     cdef object _cond
     cdef object _observers
     cdef object _not_run
+    cdef double _latest
+    cdef object _scope
     cdef LaneCore _lane
     cdef bint _looped
 
@@ -45,6 +47,9 @@ cdef class FutureCore:
     cdef _await(self, object timeout)
     cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
+    cpdef _ensure_scope(self)
+    cpdef limit(self, object scope)
+    cdef double _abandoned_since(self) except -1
     cdef _forget(self)
     cdef _drop_call(self)
     cdef object _packed(self)

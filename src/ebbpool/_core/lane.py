@@ -39,6 +39,7 @@ class LaneCore:
         first: Whether its tasks go to the head of the pool's queue.
         lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
         name: What its users call it; None for one of ebbpool's own.
+        max_wait: For how many seconds its tasks may wait; 0 for as long as those of the pool may.
         backlog: Held futures, oldest first.
         admitted: Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is
             `limit`.
@@ -47,13 +48,15 @@ class LaneCore:
     """
 
     def __init__(
-        self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None
+        self, pool: Pool, limit: int, first: bool, lifts_ceiling: bool = False, name: str | None = None,
+        max_wait: float = 0.0,
     ) -> None:
         self.pool = pool
         self.limit = limit
         self.first = first
         self.lifts_ceiling = lifts_ceiling
         self.name = name
+        self.max_wait = max_wait
         self.closed: bool = False
         self.backlog: deque[FutureCore] = deque()
         self.admitted: int = 0
@@ -61,6 +64,7 @@ class LaneCore:
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
+        self.expired: int = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
         """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
@@ -126,7 +130,7 @@ class LaneCore:
                     if len(line) <= SEARCHED:
                         oldest = 0.0
                 queued = self.admitted - running + len(self.backlog) - self.dead
-                taken, failed, cancelled = self.taken, self.failed, self.cancelled
+                taken, failed, cancelled, expired = self.taken, self.failed, self.cancelled, self.expired
             finally:
                 let_collector(collects)
         return {
@@ -138,4 +142,5 @@ class LaneCore:
             "completed": taken - failed,
             "failed": failed,
             "cancelled": cancelled,
+            "expired": expired,
         }

@@ -18,6 +18,7 @@ cdef class LaneCore:
     cdef readonly bint first
     cdef readonly bint lifts_ceiling
     cdef readonly object name
+    cdef readonly double max_wait
     cdef readonly bint closed
     cdef object backlog
     cdef readonly Py_ssize_t admitted
@@ -25,6 +26,7 @@ cdef class LaneCore:
     cdef readonly long long taken
     cdef readonly long long failed
     cdef readonly long long cancelled
+    cdef readonly long long expired
 
     cdef enter(self)
     cdef leave(self)

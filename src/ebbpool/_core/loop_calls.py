@@ -25,7 +25,7 @@ if not cython.compiled:
     from time import monotonic
 
     from ebbpool._core.future import FutureCore
-    from ebbpool._core.uncompiled import FINISHED, NOTIFIED, PENDING
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +59,13 @@ KEPT_WAITING = 1e-3
 time twice as many: the loop would get it after the switch interval only, several times for one turn."""
 
 
+class Visit:
+    """Whether a context's first call of a pool, or the last that it made before that one began, has begun to run."""
+
+    def __init__(self) -> None:
+        self.begun: bool = False
+
+
 class LoopCall(FutureCore):
     """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
 
@@ -66,18 +73,26 @@ class LoopCall(FutureCore):
 
     A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
     for an error that comes after the ticket is done.
+
+    Attributes:
+        _visit: What is to be told when the call begins; None for a call of a context that has begun before.
+        _abandoned: Since when nobody waits for the call, which runs (monotonic seconds); 0 if that is not so.
     """
 
     _mailbox: Mailbox
     _ticket: Any
     _context: Context | None
+    _visit: Visit | None
+    _abandoned: float
 
-    __slots__ = ("_context", "_mailbox", "_ticket")
+    __slots__ = ("_abandoned", "_context", "_mailbox", "_ticket", "_visit")
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
 
     def _given_context(self, taken: bool) -> Context | None:
+        if taken and self._visit is not None:
+            self._visit.begun = True
         if not cython.compiled:
             # Here the context is a part of the call.
             return None
@@ -98,6 +113,8 @@ class LoopCall(FutureCore):
 
     def perform(self) -> None:
         """Run the call in this thread, in its own context."""
+        if self._visit is not None:
+            self._visit.begun = True
         if cython.compiled and self._context is not None:
             fn, args = self._context.run, (self._fn, *(self._packed() or ()))
             # `args` keeps what they replace until the mutex is free.
@@ -115,7 +132,7 @@ class LoopCall(FutureCore):
         return ticket is None or bool(ticket.done())
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
-        """Take the call off the queue, in any thread; the ticket is not told.
+        """Take the call off the queue, in any thread; the ticket is not told. One that runs learns that it is cancelled.
 
         Args:
             at_ceiling: Whether to do so only where the call waits for capacity, and not where a worker is coming.
@@ -134,7 +151,17 @@ class LoopCall(FutureCore):
             self._forget()
             self._ticket = None
             pool.sweep(self)
+        elif self._code < CANCELLED:
+            # In another thread: this one may be a loop's, which must not wait for what a callback does.
+            self._ensure_scope().cancel(pool.call_soon)
         return self._code == NOTIFIED
+
+    def _abandoned_since(self) -> float:
+        return self._abandoned
+
+    def abandon(self) -> None:
+        """Note that nobody waits for the outcome any more."""
+        self._abandoned = monotonic()
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""

@@ -2,7 +2,7 @@
 cimport cython
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
-from ebbpool._core.native_c cimport FINISHED, NOTIFIED, PENDING
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
 from ebbpool._core.pool_c cimport Pool
 from libc.math cimport log2
 
@@ -11,10 +11,16 @@ cdef Py_ssize_t DELIVERED_AT_ONCE, FEWEST, LAST
 cdef double SLICE
 
 
+cdef class Visit:
+    cdef bint begun
+
+
 cdef class LoopCall(FutureCore):
     cdef Mailbox _mailbox
     cdef object _ticket
     cdef object _context
+    cdef Visit _visit
+    cdef double _abandoned
 
     cpdef deliver(self)
 

@@ -21,11 +21,13 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from itertools import islice
 from types import BuiltinMethodType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ebbpool._core.scope import Scope
 
 if TYPE_CHECKING:
     from ebbpool._core import uncompiled as cython
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
         def start(self, searching: bool) -> BaseException | None: ...
         def watch(self) -> BaseException | None: ...
+        def call_soon(self, call: Callable[[], None]) -> None: ...
 
 
 START = "start"
@@ -76,6 +79,14 @@ OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
+RESERVE = 16
+"""For so many workers of the ceiling, a pool may have one more that takes only what goes first."""
+STALE = 0.1
+"""The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
+STANDING = 0.1
+"""... at every look for so many seconds."""
+LOOKED = 256
+"""In how many tasks at the head of a line one look finds those that have waited for too long."""
 ALL = sys.maxsize
 """As many workers as there are: nobody is held back."""
 ROOM = 24
@@ -93,6 +104,7 @@ class Snapshot(NamedTuple):
         starting: How many of them have not begun to work.
         idle: How many of them have nothing to do.
         blocked: How many of them wait for this very pool.
+        ahead: How many of the tasks that wait go first.
     """
 
     may_grow: bool
@@ -102,6 +114,7 @@ class Snapshot(NamedTuple):
     starting: int
     idle: int
     blocked: int
+    ahead: int
 
 
 class Task(NamedTuple):
@@ -112,6 +125,7 @@ class Task(NamedTuple):
         thread: The thread of its worker; None if it is away, or waits.
         lane: Its lane, if it runs and has one.
         blocked: Whether it waits for a future of this very pool.
+        abandoned: Since when nobody waits for it (monotonic seconds); 0 if somebody may.
         call: What is called, and its arguments; None for each where that was not asked for, or is over.
     """
 
@@ -119,6 +133,7 @@ class Task(NamedTuple):
     thread: threading.Thread | None
     lane: LaneCore | None
     blocked: bool
+    abandoned: float
     call: tuple[Any, Any]
 
 
@@ -194,7 +209,7 @@ class Pool:
     """What an executor and its workers share: the queue, the parked workers and the counts.
 
     Attributes:
-        special: Whether `push` has to look closer: the pool is closed, broken or bounded.
+        special: Whether `push` has to look closer: the pool is closed, broken or bounded, or its tasks' waits are.
         searching: Whether a woken or newly started worker is on its way to the queue.
         roused: How many workers were woken and have not come to the queue yet.
         covered: Whether the timekeeper watches the pool, so that it need not be called.
@@ -203,12 +218,20 @@ class Pool:
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
         dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
         ahead: How many futures at the head of the queue have overtaken the others.
+        visits: For each context, whether its calls go on with something: see `ExecutorCore.offload`.
+        max_wait: For how many seconds tasks may wait; 0 for ever.
+        timed: Whether tasks wait that may do so for a limited time only.
+        backlogs: The lanes that hold such tasks.
+        stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
+        expired: Tasks that have waited for too long, and failed because of that.
         passed: How many tasks that go first were taken since one that they overtook was last taken.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
         ceiling: The most workers that the settings allow.
         lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
         max_workers: The most there may be: `ceiling` and `lent`.
+        beyond: How many more there may be that take only tasks that go first: a share of `ceiling`, and one more for
+            each time that these got no thread for too long.
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
@@ -247,11 +270,16 @@ class Pool:
         self.away: dict[FutureCore, float] = {}
         self.marked: dict[FutureCore, None] = {}
         self.mark: type | None = None
+        self.visits: ContextVar[Any] = ContextVar("ebbpool_visit")
+        self.backlogs: list[LaneCore] = []
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
+        self.max_wait: float = 0.0
+        self.stale: float = 0.0
         self.ceiling: int = 1
         self.max_workers: int = 1
+        self.beyond: int = 0
         self.allowed: int = ALL
         self.crowd: int = ALL
         self.max_queue: int = -1
@@ -272,6 +300,7 @@ class Pool:
         self.failed: int = 0
         self.cancelled: int = 0
         self.rejected: int = 0
+        self.expired: int = 0
         self.started: int = 0
         self.retired: int = 0
         self.spilled: int = 0
@@ -290,6 +319,7 @@ class Pool:
         self.at_ceiling: bool = False
         self.minded: bool = False
         self.turned_away: bool = False
+        self.timed: bool = False
         self._use_queue()
 
     def configure(
@@ -300,12 +330,15 @@ class Pool:
         patience: float,
         max_queue: int,
         rejecting: bool,
+        max_wait: float,
     ) -> None:
-        """Apply new settings; `patience` and `max_queue` below zero mean without limit."""
+        """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
             self.min_workers = min_workers
             self.ceiling = max_workers
             self.max_workers = max_workers + self.lent
+            self.beyond = max_workers // RESERVE
+            self.max_wait = max_wait
             self.min_spare_workers = min_spare_workers
             self.patience = patience
             self.max_queue = max_queue
@@ -375,21 +408,29 @@ class Pool:
         """
         errand = None
         lane = future._lane
+        wait = lane.max_wait if lane is not None and lane.max_wait > 0.0 else self.max_wait
+        if wait > 0.0 and future._latest == 0.0:
+            future.limit(Scope(wait))
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
             if future._code != PENDING:
                 return None
+            self.timed = self.timed or future._latest > 0.0
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
             if grows:
                 refusal = None
+            holds = False
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
-                if refusal is not None or future._held:
+                if refusal is not None:
                     return refusal
+                holds = future._held
             full = refusal == "full"
-            if refusal is None:
+            if holds:
+                errand = self._keep_time(lane)
+            elif refusal is None:
                 self._enter(future, first)
             elif full and in_line:
                 refusal = None
@@ -401,7 +442,12 @@ class Pool:
                 if grows:
                     self._reserve(1)
                     errand = HASTE
-                elif (refusal is None or full) and not self.searching and (self.parked or not self.covered):
+                elif (
+                    (refusal is None or full)
+                    and not holds
+                    and not self.searching
+                    and (self.parked or not self.covered or (first and self._is_at_ceiling(False)))
+                ):
                     errand = self._arrange()
             except BaseException:
                 if refusal is None:
@@ -420,12 +466,30 @@ class Pool:
         if not first:
             self.enqueue(future)
             return
-        if future._lane is None:
+        if future._lane is None and not future._looped:
             self.queue.appendleft(future)
+        elif self.ahead == len(self.queue):
+            self.enqueue(future)
         else:
-            # Tasks of a lane keep their order.
+            # Tasks of a lane keep their order, and so do those of event loops.
             self.queue.insert(self.ahead, future)
         self.ahead += 1
+
+    def _keep_time(self, lane: LaneCore | None) -> str | None:
+        """Under the mutex: have the timekeeper look for tasks of `lane` that wait there for too long; return an errand.
+
+        For a task among the seekers it watches already.
+        """
+        if lane is None or lane in self.backlogs:
+            return None
+        last = lane.backlog[-1]
+        if last._latest == 0.0:
+            return None
+        self.backlogs.append(lane)
+        if self.covered or self.minded:
+            return None
+        self.minded = True
+        return WATCH
 
     def _next(self) -> FutureCore:
         """Under the mutex: take a task where some have overtaken others.
@@ -434,7 +498,13 @@ class Pool:
         There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
         """
         # Taking a task out of the middle costs time in proportion to those before it, so with many it is done rarely.
-        if self.passed > 0 and self.passed * TURNS >= self.ahead and self.lent == 0 and self.ahead < len(self.queue):
+        if (
+            self.passed > 0
+            and self.passed * TURNS >= self.ahead
+            and self.lent == 0
+            and self.ahead < len(self.queue)
+            and self._engaged() <= self.max_workers
+        ):
             oldest = self.queue[self.ahead]
             if self.clock - oldest._queued_at >= OVERTAKEN:
                 del self.queue[self.ahead]
@@ -444,7 +514,7 @@ class Pool:
                 return oldest
         self.passed += 1
         self.ahead -= 1
-        return self.dequeue()
+        return self.queue.popleft()
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
@@ -508,7 +578,7 @@ class Pool:
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
         coming = self._at_hand() + self.starting - self.surplus
         if self.held:
-            coming = min(coming, self.allowed - self._engaged() + self.roused + self.starting)
+            coming = min(coming, min(self.allowed, self.max_workers) - self._engaged() + self.roused + self.starting)
         coming = max(0, coming)
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
@@ -524,8 +594,10 @@ class Pool:
             return None
         if self.parked and (not self.held or self._has_room()):
             return self._rouse()
-        self.at_ceiling = self.headcount - self.blocked >= self.max_workers
-        if not self.at_ceiling and (self.headcount <= self.blocked or self.headcount < self.min_workers):
+        self.at_ceiling = self._is_at_ceiling(self.ahead > 0)
+        if not self.at_ceiling and (
+            self.headcount <= self.blocked or self.headcount < self.min_workers or self._is_at_ceiling(False)
+        ):
             self._reserve(1)
             if self.slow_start:
                 # The initializer may take any time, so the pool must not wait for this worker to arrive.
@@ -537,6 +609,14 @@ class Pool:
             return None
         self.covered = True
         return WATCH
+
+    def _most(self, first: bool) -> int:
+        """Return how many workers may have a task in hand, where the next is one that goes `first`, or is not."""
+        return self.max_workers + self.beyond if first else self.max_workers
+
+    def _is_at_ceiling(self, first: bool) -> bool:
+        """Return whether there are as many workers as there may be, if a task that goes `first` waits, or none does."""
+        return self.headcount - self.blocked >= self._most(first)
 
     def _staff(self) -> str | None:
         """Under the mutex: do what `_arrange` does if tasks wait."""
@@ -582,11 +662,13 @@ class Pool:
 
     def _has_room(self) -> bool:
         """Return whether a parked worker may be woken for a task."""
-        return not self.held or self._engaged() < self.allowed
+        return not self.held or self._engaged() < min(self.allowed, self._most(self.ahead > 0))
 
     def _admits(self) -> bool:
         """Return whether the calling worker, which has no task in hand, may take one."""
-        return self.surplus == 0 and (not self.held or self._engaged() <= self.allowed)
+        return self.surplus == 0 and (
+            not self.held or self._engaged() <= min(self.allowed, self._most(self.ahead > 0))
+        )
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -685,7 +767,9 @@ class Pool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
 
     def _special(self) -> None:
-        self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None
+        self.special = (
+            self.closed or self.broken or self.max_queue >= 0 or self.mark is not None or self.max_wait > 0.0
+        )
 
     def look_for(self, mark: type) -> None:
         """Keep the tasks from now on that call an object of this type, for `take_marked`."""
@@ -695,9 +779,10 @@ class Pool:
 
     def _measure(self) -> None:
         surplus = self.headcount - self.blocked - self.max_workers
+        self.held = self.allowed != ALL or surplus > 0
+        surplus -= self.beyond
         self.surplus = surplus if surplus > 0 else 0
-        self.held = self.allowed != ALL
-        self.tight = surplus > 0 or self.held
+        self.tight = self.held
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -716,6 +801,8 @@ class Pool:
             _leave_room(ROOM)
         self.headcount += count
         self.starting += count
+        if self.beyond:
+            self._measure()
 
     def reserve(self, count: int) -> int:
         """Reserve places for up to `count` workers about to be started; return how many."""
@@ -736,6 +823,7 @@ class Pool:
         with self.mutex:
             self.headcount -= 1
             self.starting -= 1
+            self._measure()
             self._tell_idlers()
             if searching:
                 self.searching = False
@@ -960,10 +1048,88 @@ class Pool:
                 self.promised.remove(waiter)
                 self._make_room()
 
+    def patience_of(self, future: FutureCore) -> float:
+        """Return for how many seconds a task may wait from now on; -1 for ever."""
+        return -1.0 if future._latest == 0.0 else max(0.0, future._latest - monotonic())
+
     def count_reject(self) -> None:
         """Count a task that was refused."""
         with self.mutex:
             self.rejected += 1
+
+    def expired_error(self, future: FutureCore) -> BaseException:
+        """Count a task that has waited for too long; return the error that it fails with."""
+        with self.mutex:
+            self.expired += 1
+            if future._lane is not None:
+                future._lane.expired += 1
+        error: BaseException = future._scope.refusal()  # type: ignore[union-attr]  # it has a limit
+        return error
+
+    def _overdue(self, now: float, trash: list[Any]) -> list[FutureCore]:
+        """Under the mutex: return the tasks that have waited for too long, or the first of them."""
+        found: list[FutureCore] = []
+        lines: list[Any] = [islice(self.queue, LOOKED), self.seekers]
+        if self.ahead > 0:
+            lines.append(islice(self.queue, self.ahead, self.ahead + LOOKED))
+        for lane in self.backlogs:
+            lines.append(islice(lane.backlog, LOOKED))
+        for line in lines:
+            for each in line:
+                if type(each) is not LockType:
+                    future = each
+                    if 0.0 < future._latest < now and future._code == PENDING:
+                        found.append(future)
+        trash.append(self.backlogs)
+        self.backlogs = [lane for lane in self.backlogs if lane.backlog]
+        self.timed = len(self.queue) > 0 or len(self.seekers) > 0
+        return found
+
+    def _choose_end(self, now: float) -> None:
+        """Under the mutex: have the newest tasks taken first while the queue stands, and the oldest otherwise.
+
+        The one who asked for the oldest has left by then, or is about to. (CoDel's sign of a standing queue; with it
+        Facebook's servers, and daphne, go over to the newest.)
+        """
+        if not self.queue or self.max_wait == 0.0 or now - self._oldest()._queued_at <= STALE * self.max_wait:
+            self.stale = 0.0
+            self.dequeue = self.queue.popleft
+        elif self.stale == 0.0:
+            self.stale = now
+        elif now - self.stale >= STANDING:
+            self.dequeue = self.queue.pop
+
+    def widen(self) -> None:
+        """Let one more worker be started for tasks that go first; until none waits any more."""
+        with self.mutex:
+            self.beyond += 1
+            self._measure()
+            self._uncover()
+            errand = self._staff()
+        self._run(errand, None)
+
+    @cython.locals(worker=Worker, current=FutureCore)
+    def in_hand(self, lane: LaneCore | None = None) -> list[FutureCore]:
+        """Return the futures of the tasks that workers run, of one lane or of all."""
+        found: list[FutureCore] = []
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                for worker in self.workers:
+                    current = worker.current
+                    if current is not None and (lane is None or current._lane is lane):
+                        found.append(current)
+            finally:
+                let_collector(collects)
+        return found
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have `call()` called in the timekeeper's thread; here, if the executor is gone."""
+        crew = self.crew()
+        if crew is None:
+            call()
+        else:
+            crew.call_soon(call)
 
     def count_aside(self, failed: bool) -> None:
         """Count a task that was on no queue and has been run."""
@@ -1126,14 +1292,20 @@ class Pool:
             head = self.queue[0]
             if head._code == PENDING:
                 break
-            trash.append(self.dequeue())
+            trash.append(self.queue.popleft())
             self.dead -= 1
             if self.ahead:
                 self.ahead -= 1
 
     def _oldest(self) -> FutureCore:
-        """Return the oldest ordinary future, or else the last that goes first; some are queued."""
-        head: FutureCore = self.queue[min(self.ahead, len(self.queue) - 1)]
+        """Return the future that has waited longest, or one that has waited about as long; some are queued."""
+        head: FutureCore = self.queue[0]
+        # Those that go first may have come in any order, from either end.
+        for place in (self.ahead - 1, self.ahead):
+            if 0 < place < len(self.queue):
+                future = self.queue[place]
+                if future._code == PENDING and (head._code != PENDING or future._queued_at < head._queued_at):
+                    head = future
         if head._code != PENDING:
             for future in islice(self.queue, self.ahead, self.ahead + SEARCHED):
                 if future._code == PENDING:
@@ -1145,17 +1317,28 @@ class Pool:
 
     def snapshot(self, now: float) -> Snapshot | None:
         """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
-        trash: list[FutureCore] = []
+        trash: list[Any] = []
+        late: list[FutureCore] = []
         errand = None
         with self.mutex:
             self.clock = now
             self._trim(trash)
+            if self.timed or self.backlogs or self.max_wait > 0.0:
+                collects = hold_collector()
+                try:
+                    late = self._overdue(now, trash)
+                    self._choose_end(now)
+                finally:
+                    let_collector(collects)
+            if self.ahead == 0 and self.beyond > self.ceiling // RESERVE:
+                self.beyond = self.ceiling // RESERVE
+                self._measure()
             waiting = self._demand()
             self.turned_away = False
             needed = waiting > 0 or self._lacks_spare()
-            self.minded = self._crowded()
+            self.minded = self._crowded() or len(self.backlogs) > 0
             looked_at = needed or self.minded
-            self.at_ceiling = needed and self.headcount - self.blocked >= self.max_workers
+            self.at_ceiling = needed and self._is_at_ceiling(self.ahead > 0)
             self.covered = needed
             may_grow = not self.at_ceiling
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
@@ -1165,12 +1348,15 @@ class Pool:
             starting = self.starting
             idle = self._at_hand()
             blocked = self.blocked
+            ahead = self.ahead
         self._run(errand, None)
+        for future in late:
+            future.reject(self.expired_error(future))
         if not looked_at:
             return None
-        return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked)
+        return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked, ahead)
 
-    @cython.locals(worker=Worker, future=FutureCore)
+    @cython.locals(worker=Worker, future=FutureCore, left=cython.double)
     def survey(self, calls: bool = False) -> Survey:
         """Return what the pool does at one moment, and its figures; with what is called if `calls`.
 
@@ -1180,6 +1366,8 @@ class Pool:
         seen: list[Any] = []
         threads: list[threading.Thread] = []
         first: Any = None
+        abandoned = 0
+        longest_abandoned = 0.0
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -1190,16 +1378,20 @@ class Pool:
                 if queued > 0:
                     future = self._oldest()
                     call = _call_of(future, calls and future._code == PENDING)
-                    first = (future._queued_at, None, None, False, call)
+                    first = (future._queued_at, None, None, False, 0.0, call)
                 for worker in self.workers:
                     threads.append(worker.thread)
                     if worker.current is not None:
                         future = worker.current
                         call = _call_of(future, calls)
-                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, call))
+                        left = future._abandoned_since()
+                        if left > 0.0:
+                            abandoned += 1
+                            longest_abandoned = max(longest_abandoned, now - left)
+                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
                 running = len(seen)
                 for future, since in self.away.items():
-                    seen.append((since, None, future._lane, False, _call_of(future, calls)))
+                    seen.append((since, None, future._lane, False, 0.0, _call_of(future, calls)))
                 away = len(self.away)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
@@ -1213,6 +1405,9 @@ class Pool:
                     "failed": self.failed,
                     "cancelled": self.cancelled,
                     "rejected": self.rejected,
+                    "expired": self.expired,
+                    "abandoned": abandoned,
+                    "longest_abandoned": longest_abandoned,
                     "started": self.started,
                     "retired": self.retired,
                     "spilled": self.spilled,
@@ -1375,6 +1570,9 @@ class Pool:
                 self.idlers = []
                 self.away = {}
                 self.marked = {}
+                self.backlogs = []
+                self.timed = False
+                self.stale = 0.0
                 self.headcount = len(self.workers)
                 self.retired = self.started - self.headcount
                 self.searching = self.covered = self.at_ceiling = self.turned_away = False
@@ -1383,6 +1581,7 @@ class Pool:
                 self.allowed = ALL
                 self.minded = False
                 self.max_workers = self.ceiling
+                self.beyond = self.ceiling // RESERVE
                 if mine is not None and mine._lane is not None:
                     lanes.add(mine._lane)
                 for lane in lanes:

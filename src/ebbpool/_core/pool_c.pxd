@@ -36,7 +36,8 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, TURNS, ROOM
+cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE, LOOKED
+cdef double STALE, STANDING
 
 @cython.locals(place=Py_ssize_t, alone=bint)
 cdef bint _is_marked(FutureCore future, object mark) except -1
@@ -75,6 +76,13 @@ cdef class Pool:
     cdef readonly Py_ssize_t roused
     cdef bint turned_away
     cdef double clock
+    cdef readonly object visits
+    cdef readonly double max_wait
+    cdef double stale
+    cdef bint timed
+    cdef list backlogs
+    cdef readonly Py_ssize_t beyond
+    cdef readonly long long expired
     cdef readonly Py_ssize_t headcount
     cdef readonly Py_ssize_t lent
     cdef readonly Py_ssize_t starting
@@ -102,9 +110,18 @@ cdef class Pool:
     cdef dict marked
 
     cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
-    @cython.locals(lane=LaneCore)
+    @cython.locals(lane=LaneCore, wait=double)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*)
     cdef _enter(self, FutureCore future, bint first)
+    @cython.locals(last=FutureCore)
+    cdef _keep_time(self, LaneCore lane)
+    cdef Py_ssize_t _most(self, bint first) except -1
+    cdef bint _is_at_ceiling(self, bint first) except -1
+    cpdef expired_error(self, FutureCore future)
+    cpdef double patience_of(self, FutureCore future) except -2
+    @cython.locals(future=FutureCore, lane=LaneCore)
+    cdef list _overdue(self, double now, list trash)
+    cdef _choose_end(self, double now)
     @cython.locals(oldest=FutureCore)
     cdef FutureCore _next(self)
     cdef _make_room(self)
@@ -112,7 +129,7 @@ cdef class Pool:
     @cython.locals(future=FutureCore)
     cdef _admit(self, LaneCore lane)
     cdef _withdraw(self, FutureCore future)
-    @cython.locals(head=FutureCore, future=FutureCore)
+    @cython.locals(head=FutureCore, future=FutureCore, place=Py_ssize_t)
     cdef FutureCore _oldest(self)
     cdef _use_queue(self)
     cdef _refusal(self)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 compiled = False
 bint = bool
+double = float
 
 PENDING = 0
 RUNNING = 1

@@ -30,6 +30,8 @@ if not cython.compiled:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ebbpool._core.scope import Scope
+
 
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
@@ -153,23 +155,26 @@ class Worker:
                 future = None
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
-            if cython.compiled and future._looped:
-                context = future._given_context(True)
-                if context is not None:
-                    enter(context)
-            try:
-                if cython.compiled:
-                    breathe()
-                    if kwargs is None:
-                        value = called(fn, args)
-                    elif kwargs is True:
-                        value = called_with(fn, args)
+            if future._latest > 0.0 and monotonic() > future._latest:
+                error = pool.expired_error(future)
+            else:
+                if future._looped:
+                    context = future._given_context(True)
+                    if context is not None:
+                        enter(context)
+                try:
+                    if cython.compiled:
+                        breathe()
+                        if kwargs is None:
+                            value = called(fn, args)
+                        elif kwargs is True:
+                            value = called_with(fn, args)
+                        else:
+                            value = fn(*args, **kwargs)
                     else:
-                        value = fn(*args, **kwargs)
-                else:
-                    value = fn(*args) if kwargs is None else fn(*args, **kwargs)
-            except BaseException as caught:
-                error = _trimmed(caught)
+                        value = fn(*args) if kwargs is None else fn(*args, **kwargs)
+                except BaseException as caught:
+                    error = _trimmed(caught)
             if cython.compiled and context is not None:
                 leave(context)
                 context = None
@@ -185,6 +190,19 @@ class Worker:
             future = None
             unfinished = True
         _here.worker = None
+
+
+@cython.locals(worker=Worker, future=FutureCore)
+def current_scope(makes: bool) -> Scope | None:
+    """Return what may end the calling thread's task early, made if need be and wanted; None outside of a task."""
+    here: Any = _here.worker
+    if here is None:
+        return None
+    worker = here
+    future = worker.current
+    if future is None:
+        return None
+    return future._ensure_scope() if makes else future._scope
 
 
 class Probe:

@@ -42,11 +42,12 @@ class LoopFuture(asyncio.Future[T]):
     _call: LoopCall | None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the future; a call that has not started is taken off the queue, one that runs is left to finish."""
+        """Cancel the future; a call that has not started is taken off the queue, one that runs learns of it."""
         call = getattr(self, "_call", None)
         if call is not None:
             self._call = None
-            call.withdraw()
+            if not call.withdraw():
+                call.abandon()
         return super().cancel(msg)
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:

@@ -32,6 +32,8 @@ LOGGER = logging.getLogger("concurrent.futures")
 
 GIVE_UP = 1.0
 """Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
+WIDEN = 0.1
+"""Seconds for which no task may be taken, while some that go first wait at the ceiling, until one more thread comes."""
 HELD_TICK = 0.005
 """Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
 CEILING_TICK = 0.01
@@ -55,6 +57,10 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
 
 def _at_limit() -> str:
     return "max_workers reached"
+
+
+def _for_those_under_way() -> str:
+    return f"no task was taken for {WIDEN:g} s, and some go on with what earlier ones began"
 
 
 class QueueView:
@@ -124,6 +130,8 @@ class Crew:
         self._census = Census()
         self._refusal: BaseException | None = None
         self._stuck = inf
+        self._last_taken = 0
+        self._taken_at = -inf
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
 
@@ -199,6 +207,15 @@ class Crew:
             else:
                 self.threads.discard(thread)
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have `call()` called in the timekeeper's thread.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        timekeeper.start()
+        timekeeper.call_soon(call)
+
     def watch(self) -> BaseException | None:
         """Have the timekeeper look at the pool every tick until no task waits; any thread.
 
@@ -244,6 +261,7 @@ class Crew:
                 return CEILING_TICK
             self.pool.leave_alone()
             return None
+        self._widen(tick.now, seen)
         if not seen.may_grow:
             self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
@@ -283,6 +301,15 @@ class Crew:
         if allowed != ALL:
             self._sizing.tick = HELD_TICK
         return self._sizing.tick
+
+    def _widen(self, now: float, seen: Snapshot) -> None:
+        """Start one more worker for tasks that go first, at the ceiling, if no task has been taken for `WIDEN`."""
+        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or self.pool.beyond == 0:
+            self._last_taken, self._taken_at = seen.taken, now
+        elif now - self._taken_at >= WIDEN:
+            self._taken_at = now
+            self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
+            self.pool.widen()
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""

@@ -40,6 +40,7 @@ class RunningTask:
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
             why there is none: without a GIL it cannot be read safely. None if it was not asked for, and for a task that
             is away.
+        abandoned: Whether nobody waits for it any more: the event loop that asked for it has given it up.
         away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
             that, and `seconds` counts from the sending.
     """
@@ -53,13 +54,14 @@ class RunningTask:
     seconds: float
     blocked: bool
     stack: str | None
+    abandoned: bool = False
     away: bool = False
 
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
     """Return the running tasks of `pool`, the one that has run longest first; see `_frames.stacks` for `below`."""
-    tasks: list[tuple[str, Any, float, Any, bool]] = [
-        (called_name(*task.call), task.thread, task.since, task.lane, task.blocked)
+    tasks: list[tuple[str, Any, float, Any, bool, bool]] = [
+        (called_name(*task.call), task.thread, task.since, task.lane, task.blocked, task.abandoned > 0)
         for task in pool.survey(True).running
         if task.thread is not None
     ]
@@ -74,8 +76,9 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
             max(0.0, now - since),
             blocked,
             text,
+            abandoned,
         )
-        for (name, thread, since, lane, blocked), text in zip(tasks, texts, strict=True)
+        for (name, thread, since, lane, blocked, abandoned), text in zip(tasks, texts, strict=True)
     ]
     return sorted(found, key=lambda task: -task.seconds)
 
@@ -87,7 +90,7 @@ def away(pool: Pool, target: Any) -> Iterator[RunningTask]:
         if task.thread is None:
             name = called_name(*task.call)
             lane = None if task.lane is None else task.lane.name
-            yield RunningTask(name, lane, name_of(target), None, now - task.since, False, None, True)
+            yield RunningTask(name, lane, name_of(target), None, now - task.since, False, None, away=True)
 
 
 def name_of(target: Any) -> str:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ebbpool._checks import seconds, whole
+from ebbpool._checks import above_zero, seconds, whole
 
 DEFAULT_MAX_WORKERS: Final = 256
 
@@ -34,6 +34,11 @@ class Unmade:
         raise RuntimeError(f"{self.__owner}.__init__() was never called")
 
 
+def longest_wait(value: float | None) -> float | None:
+    """Check a `max_wait`; None and infinity are no limit."""
+    return None if value is None else above_zero("max_wait", seconds("max_wait", value))
+
+
 @dataclass(frozen=True)
 class Settings:
     """What may be changed while a pool lives.
@@ -48,6 +53,7 @@ class Settings:
     min_spare_workers: int
     keep_alive: float
     max_queue: int | None
+    max_wait: float | None
 
     def __post_init__(self) -> None:
         for name, least in (("max_workers", 1), ("min_workers", 0), ("min_spare_workers", 0)):
@@ -55,6 +61,7 @@ class Settings:
         object.__setattr__(self, "keep_alive", seconds("keep_alive", self.keep_alive))
         if self.max_queue is not None:
             object.__setattr__(self, "max_queue", whole("max_queue", self.max_queue, 0))
+        object.__setattr__(self, "max_wait", longest_wait(self.max_wait))
         for name in ("min_workers", "min_spare_workers"):
             if getattr(self, name) > self.max_workers:
                 raise ValueError(

@@ -21,9 +21,12 @@ class PoolStats:
         oldest_wait: How long the oldest of them has waited.
         submitted: Tasks accepted so far; always `queued` + `running` + `away` + `completed` + `failed` + `cancelled`.
         completed: Tasks that returned, here or away.
-        failed: Tasks that raised, or that a broken initializer kept from running.
+        failed: Tasks that raised, that a broken initializer kept from running, or that waited for too long.
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
+        expired: Those of the failed that waited for longer than `max_wait`, or until after their deadline.
+        abandoned: Those of the running for which nobody waits any more: the event loop that asked has given them up.
+        longest_abandoned: For how long the one that was given up first has run since.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
         retired: Threads that have left so far.
@@ -36,6 +39,7 @@ class PoolStats:
         min_workers: The limit of the settings, as are the next two.
         max_workers: How many threads there may be, apart from those that wait for this same pool.
         max_queue: How many tasks may wait; None for no limit.
+        max_wait: For how many seconds they may; None for no limit.
         last_decision: What the sizing decided last, and why; empty before it had to decide.
         loop_lag: How late the event loops of this process were, each that has handed calls to any pool.
     """
@@ -54,6 +58,9 @@ class PoolStats:
     failed: int
     cancelled: int
     rejected: int
+    expired: int
+    abandoned: int
+    longest_abandoned: float
     started: int
     retired: int
     longest_running: float
@@ -64,6 +71,7 @@ class PoolStats:
     min_workers: int
     max_workers: int
     max_queue: int | None
+    max_wait: float | None
     last_decision: str
     loop_lag: tuple[LoopLag, ...]
 
@@ -83,6 +91,7 @@ class LaneStats:
         completed: Tasks that returned.
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.
+        expired: Those of the failed that waited for longer than `max_wait`, or until after their deadline.
     """
 
     __module__ = "ebbpool"
@@ -96,3 +105,4 @@ class LaneStats:
     completed: int
     failed: int
     cancelled: int
+    expired: int

@@ -1,0 +1,232 @@
+"""Tasks that wait for too long: in the queue, in a lane, in line for room; and the newest first while the queue stands."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.common import TIMEOUT, Background, Gate, eventually, wait_for_idle
+
+from ebbpool import AdaptiveExecutor, QueueFull, QueueTimeout
+from ebbpool._testing import seams
+
+LONG = 600.0
+SOON = 0.02
+"""Seconds that a task may wait, and does not get a thread within."""
+
+
+@pytest.fixture
+def nobody_looks() -> Iterator[None]:
+    """Keep the timekeeper away: only a worker finds out that a task has waited for too long."""
+    with seams.watched_by(seams.Nobody()):
+        yield
+
+
+def is_late(future: Any, limit: str = "max_wait=0.02") -> None:
+    error = future.exception(TIMEOUT)
+    assert type(error) is QueueTimeout
+    assert isinstance(error, QueueFull)
+    assert limit in str(error)
+    assert error.waited == error.retry_after > SOON
+
+
+@pytest.mark.parametrize("way", ["pool", "lane", "lane behind its limit", "call", "call in a lane"])
+def test_it_fails_though_no_thread_comes(way: str) -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1, max_wait=SOON if way == "pool" else None) as pool, Gate() as gate:
+        submit: Callable[..., Any] = pool.submit
+        if way.startswith("lane"):
+            lane = pool.lane("lane", limit=1, max_wait=SOON)
+            submit = lane.submit
+        elif way == "call":
+            submit = pool.within(SOON).submit
+        elif way == "call in a lane":
+            submit = pool.lane("lane", limit=5).within(SOON).submit
+        held = (lane if way == "lane behind its limit" else pool).within(LONG).submit(gate)
+        gate.await_begun()
+        late = submit(ran.append, 1)
+        is_late(late)
+        assert not late.cancelled()
+        assert (pool.stats().expired, pool.stats().failed, pool.stats().running) == (1, 1, 1)
+        gate.open()
+        assert held.result(TIMEOUT) is None
+        wait_for_idle(pool)
+        # One that finds a thread in time runs, whatever came before it.
+        assert pool.submit(int).exception(TIMEOUT) is None or way == "pool"
+    assert ran == []
+    stats = pool.stats()
+    assert stats.submitted == stats.completed + stats.failed == 3
+
+
+def test_a_worker_leaves_out_what_is_late(nobody_looks: None) -> None:
+    ran: list[int] = []
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        lane = pool.lane("lane", limit=5)
+        late = lane.within(SOON).submit(ran.append, 1)
+        patient = lane.within(LONG).submit(ran.append, 2)
+        eventually(lambda: lane.stats().oldest_wait > SOON)
+        assert not late.done()
+        gate.open()
+        is_late(late)
+        assert patient.result(TIMEOUT) is None
+        wait_for_idle(pool)
+        assert ran == [2]
+        assert (lane.stats().expired, lane.stats().failed, lane.stats().completed) == (1, 1, 1)
+
+
+def test_a_lane_says_for_itself() -> None:
+    with AdaptiveExecutor(1, max_wait=SOON) as pool, Gate() as gate:
+        gate.hold(pool.within(LONG))
+        patient = pool.lane("patient", limit=1, max_wait=math.inf).submit(int)
+        also = pool.within(LONG).submit(int)
+        is_late(pool.submit(int))
+        is_late(pool.lane("like the pool", limit=1).submit(int))
+        assert not patient.done()
+        assert not also.done()
+        gate.open()
+        assert (patient.result(TIMEOUT), also.result(TIMEOUT)) == (0, 0)
+
+
+def test_it_can_be_changed() -> None:
+    with AdaptiveExecutor(1, max_wait=LONG) as pool, Gate() as gate:
+        gate.hold(pool)
+        patient = pool.submit(int)
+        pool.resize(max_wait=SOON)
+        is_late(pool.submit(int))
+        pool.resize(max_wait=None)
+        assert pool.stats().max_wait is None
+        unlimited = pool.submit(int)
+        gate.open()
+        assert (patient.result(TIMEOUT), unlimited.result(TIMEOUT)) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_calls_of_a_loop() -> None:
+    async with AdaptiveExecutor(1, max_queue=1) as pool:
+        with Gate() as gate:
+            running = pool.run(gate)
+            gate.await_begun()
+            queued = pool.run(int)
+            # The first waits in the queue, the second in line for room there.
+            late = [pool.within(SOON).run(int), pool.within(SOON).run(int)]
+            for each in late:
+                with pytest.raises(QueueTimeout):
+                    await asyncio.wait_for(each, TIMEOUT)
+            gate.open()
+            await running
+            assert await queued == 0
+        assert pool.stats().expired == 2
+
+
+def test_a_submitter_that_waits_for_room() -> None:
+    with AdaptiveExecutor(1, max_queue=1, max_wait=SOON) as pool, Gate() as gate:
+        gate.hold(pool.within(LONG))
+        blocker = pool.within(LONG).submit(int)
+        with pytest.raises(QueueTimeout, match="no room in the queue"):
+            pool.submit(int)
+        assert pool.stats().rejected == 1
+        gate.open()
+        assert blocker.result(TIMEOUT) == 0
+
+
+def test_the_newest_first_while_the_queue_stands() -> None:
+    order: list[str] = []
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
+        gate.hold(pool)
+        for name in "abcd":
+            pool.submit(order.append, name)
+        now = time.monotonic()
+        for seconds in (11.0, 11.05, 11.15):
+            seams.look_at(pool, now + seconds)
+        gate.open()
+        wait_for_idle(pool)
+        assert order == ["d", "c", "b", "a"]
+        order.clear()
+        # It ends as soon as nothing waits for long.
+        seams.look_at(pool)
+        with Gate() as gate:
+            gate.hold(pool)
+            for name in "abcd":
+                pool.submit(order.append, name)
+            seams.look_at(pool, time.monotonic())
+            gate.open()
+            wait_for_idle(pool)
+        assert order == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("looks", [[11.0], [11.0, 11.05], [11.0, 5.0, 11.15], [9.0, 9.2, 9.4]])
+def test_the_oldest_first_while_it_does_not_stand(looks: list[float]) -> None:
+    order: list[str] = []
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
+        gate.hold(pool)
+        for name in "abcd":
+            pool.submit(order.append, name)
+        now = time.monotonic()
+        for seconds in looks:
+            seams.look_at(pool, now + seconds)
+        gate.open()
+        wait_for_idle(pool)
+    assert order == ["a", "b", "c", "d"]
+
+
+def test_without_a_limit_the_oldest_goes_first_however_long_it_waits() -> None:
+    order: list[str] = []
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        pool.within(100.0).submit(order.append, "a")
+        pool.submit(order.append, "b")
+        now = time.monotonic()
+        for seconds in (50.0, 50.2, 50.4):
+            seams.look_at(pool, now + seconds)
+        gate.open()
+        wait_for_idle(pool)
+    assert order == ["a", "b"]
+
+
+def test_a_full_queue_says_when_to_come_again() -> None:
+    with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, Gate() as gate:
+        gate.hold(pool)
+        pool.submit(int)
+        eventually(lambda: pool.stats().oldest_wait > SOON)
+        with pytest.raises(QueueFull) as caught:
+            pool.submit(int)
+        assert type(caught.value) is QueueFull
+        assert caught.value.retry_after > SOON
+
+
+def test_what_is_late_may_be_cancelled_first() -> None:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        future = pool.within(SOON).submit(int)
+        waiter = Background(lambda: future.exception(TIMEOUT))
+        eventually(lambda: pool.stats().oldest_wait > SOON)
+        seams.look_at(pool, time.monotonic() + 1)
+        assert type(waiter.join()) is QueueTimeout
+        assert not future.cancel()
+        again = pool.within(LONG).submit(int)
+        assert again.cancel()
+        assert pool.stats().expired == 1
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "1", True, math.nan, bytearray(b"1")])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    with AdaptiveExecutor(1, max_wait=1) as pool:
+        for call in (
+            lambda: AdaptiveExecutor(max_wait=value),
+            lambda: pool.resize(max_wait=value),
+            lambda: pool.lane("lane", limit=1, max_wait=value),
+            lambda: pool.within(value),
+        ):
+            with pytest.raises((TypeError, ValueError), match="max_wait"):
+                call()
+        with pytest.raises((TypeError, ValueError), match="deadline"):
+            pool.within(deadline=value)
+        with pytest.raises(TypeError, match="max_wait"):
+            pool.within()
+        assert pool.stats().max_wait == 1
+        assert pool.lanes() == []
