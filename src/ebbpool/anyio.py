@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from ebbpool._anyio.shared import LIBRARY
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
+from ebbpool._pool.settings import longest_wait
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ except ImportError:
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
+_max_wait: float | None = None
+"""For how many seconds calls may wait for a thread of the shared pool."""
 _halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
 """The function that runs calls, for each of anyio's backend classes that has been checked, and for its name."""
 _current_task: Callable[[], object] = object
@@ -202,7 +205,11 @@ def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
 
 
 def install(
-    executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False, strict: bool = False
+    executor: AdaptiveExecutor | None = None,
+    *,
+    keep_default_limiter: bool = False,
+    strict: bool = False,
+    max_wait: float | None = None,
 ) -> Installation:
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
@@ -216,6 +223,8 @@ def install(
             not, the executor's bounds are the only limit.
         strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
             `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
+        max_wait: For how many seconds a call may wait for a thread of the shared pool: longer, and it raises
+            `QueueTimeout`. A pool of your own has a `max_wait` of its own.
 
     Returns:
         A context manager that uninstalls.
@@ -224,11 +233,15 @@ def install(
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
         UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
             changed. If trio comes into use later, anyio's first call there raises it.
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is no `AdaptiveExecutor`, `max_wait` is no number, or both are given.
+        ValueError: `max_wait` is not above 0.
     """
     global _installed
     if executor is not None:
         _check_executor(executor)
+        if max_wait is not None:
+            raise TypeError(f"max_wait must be given to the executor itself, not {max_wait!r} to install")
+    max_wait = longest_wait(max_wait)
     say_if_plain()
     installation = Installation(executor, bool(keep_default_limiter), bool(strict))
     with _lock:
@@ -241,6 +254,8 @@ def install(
                 raise
             _warn(error)
         _installed = installation
+        if executor is None:
+            _limit_waits(max_wait)
     return installation
 
 
@@ -256,6 +271,15 @@ def uninstall() -> None:
             raise RuntimeError("ebbpool.anyio is not installed")
         _installed.restore()
         _installed = None
+        _limit_waits(None)
+
+
+def _limit_waits(max_wait: float | None) -> None:
+    """Set for how long calls may wait for a thread of the shared pool."""
+    global _max_wait
+    _max_wait = max_wait
+    if _shared is not None:
+        _shared.resize(max_wait=max_wait)
 
 
 def _put_in(installation: Installation) -> None:
@@ -337,7 +361,7 @@ def _shared_executor() -> AdaptiveExecutor:
         with _lock:
             executor = _shared
             if executor is None or executor._pool.closed:
-                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio")
+                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio", max_wait=_max_wait)
     return executor
 
 

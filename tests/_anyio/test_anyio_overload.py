@@ -1,0 +1,122 @@
+"""Under `install`: requests that cannot freeze, waits that are limited, cancellation that reaches the thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from anyio import from_thread, to_thread
+from support.common import TIMEOUT, Gate
+
+import ebbpool
+import ebbpool.anyio
+from ebbpool import AdaptiveExecutor, QueueTimeout
+
+pytestmark = pytest.mark.anyio
+SOON = 0.02
+CONNECTIONS = 3
+PLACES = 16
+
+
+async def test_requests_that_hold_a_connection_go_on() -> None:
+    """Each takes a connection in one call and gives it back in another, while all threads wait for a connection."""
+    connections = threading.Semaphore(CONNECTIONS)
+    gave_up = 0
+
+    def get() -> bool:
+        return connections.acquire(timeout=TIMEOUT)
+
+    async def request() -> None:
+        nonlocal gave_up
+        if not await to_thread.run_sync(get):
+            gave_up += 1
+            return
+        await to_thread.run_sync(int)
+        await to_thread.run_sync(connections.release)
+
+    with AdaptiveExecutor(PLACES) as pool, ebbpool.anyio.install(pool):
+        async with anyio.create_task_group() as requests:
+            for _ in range(10 * PLACES):
+                requests.start_soon(request)
+    assert gave_up == 0
+
+
+async def test_a_wait_is_limited() -> None:
+    with ebbpool.anyio.install(max_wait=SOON) as installation:
+        pool = installation.executor
+        assert pool.stats().max_wait == SOON
+        before = pool.stats().max_workers
+        pool.resize(max_workers=1)
+        try:
+            with Gate() as gate:
+                running = pool.within(TIMEOUT).submit(gate)
+                gate.await_begun()
+                with pytest.raises(QueueTimeout):
+                    await to_thread.run_sync(int)
+                gate.open()
+                assert running.exception(TIMEOUT) is None
+        finally:
+            pool.resize(max_workers=before)
+    assert pool.stats().max_wait is None
+
+
+@pytest.mark.parametrize("value", [0, "1", -1])
+async def test_what_is_no_limit_of_a_wait(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="max_wait"):
+        ebbpool.anyio.install(max_wait=value)
+    with AdaptiveExecutor() as pool, pytest.raises(TypeError, match="max_wait"):
+        ebbpool.anyio.install(pool, max_wait=1.0)
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> None:
+    begun, told = threading.Event(), threading.Event()
+    outcome: list[object] = []
+
+    def work() -> None:
+        with ebbpool.on_cancel(told.set):
+            begun.set()
+            outcome.append(told.wait(TIMEOUT))
+        outcome.append(ebbpool.cancelled())
+        try:
+            from_thread.check_cancelled()
+        except BaseException as error:
+            outcome.append(isinstance(error, anyio.get_cancelled_exc_class()))
+
+    with AdaptiveExecutor() as pool:
+        with ebbpool.anyio.install(pool), anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def ask() -> None:
+                    await to_thread.run_sync(work, abandon_on_cancel=abandon)
+
+                group.start_soon(ask)
+                while not begun.is_set():
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        pool.wait_idle(TIMEOUT)
+    assert outcome[:2] == [True, True]
+    assert len(outcome) == 3
+
+
+async def test_only_what_is_left_behind_counts_as_abandoned() -> None:
+    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool), Gate() as gate:
+        for abandon in (True, False):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+
+                    async def ask() -> None:
+                        await to_thread.run_sync(gate, abandon_on_cancel=abandon)  # noqa: B023  # it runs at once
+
+                    group.start_soon(ask)
+                    while pool.stats().running < 1 + (not abandon):
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+                    await anyio.lowlevel.cancel_shielded_checkpoint()
+                    with anyio.CancelScope(shield=True):
+                        while pool.stats().abandoned != 1:
+                            await anyio.lowlevel.checkpoint()
+                    gate.open() if not abandon else None
+    assert pool.stats().abandoned == 0
