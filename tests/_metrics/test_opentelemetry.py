@@ -216,7 +216,7 @@ def test_the_global_provider_may_be_set_later() -> None:
                     print(shown())
         metrics.get_meter_provider().shutdown()
     """
-    assert output_of(script) == ["14", "0", "14", "14"]
+    assert output_of(script) == ["16", "0", "16", "16"]
 
 
 def test_without_the_api_the_error_names_the_extra() -> None:

@@ -53,6 +53,8 @@ def told_by(stats: Any, lanes: dict[str, Any]) -> dict[tuple[str, str, str], flo
         ("ebbpool.task.completions", "", "failed"): stats.failed,
         ("ebbpool.task.completions", "", "cancelled"): stats.cancelled,
         ("ebbpool.task.rejections", "", ""): stats.rejected,
+        ("ebbpool.task.expirations", "", ""): stats.expired,
+        ("ebbpool.task.abandoned", "", ""): stats.abandoned,
         ("ebbpool.task.spills", "", ""): stats.spilled,
         ("ebbpool.task.spill_returns", "", ""): stats.spill_returned,
         ("ebbpool.task.away", "", ""): stats.away,
@@ -68,10 +70,10 @@ def told_by(stats: Any, lanes: dict[str, Any]) -> dict[tuple[str, str, str], flo
 
 
 NAMES = {
-    "counter": "thread.starts thread.exits task.submissions task.completions task.rejections task.spills "
-    "task.spill_returns",
-    "level": "threads thread.limit queue.length queue.limit task.away task.delayed lane.running lane.limit "
-    "lane.queue.length",
+    "counter": "thread.starts thread.exits task.submissions task.completions task.rejections task.expirations "
+    "task.spills task.spill_returns",
+    "level": "threads thread.limit queue.length queue.limit task.abandoned task.away task.delayed lane.running "
+    "lane.limit lane.queue.length",
     "longest": "queue.oldest_wait task.longest_running loop.lag loop.lag.most lane.queue.oldest_wait",
 }
 """The names of all metrics but the histograms, by how they change; each follows "ebbpool."."""

@@ -107,6 +107,8 @@ METRICS: Final = (
         "outcome",
     ),
     Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
+    Metric("ebbpool.task.expirations", "counter", "expired", "Tasks that failed because they had waited for too long."),
+    Metric("ebbpool.task.abandoned", "level", "abandoned", "Tasks that run, and that nobody waits for any more."),
     Metric("ebbpool.task.spills", "counter", "spilled", "Tasks sent to the executor that the pool spills to."),
     Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Tasks of these that came back, to run here."),
     Metric("ebbpool.task.away", "level", "away", "Tasks that are there now."),
