@@ -56,7 +56,7 @@ IMPORTS: dict[str, set[str]] = {
     "_dask": {"_checks", "_interpreter", "_pool"},
     "dask": {"_checks", "_core", "_dask", "_interpreter", "_maps", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_maps", "executor", "sync"},
-    "_servers": {"_checks", "_core", "_frames", "_interpreter", "_pool", "executor", "lane"},
+    "_servers": {"_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "executor"},
     "_http": {"_stdio", "_checks", "_servers"},

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ebbpool._core.accel import Future
+    from ebbpool._core.scope import Scope
 
 __all__ = ["ClusterExecutor", "ClusterLane"]
 
@@ -164,10 +165,16 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
 
     # The engine's other ways in: of lanes and `submit_first`, of event loops, of delayed and repeated calls.
     def hand_in(
-        self, lane: LaneCore | None, first: bool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        lane: LaneCore | None,
+        first: bool,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope | None = None,
     ) -> Any:
         """Queue a call; see `ExecutorCore.hand_in`."""
-        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs).make, (), {})
+        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs).make, (), {}, scope)
 
     def offload(
         self,
@@ -178,10 +185,11 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
         lane: LaneCore | None = None,
+        scope: Scope | None = None,
     ) -> LoopCall:
         """Queue a call of an event loop; see `ExecutorCore.offload`."""
         call = self._link.pack(fn, args, kwargs or {}).make
-        return super().offload(mailbox, ticket, context, call, (), None, lane)
+        return super().offload(mailbox, ticket, context, call, (), None, lane, scope)
 
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Return a future for a call that waits for its time; see `ExecutorCore.hold_back`."""

@@ -11,9 +11,10 @@ from time import monotonic
 from typing import Any
 
 from ebbpool._core.accel import ExecutorCore, instrumented
+from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
 from ebbpool._servers.complaints import Complaint
-from ebbpool.executor import AdaptiveExecutor, QueueFull
+from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
 _OWN = (ExecutorCore.submit, Lane.submit)
