@@ -59,6 +59,7 @@ TINY: dict[str, dict[str, Any]] = {
     "web_server": {"divisor": 50},
     "kill_child": {"period": 2.0, "kills": 1, "fresh": 50.0, "kept": 2, "kept rate": 20.0},
     "stacks": {"waiting": 6},
+    "overload": {"clients": 4, "seconds": 0.2, "burns": 0.1},
 }
 OTHERS = {"offload": "batched", "blocked_tasks": "anyio", "loop_lag": "batched", "sizing": "stdlib"}
 CASES = [
@@ -92,7 +93,7 @@ def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytes
         samples = question.measure(peer_named(peer), variant | TINY[name])
     except Unavailable as reason:
         pytest.skip(str(reason))
-    only_some = {"shrunk", "submit", "first", "p99", "cpu", "server", "memory"}
+    only_some = {"shrunk", "submit", "first", "p99", "cpu", "server", "memory", "useful", "burnt"}
     not_everywhere = set() if Path("/proc").exists() else {"switches"}
     assert {column.metric for column in question.columns} - set(samples) <= only_some | not_everywhere
     for metric, values in samples.items():
@@ -114,6 +115,17 @@ def test_every_variant_comes_to_its_end(name: str, key: str, values: tuple[str, 
     for value in values:
         samples = load_question(name).measure(peer_named(f"ebbpool{PURE}"), TINY[name] | {key: value})
         assert all(found and min(found) >= 0 for found in samples.values())
+
+
+@pytest.mark.parametrize("peer", ["anyio-installed", "stdlib-default"])
+def test_overload_of_each_kind(peer: str) -> None:
+    pytest.importorskip("anyio")
+    question = load_question("overload")
+    kinds = ({"clients": 4}, {"offered": 0.5, "seconds": 0.4}, {"leave": 4, "burns": 0.1})
+    found = [question.measure(peer_named(peer), kind) for kind in kinds]
+    assert [set(samples) for samples in found] == [{"gave_up", "seconds"}, {"useful"}, {"burnt"}]
+    assert found[0]["gave_up"] == [0]
+    assert found[1]["useful"][0] > 0
 
 
 @pytest.mark.timeout(150)

@@ -19,6 +19,20 @@ def threads(prefix):
     return sorted({name.partition("_")[0] for name in names if name.startswith(prefix)})
 """
 
+HOLD = """
+def held(pool):
+    # From now on no call gets a thread.
+    pool.resize(max_workers=1, max_wait=0.02)
+    begun, gate = threading.Event(), threading.Event()
+    pool.within(600.0).submit(lambda: (begun.set(), gate.wait(20)))
+    assert begun.wait(20)
+    return gate
+
+def told(answer):
+    return answer.status_code, answer.headers["Retry-After"]
+"""
+"""Keeps all threads of a pool, and prints what a client is told then."""
+
 
 def test_fastapi() -> None:
     printed = use_example(
@@ -136,7 +150,7 @@ async def main():
         return await asyncio.gather(*(client.get("/report") for _ in range(30)))
 
 print({answer.json()["status"] for answer in asyncio.run(main())})
-stats = app.executor.stats()
+stats = wsgi.executor.stats()
 print(stats.submitted, stats.started, threads("web"), threads("WSGI"))
 """,
     )
@@ -171,3 +185,92 @@ with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uv
 """.replace("LOOP", repr(loop)),
     )
     assert printed == ["{'name': 'report'}", "1", "1700000", "['web'] {'ebbpool'}", "[]"]
+
+
+@pytest.mark.parametrize("page", ["fastapi", "starlette", "litestar"])
+def test_a_client_is_told_to_come_again(page: str) -> None:
+    testing = "litestar.testing" if page == "litestar" else "starlette.testclient"
+    printed = use_example(
+        page,
+        THREADS
+        + HOLD
+        + f"from {testing} import TestClient\n"
+        + """
+import ebbpool
+
+with TestClient(app) as client:
+    (pool,) = ebbpool.pools()
+    gate = held(pool)
+    print(told(client.get("/report")))
+    gate.set()
+""",
+    )
+    assert printed == ["(503, '1')"]
+
+
+@pytest.mark.parametrize("page", ["django", "flask"])
+def test_a_client_of_other_servers_is_told_to_come_again(page: str) -> None:
+    printed = use_example(
+        page,
+        THREADS
+        + HOLD
+        + """
+import asyncio
+
+async def main():
+    if "flask_app" not in globals():
+        from django.test import AsyncClient
+        return await AsyncClient().get("/report")
+    import httpx
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://example") as client:
+        return await client.get("/report")
+
+gate = held(pool if "flask_app" not in globals() else wsgi.executor)
+print(told(asyncio.run(main())))
+gate.set()
+""",
+    )
+    assert printed == ["(503, '1')"]
+
+
+def test_fastapi_tells_the_thread_that_the_client_has_left() -> None:
+    printed = use_example(
+        "fastapi",
+        """
+import asyncio
+import threading
+import ebbpool.anyio
+
+begun, told = threading.Event(), threading.Event()
+
+@app.get("/work")
+def work():
+    with ebbpool.on_cancel(told.set):
+        begun.set()
+        print(told.wait(20))
+    print(ebbpool.cancelled())
+
+async def main():
+    messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+             "path": "/work", "raw_path": b"/work", "query_string": b"", "headers": [], "root_path": "",
+             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
+    with ebbpool.anyio.install():
+        await app(scope, receive, send)
+
+asyncio.run(main())
+""",
+        1,
+    )
+    assert printed == ["True", "True"]

@@ -32,7 +32,16 @@ PACKAGES = (
         "joblib",
         "langchain_core",
     ),
-    *("litestar", "numpy", "opentelemetry.sdk", "prometheus_client", "pydantic_ai", "pytest", "starlette"),
+    *(
+        "litestar",
+        "numpy",
+        "opentelemetry.sdk",
+        "prometheus_client",
+        "pydantic_ai",
+        "pytest",
+        "sqlalchemy",
+        "starlette",
+    ),
     *("threadpoolctl", "tqdm", "twisted", "uvicorn", "uvloop"),
 )
 """What examples may need and do without."""
@@ -82,8 +91,8 @@ def skip_without_packages(code: str) -> None:
         pytest.skip(f"not installed here: {', '.join(missing)}")
 
 
-def use_example(page: str, use: str) -> list[str]:
-    """Return the lines that are printed by the first example on a page of docs/integrations, and `use` of it."""
-    example = blocks_of(ROOT / "docs" / "integrations" / f"{page}.md")[0]
+def use_example(page: str, use: str, number: int = 0) -> list[str]:
+    """Return the lines that are printed by an example on a page of docs/integrations, and `use` of it."""
+    example = blocks_of(ROOT / "docs" / "integrations" / f"{page}.md")[number]
     skip_without_packages(f"{example}\n{use}")
     return output_of(f"{example}\n{use}")
