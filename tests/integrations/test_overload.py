@@ -57,12 +57,7 @@ with ebbpool.anyio.install():
     "clients",
     [
         100,
-        pytest.param(
-            300,
-            marks=pytest.mark.xfail(
-                reason="calls that all wait for a connection take the reserve, and it is not filled above max_workers"
-            ),
-        ),
+        300,
     ],
 )
 def test_requests_that_hold_a_connection_go_on(clients: int, tmp_path: Path) -> None:

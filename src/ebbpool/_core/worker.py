@@ -162,7 +162,7 @@ class Worker:
             fn, args, kwargs = future._fn, future._args, future._kwargs
             if future._latest > 0.0 and monotonic() > future._latest:
                 pool.count_expired(future)
-                error = future._scope.refusal()  # type: ignore[union-attr]  # it has a limit
+                error = future._scope.refusal()
             else:
                 if future._looped:
                     context = future._given_context(True)
