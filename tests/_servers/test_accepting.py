@@ -238,6 +238,6 @@ def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, capl
         clock.now += 1
         shortage.met(ERROR, False)
         shortage.over()
-    begin = "cannot accept connections for now, those that come wait: [Errno 24] too many"
+    begin = "cannot accept connections for now; new ones have to wait: [Errno 24] too many"
     again = "connections are accepted again"
     assert caplog.messages == [begin, again, f"{begin} (100 times since this was last logged)", again]
