@@ -1,7 +1,8 @@
 """Look at the built site: its links, and its pages in a browser. ``nox -s docs`` runs it.
 
 Every link within the site leads to a page and a place that are there. In a browser (Debian's chromium, without a
-window) each page is shown narrow and wide, light and dark: nothing is wider than the window, no script fails, and axe,
+window) each page is shown narrow and wide, light and dark: nothing is wider than the window, on a narrow one no table
+and no code is cut off, no script fails, and axe,
 which looks for what keeps people from using a page, finds nothing. Where there is no such browser one line says so, and
 that part is left out.
 """
@@ -37,10 +38,13 @@ SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 
 WIDER = """() => {
   const width = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= width) return [];
-  return [...document.querySelectorAll("article *")]
+  const cut = [...document.querySelectorAll("article .table-wrapper, article pre")]
+    .filter((one) => width < 500 && one.scrollWidth > one.clientWidth + 1)
+    .map((one) => `${one.tagName} ${one.textContent.trim().slice(0, 60)} is cut off`);
+  if (document.documentElement.scrollWidth <= width) return cut;
+  return cut.concat([...document.querySelectorAll("article *")]
     .filter((one) => one.getBoundingClientRect().right > width + 1 && !one.closest(".table-wrapper, pre, svg"))
-    .slice(0, 3).map((one) => `${one.tagName} ${one.className} ${one.textContent.trim().slice(0, 60)}`)
+    .slice(0, 3).map((one) => `${one.tagName} ${one.className} ${one.textContent.trim().slice(0, 60)}`))
     .concat(`${document.documentElement.scrollWidth} px`);
 }"""
 

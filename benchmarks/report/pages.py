@@ -23,8 +23,8 @@ What ebbpool and its rivals need for the same work, question by question. A scri
 
 - *Times better* compares the best of ebbpool's ways with the best rival: above 1 ebbpool is ahead, below 1 the rival.
   In parentheses is its 95% interval.
-- **Bold** is whoever is ahead with all of that interval. No bold: the difference is within the noise, or there was one
-  round only, which shows no noise.
+- **Bold** is whoever is ahead with all of that interval. Otherwise nobody is: the difference is within the noise. A
+  question that was asked in one round shows no noise, and is not judged.
 - A figure is the median over rounds. Each round is a process of its own, in which the peers take turns.
 - It is one machine. Ratios carry over to yours better than times do: `python -m nox -s bench` repeats all of it there
   in half an hour, and `python -m benchmarks show docs/evidence/bench.json` prints every figure of this run.
@@ -62,8 +62,10 @@ def _overview(run: Run) -> str:
         anchor = re.sub(r"[^\w\- ]", "", answers.question.title.lower()).replace(" ", "-")
         title = f"[{answers.question.title}](#{anchor})"
         order = (not found.behind, worst is None, worst.ratio if worst else -found.level)
-        rows.append((order, [title, *(str(count or "") for count in counts), told]))
-    headers = ["question", "rival ahead", "within the noise", "ebbpool ahead", "one round", "furthest behind"]
+        names = ("a rival in", "nobody in", "ebbpool in", "not judged:")
+        who = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True) if count)
+        rows.append((order, [title, who, told]))
+    headers = ["question", "who is ahead", "ebbpool furthest behind"]
     return markdown([headers, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))])
 
 

@@ -1,8 +1,8 @@
 """The tables of figures that README and docs quote, each a `<!-- = table NAME -->`: what stands in them, row by row.
 
-Each row has two figures, how many times better ebbpool is, and the 95% interval of that ratio. Where a rival is ahead,
-or neither is, the row says so, and such rows come first. A row whose question was asked in one round only is refused:
-nothing is known of its noise.
+Each row has two figures, how many times better ebbpool is, and the 95% interval of that ratio. Whoever is ahead with
+all of the interval is in bold, and the rows in which rivals are ahead come first. A row whose question was asked in one
+round only is refused: nothing is known of its noise.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ def _row(row: Row, runs: Mapping[str, Run]) -> tuple[float, list[str]]:
     if not noise.freedom:
         raise NotQuotable(f"{where} was asked in one round, and is not to be quoted")
     ratio, low, high = _times_better(ours, rival, column.more, noise)
-    ahead = "ebbpool" if low > 1 else row.name if high < 1 else "level"
     shown = [f"{figure.value:,.{row.digits}f}" for figure in (rival, ours)]
+    if low > 1 or high < 1:
+        shown[low > 1] = f"**{shown[low > 1]}**"
     times = f"{_brief(ratio)} ({_brief(low)} to {_brief(high)})"
-    return ratio, [row.what, f"{shown[0]}, {row.name}", shown[1], times, f"**{ahead}**"]
+    return ratio, [row.what, f"{shown[0]}, {row.name}", shown[1], times]
 
 
 def _brief(ratio: float) -> str:
@@ -110,4 +111,4 @@ def table(name: str, runs: Mapping[str, Run]) -> str:
     if name not in TABLES:
         raise NotQuotable(f"no table {name!r}: there are {', '.join(TABLES)}")
     rows = [cells for _, cells in sorted((_row(row, runs) for row in TABLES[name]), key=lambda row: row[0])]
-    return markdown([["what", "rival", "ebbpool", "times better (95% interval)", "ahead"], *rows])
+    return markdown([["what", "rival", "ebbpool", "times better (95% interval)"], *rows])
