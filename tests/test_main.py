@@ -32,7 +32,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def main(*arguments: str) -> int:
     """Run the command in this process, and return its exit status."""
     with mock.patch.object(sys, "argv", ["ebbpool", *arguments]), pytest.raises(SystemExit) as ended:
-        runpy.run_module("ebbpool", run_name="__main__")
+        runpy.run_path(os.path.join(os.path.dirname(ebbpool.__file__), "__main__.py"), run_name="__main__")
     assert isinstance(ended.value.code, int)
     return ended.value.code
 
