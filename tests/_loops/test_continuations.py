@@ -216,22 +216,22 @@ async def test_a_small_pool_has_no_reserve() -> None:
 
 @pytest.mark.asyncio
 async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
-    """One thread more comes for each 0.1 s in which none takes a task, until there are twice as many."""
-    async with AdaptiveExecutor(32) as pool:
+    """One thread more comes for each 0.1 s in which none takes a task, until there is a quarter more."""
+    async with AdaptiveExecutor(16) as pool:
         tasks = [await known(pool) for _ in range(6)]
         given_back = threading.Event()
-        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(32)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 32)
+        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
         for task in tasks:
             await task.call(given_back.wait, TIMEOUT)
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 36)
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
         assert pool.stats().queued == 2
         for seconds in range(1, 4):
             seams.look_at(pool, time.monotonic() + seconds)
-        assert pool.stats().workers == 36
+        assert pool.stats().workers == 20
         given_back.set()
         await asyncio.gather(*beginners, *[task.end() for task in tasks])
         reasons = [each.reason for each in pool.decisions()]
-        assert sum("go on with what earlier ones began" in reason for reason in reasons) == 2
+        assert sum("go on with what earlier ones began" in reason for reason in reasons) == 3
         # Those that came later leave again.
-        await asyncio.to_thread(eventually, lambda: pool.stats().workers <= 34)
+        await asyncio.to_thread(eventually, lambda: pool.stats().workers <= 17)

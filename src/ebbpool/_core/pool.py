@@ -80,7 +80,9 @@ OVERTAKEN = 0.1
 TURNS = 256
 """With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 RESERVE = 16
-"""For so many workers of the ceiling there may be one more, for calls that go on with something; or two, in the end."""
+"""For so many workers of the ceiling there may be one more, for calls that go on with something ..."""
+UTMOST = 4
+"""... and in the end one for so many."""
 STALE = 0.1
 """The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
 STANDING = 0.1
@@ -234,8 +236,8 @@ class Pool:
         ceiling: The most workers that the settings allow.
         lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
         max_workers: The most there may be: `ceiling` and `lent`.
-        beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and up to as many
-            again while these get no thread for too long.
+        beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and more while
+            these get no thread for too long.
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
@@ -1136,7 +1138,7 @@ class Pool:
     def widen(self) -> None:
         """Let one more worker be started for calls that go on with something, until none waits any more."""
         with self.mutex:
-            self.beyond = min(self.beyond + 1, 2 * (self.ceiling // RESERVE))
+            self.beyond = min(self.beyond + 1, self.ceiling // UTMOST) if self.beyond else 0
             self._measure()
             self._uncover()
             errand = self._staff()

@@ -36,7 +36,7 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE
+cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE, UTMOST
 cdef double STALE, STANDING, LOOKS, LOOK
 
 @cython.locals(place=Py_ssize_t, alone=bint)

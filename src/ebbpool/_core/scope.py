@@ -29,10 +29,10 @@ class Scope:
     __slots__ = ("__weakref__", "_callbacks", "asked", "cancelled", "deadline", "max_wait")
 
     def __init__(self, max_wait: float = inf, deadline: float = inf) -> None:
-        self.asked = monotonic()
-        self.max_wait = max_wait
-        self.deadline = self.asked + deadline
-        self.cancelled = False
+        self.asked: float = monotonic()
+        self.max_wait: float = max_wait
+        self.deadline: float = self.asked + deadline
+        self.cancelled: bool = False
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def latest(self) -> float:

@@ -7,7 +7,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import above_zero, finite_seconds
-from ebbpool._core.accel import LaneCore
 from ebbpool._core.scope import Scope, deadlines
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class Within:
 
     __module__ = "ebbpool"
 
-    def __init__(self, executor: Any, lane: LaneCore | None, max_wait: float | None, deadline: float | None) -> None:
+    def __init__(self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None) -> None:
         if max_wait is None and deadline is None:
             raise TypeError("within needs max_wait, or deadline, or both")
         self._executor = executor
