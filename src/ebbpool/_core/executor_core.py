@@ -291,7 +291,7 @@ class ExecutorCore:
         call._abandoned = 0.0
         if scope is not None:
             call.limit(scope)
-        first = goes_on(call, mailbox.task())
+        first = goes_on(call, mailbox)
         if lane is not None:
             first = lane.first
         refusal = self._pool.push(call, first)

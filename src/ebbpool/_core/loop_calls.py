@@ -29,7 +29,7 @@ if not cython.compiled:
         from ebbpool._core.pool import Pool
 
     from ebbpool._core.future import FutureCore
-    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,18 +84,26 @@ class Visit:
         self.last: LoopCall | None = None
 
 
-@cython.locals(visit=Visit)
-def goes_on(call: LoopCall, task: object) -> bool:
-    """Note a call of a task; return whether it goes on with something: one has run, and the last one is over."""
-    found: Any = VISIT.get(None)
-    if found is None or found.task != id(task) or found.pool is not call._pool:
-        found = Visit(id(task), call._pool)
-        VISIT.set(found)
-    visit = found
-    first: bool = visit.begun and task is not None and (visit.last is None or visit.last._code >= CANCELLED)
+@cython.locals(visit=Visit, first=cython.bint)
+def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
+    """Note a call of the task that runs; return whether it goes on with something.
+
+    It does if a call of the task has run, and the last one is over. Whose visit it is is asked for only then: a child
+    task that comes earlier notes its call in that of its parent.
+    """
+    found: Any = context_value(VISIT)
+    if found is not None and found.pool is call._pool:
+        visit = found
+        first = visit.begun and visit.last is not None and visit.last._code >= CANCELLED
+        if not first or visit.task == id(mailbox.task()):
+            visit.last = call
+            call._visit = visit
+            return first
+    visit = Visit(id(mailbox.task()), call._pool)
+    VISIT.set(visit)
     visit.last = call
     call._visit = visit
-    return first
+    return False
 
 
 class LoopCall(FutureCore):

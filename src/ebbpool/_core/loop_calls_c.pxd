@@ -1,5 +1,6 @@
 # C types for loop_calls.py, which Cython compiles as ebbpool._core.loop_calls_c.
 cimport cython
+from cpython.contextvars cimport get_value as context_value
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
 from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
@@ -13,6 +14,7 @@ cdef object VISIT
 
 
 cdef class LoopCall(FutureCore)
+cdef class Mailbox
 
 
 cdef class Visit:
@@ -22,7 +24,7 @@ cdef class Visit:
     cdef LoopCall last
 
 
-cpdef bint goes_on(LoopCall call, object task) except -1
+cpdef bint goes_on(LoopCall call, Mailbox mailbox) except -1
 
 
 cdef class LoopCall(FutureCore):

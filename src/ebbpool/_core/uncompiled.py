@@ -43,6 +43,11 @@ def let_collector(collects: bool) -> None:
     """Switch the garbage collector on again if it was on."""
 
 
+def context_value(variable: Any) -> Any:
+    """Return the value of a context variable, or None."""
+    return variable.get(None)
+
+
 def breathe() -> None:
     """Pass the interpreter's eval breaker; interpreted code does that by itself."""
 
