@@ -72,7 +72,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     Args:
         max_workers: How many threads there may be at a time; 256 if None. Workers that block on a future of this same
             pool do not count, so that nested submits cannot deadlock. While calls of tasks that have called before wait
-            at this limit, there may be a sixteenth more, up to a quarter if these are stuck, too; with fewer than 16, none.
+            at this limit, there may be a sixteenth more, up to a quarter if these are stuck; none with fewer than 16.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
