@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.concurrency import thread
 from celery.concurrency.base import BasePool, apply_target
@@ -18,10 +18,19 @@ from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]
 
+if TYPE_CHECKING:
+
+    class _ThreadTaskPool:
+        """The type of Celery's class, which has none."""
+
+        def on_stop(self) -> None: ...
+else:
+    _ThreadTaskPool = thread.TaskPool
+
 _raise_in: Any = getattr(getattr(ctypes, "pythonapi", None), "PyThreadState_SetAsyncExc", None)
 
 
-class TaskPool(thread.TaskPool):
+class TaskPool(_ThreadTaskPool):
     """Celery's pool of threads on an `AdaptiveExecutor`; ``--concurrency`` is its ceiling.
 
     A soft time limit raises `SoftTimeLimitExceeded` in the task, at the next step of its Python code: a call that
@@ -39,7 +48,7 @@ class TaskPool(thread.TaskPool):
         # Not the parent's, which makes a pool of its own.
         BasePool.__init__(self, *args, **kwargs)
         given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
-        self.executor = AdaptiveExecutor(**given)
+        self.executor: AdaptiveExecutor = AdaptiveExecutor(**given)
         # Of their own: limits are to end tasks that have all threads of the other pool.
         self._limits = AdaptiveExecutor(1, "celery-limits")
 

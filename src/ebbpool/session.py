@@ -139,19 +139,19 @@ class Line:
         self.initializer = initializer
         self.initargs = initargs
         self.prefix = prefix
-        self.closed = False
+        self.closed: bool = False
         self.cause: str | None = None
-        self.here = threading.local()
+        self.here: threading.local = threading.local()
         self.renew()
 
     def renew(self) -> None:
         """Begin anew, without calls and leases; in a forked child those of before have stayed with the parent."""
-        self.mutex = threading.RLock()
+        self.mutex: Any = threading.RLock()
         self.calls: SimpleQueue[Call | None] = SimpleQueue()
-        self.leases = 0
+        self.leases: int = 0
         self.tasks: set[Any] = set()
         self.threads: set[threading.Thread] = set()
-        self.numbers = list(range(self.limit))[::-1]
+        self.numbers: list[int] = list(range(self.limit))[::-1]
 
     def add(self, call: Call) -> Future[Any]:
         """Have a call made, and return its future."""
