@@ -216,7 +216,7 @@ async def test_a_small_pool_has_no_reserve() -> None:
 
 @pytest.mark.asyncio
 async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
-    """One thread more comes for each 0.1 s in which none takes a task, until there is a quarter more."""
+    """One thread more comes for each 0.05 s in which none takes a task, until there is a quarter more."""
     async with AdaptiveExecutor(16) as pool:
         tasks = [await known(pool) for _ in range(6)]
         given_back = threading.Event()

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 engine = create_engine(
-    URL, pool_size=5, max_overflow=10, pool_timeout=5, connect_args={"check_same_thread": False}
+    URL, pool_size=5, max_overflow=10, pool_timeout=10, connect_args={"check_same_thread": False}
 )
 new_session = sessionmaker(engine)
 app = FastAPI()
