@@ -90,8 +90,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         max_wait: For how many seconds a task may wait for a thread; one that has waited longer fails with
             `QueueTimeout`, as soon as a thread would take it or ebbpool's timer looks, whichever comes first. While the
             oldest task has waited for more than a tenth of it, for 0.1 s on end, the newest go first: who asked for the
-            oldest is about to leave. It counts for turns of maps, too. Callbacks of a
-            future that fails so may run in ebbpool's timer thread, and must not block. None for no limit.
+            oldest is about to leave. It counts for turns of maps, too. Callbacks of a future that fails so may run in
+            ebbpool's timer thread, and must not block. None for no limit.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; queued tasks are cancelled then.
@@ -253,7 +253,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         waiter = allocate_lock()
         waiter.acquire()
         try:
-            limit = min(self._pool.patience_of(future), threading.TIMEOUT_MAX)
+            limit = min(self._pool.wait_left(future), threading.TIMEOUT_MAX)
             if self._pool.seek(waiter, again) and not waiter.acquire(True, limit):
                 self._pool.count_reject()
                 raise QueueTimeout(f"no room in the queue for {limit:g} s", limit)

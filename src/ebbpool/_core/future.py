@@ -152,6 +152,8 @@ class FutureCore:
 
     def _ensure_scope(self) -> Scope:
         """Return what may end the call early; made if there is none yet."""
+        if self._scope is not None:
+            return self._scope
         fresh = Scope()
         with self._pool.mutex:
             if self._scope is None:

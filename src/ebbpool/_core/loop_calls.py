@@ -84,26 +84,23 @@ class Visit:
         self.last: LoopCall | None = None
 
 
-@cython.locals(visit=Visit, first=cython.bint)
+@cython.locals(visit=Visit, known=cython.bint, first=cython.bint)
 def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
     """Note a call of the task that runs; return whether it goes on with something.
 
     It does if a call of the task has run, and the last one is over. Whose visit it is is asked for only then: a child
     task that comes earlier notes its call in that of its parent.
     """
-    found: Any = context_value(VISIT)
-    if found is not None and found.pool is call._pool:
-        visit = found
-        first = visit.begun and visit.last is not None and visit.last._code >= CANCELLED
-        if not first or visit.task == id(mailbox.task()):
-            visit.last = call
-            call._visit = visit
-            return first
-    visit = Visit(id(mailbox.task()), call._pool)
-    VISIT.set(visit)
+    visit: Any = context_value(VISIT)
+    known = visit is not None and visit.pool is call._pool
+    first = known and visit.begun and visit.last is not None and visit.last._code >= CANCELLED
+    if not known or (first and visit.task != id(mailbox.task())):
+        first = False
+        visit = Visit(id(mailbox.task()), call._pool)
+        VISIT.set(visit)
     visit.last = call
     call._visit = visit
-    return False
+    return first
 
 
 class LoopCall(FutureCore):

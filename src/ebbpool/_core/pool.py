@@ -1085,7 +1085,7 @@ class Pool:
                 self.promised.remove(waiter)
                 self._make_room()
 
-    def patience_of(self, future: FutureCore) -> float:
+    def wait_left(self, future: FutureCore) -> float:
         """Return for how many seconds a task may wait from now on; -1 for ever."""
         return -1.0 if future._latest == 0.0 else max(0.0, future._latest - monotonic())
 
@@ -1101,7 +1101,7 @@ class Pool:
             if future._lane is not None:
                 future._lane.expired += 1
 
-    def _overdue(self, now: float, trash: list[Any]) -> list[FutureCore]:
+    def _late(self, now: float, trash: list[Any]) -> list[FutureCore]:
         """Under the mutex: return the tasks that have waited for too long, if it is time to look for them."""
         found: list[FutureCore] = []
         if now < self.sought:
@@ -1135,14 +1135,21 @@ class Pool:
         elif now - self.stale >= STANDING:
             self.dequeue = self.queue.pop
 
-    def widen(self) -> None:
-        """Let one more worker be started for calls that go on with something, until none waits any more."""
+    def widen(self) -> bool:
+        """Let one more worker be started for calls that go on with something, until none waits any more.
+
+        Returns:
+            False if there may be no more.
+        """
         with self.mutex:
-            self.beyond = min(self.beyond + 1, self.ceiling // UTMOST) if self.beyond else 0
+            if not 0 < self.beyond < self.ceiling // UTMOST:
+                return False
+            self.beyond += 1
             self._measure()
             self._uncover()
             errand = self._staff()
         self._run(errand, None)
+        return True
 
     @cython.locals(worker=Worker, current=FutureCore)
     def in_hand(self, lane: LaneCore | None = None) -> list[FutureCore]:
@@ -1370,7 +1377,7 @@ class Pool:
             if self.timed or self.backlogs or self.max_wait > 0.0:
                 collects = hold_collector()
                 try:
-                    late = self._overdue(now, trash)
+                    late = self._late(now, trash)
                     self._choose_end(now)
                 finally:
                     let_collector(collects)

@@ -122,9 +122,9 @@ cdef class Pool:
     cdef bint _wants_more(self) except -1
     cdef bint _has_place(self) except -1
     cpdef count_expired(self, FutureCore future)
-    cpdef double patience_of(self, FutureCore future) except -2
+    cpdef double wait_left(self, FutureCore future) except -2
     @cython.locals(future=FutureCore, lane=LaneCore)
-    cdef list _overdue(self, double now, list trash)
+    cdef list _late(self, double now, list trash)
     cdef _choose_end(self, double now)
     @cython.locals(oldest=FutureCore)
     cdef FutureCore _next(self, Worker worker)

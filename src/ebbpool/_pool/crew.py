@@ -305,9 +305,7 @@ class Crew:
             self._last_taken, self._taken_at = seen.taken, now
         elif now - self._taken_at >= WIDEN:
             self._taken_at = now
-            before = self.pool.beyond
-            self.pool.widen()
-            if self.pool.beyond > before:
+            if self.pool.widen():
                 self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
