@@ -248,7 +248,7 @@ def test_trio_calls_have_their_limiter_and_no_other_limit() -> None:
 
     with AdaptiveExecutor(1) as pool, ebbpool.install(pool):
         trio.run(main)
-        assert pool.stats().completed == 5
+    assert pool.stats().completed == 5
 
 
 def test_from_trios_threads_one_gets_back() -> None:
