@@ -1132,8 +1132,12 @@ class Pool:
             self.dequeue = self.oldest_first
         elif self.stale == 0.0:
             self.stale = now
-        elif now - self.stale >= STANDING:
+        elif self.stands(now):
             self.dequeue = self.queue.pop
+
+    def stands(self, now: float) -> bool:
+        """Return whether the queue stands at `now` (monotonic seconds): its oldest tasks have been late for a while."""
+        return 0.0 < self.stale <= now - STANDING
 
     def widen(self) -> bool:
         """Let one more worker be started for calls that go on with something, until none waits any more.

@@ -126,6 +126,7 @@ cdef class Pool:
     @cython.locals(future=FutureCore, lane=LaneCore)
     cdef list _late(self, double now, list trash)
     cdef _choose_end(self, double now)
+    cpdef bint stands(self, double now)
     @cython.locals(oldest=FutureCore)
     cdef FutureCore _next(self, Worker worker)
     cdef _make_room(self)

@@ -22,6 +22,7 @@ from ebbpool._pool.admission import LONG, Admission, Look
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
+from ebbpool._pool.restraint import Restraint
 from ebbpool._pool.running import RunningTask, away, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.spill import Spill
@@ -115,6 +116,7 @@ class Crew:
         self._owner: weakref.ref[Any] | None = None
         self._sizing = Sizing()
         self._admission = Admission()
+        self._restraint = Restraint()
         self.decisions = Decisions()
         self._alarms: list[Alarm] = []
         if warn_after is not None:
@@ -234,6 +236,7 @@ class Crew:
         self._sizing.begin(rest)
         if rest > MEMORY:
             self._admission.rest()
+            self._restraint.rest()
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
         self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
@@ -260,7 +263,8 @@ class Crew:
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
         self._widen(tick.now, seen, allowed)
         if not seen.may_grow:
-            self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
+            if self._restraint.most == ALL:
+                self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
             return self._ceiling_tick if allowed == ALL else HELD_TICK
@@ -285,7 +289,8 @@ class Crew:
         most = min(pool.max_workers, max(allowed, pool.min_workers))
         count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, most, pool.min_spare_workers))
         if allowed != ALL and seen.idle > 0:
-            self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
+            if self._restraint.most == ALL:
+                self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
         elif count > 0 or self._sizing.settled:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
@@ -322,6 +327,14 @@ class Crew:
 
         look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
+        if pool.stands(tick.now):
+            most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
+            served = pool.taken - pool.expired
+            allowed = min(allowed, self._restraint.decide(tick.now, served, used, not seen.may_grow))
+            if self._restraint.most != most:
+                self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
+        elif self._restraint.most != ALL:
+            self._restraint.rest()
         if allowed != ALL or pool.allowed != ALL:
             pool.admit(allowed)
         return allowed
@@ -463,6 +476,7 @@ class Crew:
         self._stuck = inf
         self._census = Census()
         self._admission = Admission()
+        self._restraint = Restraint()
         for alarm in self._alarms:
             alarm.renew()
         if self.spill is not None:

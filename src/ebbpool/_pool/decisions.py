@@ -45,10 +45,18 @@ class Decisions:
         # Replaced and never changed, so that other threads can read it at any time.
         self._notes: tuple[_Note, ...] = ()
 
-    def note(self, workers: int, grown: int, queued: int, why: Callable[[], str]) -> None:
-        """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second."""
+    def note(self, workers: int, grown: int, queued: int, why: Callable[[], str], new: bool = False) -> None:
+        """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second.
+
+        Args:
+            workers: How many threads there are.
+            grown: How many are to be started.
+            queued: How many tasks wait.
+            why: Says in words why.
+            new: Whether the decision is another than the one before in any case.
+        """
         last = self._notes[-1] if self._notes else None
-        if grown == 0 and last is not None and (last.workers, last.grown) == (workers, 0):
+        if grown == 0 and not new and last is not None and (last.workers, last.grown) == (workers, 0):
             return
         self._notes = (*self._notes[1 - KEPT :], _Note(time(), workers, grown, queued, why()))
 

@@ -181,12 +181,14 @@ def allow(pool: Any, count: int = accel.ALL) -> None:
     pool._pool.admit(count)
 
 
-def follow(pool: Any, *, sizing: Any = None, admission: Any = None) -> None:
+def follow(pool: Any, *, sizing: Any = None, admission: Any = None, restraint: Any = None) -> None:
     """Give a pool other rules of how many workers to start, and of how many may run."""
     if sizing is not None:
         pool._crew._sizing = sizing
     if admission is not None:
         pool._crew._admission = admission
+    if restraint is not None:
+        pool._crew._restraint = restraint
 
 
 def processors() -> int:
