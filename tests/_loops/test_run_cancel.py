@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies
-from support.common import LONG, Boom, Gate, Thing, gone, no_collector
+from support.common import LONG, Boom, Gate, Thing, eventually, gone, no_collector
 from support.loops import Loops, Report, Reports, behind, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
@@ -70,6 +70,19 @@ async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: R
         assert future.cancelled()
         assert pool.stats().cancelled == 0
     assert [report["exception"] for report in await reports.all()] == ([] if error is None else [error])
+
+
+@on_every_loop
+async def test_cancelled_after_it_has_waited_too_long_and_before_that_is_delivered(reports: Reports) -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            gate.hold(pool)
+            late = pool.within(0.001).run(int)
+            eventually(lambda: pool.stats().expired == 1)
+            assert late.cancel()
+            await turns(5)
+            assert late.cancelled()
+    assert await reports.all() == []
 
 
 @on_every_loop

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ebbpool._core.accel import LoopCall, Mailbox, connect
+from ebbpool._errors import QueueTimeout
 from ebbpool._pool import loop_lag
 
 T = TypeVar("T")
@@ -55,8 +56,8 @@ class LoopFuture(asyncio.Future[T]):
         super().set_exception(_presentable(exception))
 
     def abandoned(self, error: BaseException) -> None:
-        """Report what a call raised after its future was cancelled, unless it left because of that, to the loop."""
-        if isinstance(error, concurrent.futures.CancelledError):
+        """Tell the loop what a call raised after its future was cancelled, unless that is why it left or never ran."""
+        if isinstance(error, (concurrent.futures.CancelledError, QueueTimeout)):
             return
         message = "exception in an offloaded call whose future was cancelled"
         self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
