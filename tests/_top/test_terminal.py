@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Gate, eventually
+from support.common import STACKS, TIMEOUT, Gate, eventually
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -101,7 +101,8 @@ def test_a_stack_on_enter(seen: Seen) -> None:
         gate.hold(pool)
         seen.until(r"\x1b\[\?1049h.*RUNNING 1, by time.*web_0.*q quit")
         seen.type(b"\r")
-        seen.until(r"STACK of .*web_0.*_open\.wait.*Enter back")
+        shown = r"_open\.wait" if STACKS else r"\(no stack"
+        seen.until(f"STACK of .*web_0.*{shown}.*Enter back")
         seen.type(b"\x1b")
         seen.until("RUNNING 1")
         seen.type(b"s")
