@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -125,15 +125,7 @@ def measure(peer: Peer, params: Params) -> Samples:
     return asyncio.run(_measure(peer, params))
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
-    ours = "anyio-installed"
-    return [
-        *(Target("nobody gives up", ours, "gave_up", 0, {"clients": clients}) for clients in _CLIENTS),
-        Target("at least 150 useful answers/s at twice the load", ours, "useful", 150, {"offered": 2}),
-        Target("under a second burnt", ours, "burnt", 1.0, {"leave": _LEAVERS}),
-    ]
-
-
+_OURS = "anyio-installed"
 QUESTION = Question(
     name="overload",
     title="When it is too much",
@@ -157,7 +149,11 @@ QUESTION = Question(
     ),
     sizes=lambda quick: {"seconds": 1.0 if quick else 8.0, "burns": 1.0 if quick else 10.0},
     measure=measure,
-    targets=targets,
+    targets=(
+        *(Target("nobody gives up", _OURS, "gave_up", 0, {"clients": clients}) for clients in _CLIENTS),
+        Target("at least 150 useful answers/s at twice the load", _OURS, "useful", 150, {"offered": 2}),
+        Target("under a second burnt", _OURS, "burnt", 1.0, {"leave": _LEAVERS}),
+    ),
     rounds_factor=1 / 3,
     floor="100 clients of 5 ms each over 15 connections need 0.04 s; 8 places of 50 ms give 160 answers/s",
 )
