@@ -125,6 +125,26 @@ async def test_pools_are_told_apart() -> None:
     assert order == ["a", "b"]
 
 
+@on_every_loop
+async def test_turns_leave_the_calls_of_one_task_in_order() -> None:
+    order: list[str] = []
+    with seams.setting(overtaken=0.02):
+        async with AdaptiveExecutor(1) as pool:
+            tasks = [await known(pool) for _ in range(3)]
+            with Gate() as gate:
+                held = await begin(pool, gate)
+                gate.await_begun()
+                for task, name in zip(tasks, "abc", strict=True):
+                    await task.call(order.append, name)
+                for name in "de":
+                    await tasks[2].call(order.append, name)
+                eventually(lambda: pool.stats().oldest_wait > 0.1)
+                seams.look_at(pool)
+                gate.open()
+                await asyncio.gather(held, *[task.end() for task in tasks])
+    assert "".join(order) == "abcde"
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("workers", [1, 16, 64])
 async def test_a_flood_of_them_does_not_shut_others_out(workers: int) -> None:

@@ -513,6 +513,7 @@ class Pool:
         self.minded = True
         return WATCH
 
+    @cython.locals(oldest=FutureCore, first=FutureCore)
     def _next(self, worker: Worker) -> FutureCore:
         """Under the mutex: take a task for `worker` where some have overtaken others.
 
@@ -527,8 +528,9 @@ class Pool:
             and self.ahead < len(self.queue)
             and self._has_place()
         ):
-            oldest = self.queue[self.ahead]
-            if self.clock - oldest._queued_at >= OVERTAKEN:
+            oldest, first = self.queue[self.ahead], self.queue[0]
+            # What came later has not been overtaken: calls of one task of a loop keep their order.
+            if oldest._queued_at < first._queued_at and self.clock - oldest._queued_at >= OVERTAKEN:
                 del self.queue[self.ahead]
                 # A cancelled task does not use up the turn.
                 if oldest._code == PENDING:
