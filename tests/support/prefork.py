@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import ebbpool
-from ebbpool._prefork.watchdog import Limits, Phase, Watchdog
+from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
+from ebbpool._prefork import child as child
+from ebbpool._prefork import makers as makers
+from ebbpool._prefork import watchdog
 from support.common import TIMEOUT, eventually
 
 LIMIT = 30.0
@@ -47,7 +50,7 @@ class World:
     reports: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.dog = Watchdog(self, self.processes, Limits(LIMIT, LIMIT, LIMIT))
+        self.dog = watchdog.Watchdog(self, self.processes, watchdog.Limits(LIMIT, LIMIT, LIMIT))
 
     def start(self, serial: int, number: int) -> None:
         assert serial not in self.running
@@ -108,7 +111,7 @@ class World:
         return sorted(life.number for life in self.dog.lives.values() if life.live)
 
     def starting(self) -> list[int]:
-        return [life.serial for life in self.dog.lives.values() if life.phase is Phase.STARTING]
+        return [life.serial for life in self.dog.lives.values() if life.phase is watchdog.Phase.STARTING]
 
     def events(self) -> list[str]:
         return [report.event for report in self.reports]
