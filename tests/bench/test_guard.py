@@ -73,21 +73,6 @@ def test_tolerance(count: float, before: float | None, change: float, exceeds: b
     assert verdict.exceeds is exceeds
 
 
-def test_without_valgrind_nothing_is_counted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(counting, "available", lambda: False)
-    assert guard.main([]) == 0
-    assert capsys.readouterr().out == "guard: no valgrind here, so no instruction is counted\n"
-
-
-def test_an_interpreter_without_figures_passes(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard.main([]) == 0
-    told = capsys.readouterr().out
-    assert told.count("no figures are kept for this interpreter") == len(CORES)
-    assert "submit, run, collect: 1,000 instructions\n" in told
-
-
 def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     assert guard.main(["--update"]) == 0
     assert set(figures.kept()) == {figures.interpreter()}
@@ -121,15 +106,6 @@ def test_a_load_that_takes_too_many_is_counted_again_and_the_least_counts(
     assert asked == [list(LOADS), ["gather"]] * len(CORES)
 
 
-def test_figures_of_other_interpreters_stay(counted: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as other:
-        other.setattr(figures, "interpreter", lambda: "another")
-        figures.keep("plain", {"submit": 7.4})
-    guard.main(["--update"])
-    assert figures.kept()["another"] == {"plain": {"submit": 7}}
-    assert set(figures.kept()[figures.interpreter()]) == set(CORES)
-
-
 def test_total_of_a_part() -> None:
     assert counting.total("# callgrind format\nevents: Ir\nsummary: 12\n\nfn=(1)\n0 12\ntotals: 12\n") == 12
     with pytest.raises(ValueError, match="no total"):
@@ -141,7 +117,3 @@ def test_every_load_runs(name: str) -> None:
     with script.SCRIPTS[name]() as work:
         for count in (1, 3):
             work(count)
-
-
-def test_every_load_has_a_script() -> None:
-    assert list(script.SCRIPTS) == list(LOADS | FLOORS)
