@@ -10,10 +10,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support.common import HOME
 
-import ebbpool
-
-PACKAGE = Path(ebbpool.__file__).parent
+PACKAGE = Path(HOME) / "ebbpool"
 
 
 def name_of(path: Path) -> str:

@@ -161,12 +161,24 @@ def test_the_newest_first_while_the_queue_stands() -> None:
         assert order == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("looks", [[11.0], [11.0, 11.05], [11.0, 5.0, 11.15], [9.0, 9.2, 9.4]])
-def test_the_oldest_first_while_it_does_not_stand(looks: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("looks", "max_wait"),
+    [
+        ([11.0], 100),
+        ([11.0, 11.05], 100),
+        ([11.0, 5.0, 11.15], 100),
+        ([9.0, 9.2, 9.4], 100),
+        ([50.0, 50.2, 50.4], None),
+    ],
+)
+def test_the_oldest_first_while_it_does_not_stand_or_the_pool_has_no_limit(
+    looks: list[float], max_wait: float | None
+) -> None:
     order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=max_wait) as pool, Gate() as gate:
         gate.hold(pool)
-        for name in "abcd":
+        pool.within(100.0).submit(order.append, "a")
+        for name in "bcd":
             pool.submit(order.append, name)
         now = time.monotonic()
         for seconds in looks:
@@ -174,20 +186,6 @@ def test_the_oldest_first_while_it_does_not_stand(looks: list[float]) -> None:
         gate.open()
         wait_for_idle(pool)
     assert order == ["a", "b", "c", "d"]
-
-
-def test_without_a_limit_the_oldest_goes_first_however_long_it_waits() -> None:
-    order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        pool.within(100.0).submit(order.append, "a")
-        pool.submit(order.append, "b")
-        now = time.monotonic()
-        for seconds in (50.0, 50.2, 50.4):
-            seams.look_at(pool, now + seconds)
-        gate.open()
-        wait_for_idle(pool)
-    assert order == ["a", "b"]
 
 
 def test_a_full_queue_says_when_to_come_again() -> None:

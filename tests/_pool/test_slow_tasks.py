@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from math import inf
-from typing import Any
 
 import pytest
 from support.common import LONG, STACKS, TIMEOUT, Gate, eventually, needs_fork, run_script, wait_for_idle
@@ -64,21 +62,6 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
         )
         gate.open()
         assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (-1, ValueError, "warn_after must be at least 0 seconds, not -1"),
-        (0, ValueError, "warn_after must be greater than 0 seconds, not 0"),
-        (inf, ValueError, "warn_after must be a finite number of seconds, not inf"),
-        ("1", TypeError, "warn_after must be a number of seconds, not '1'"),
-        (True, TypeError, "warn_after must be a number of seconds, not True"),
-    ],
-)
-def test_bad_limits(value: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        AdaptiveExecutor(warn_after=value)
 
 
 @needs_fork

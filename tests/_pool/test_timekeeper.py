@@ -18,16 +18,7 @@ from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-from ebbpool._testing.rules import (
-    FIRE,
-    FOLD,
-    NAME,
-    TICK,
-    VOID,
-    Alarms,
-    Tick,
-    Timekeeper,
-)
+from ebbpool._testing.rules import FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
 
 
 class Notes:
@@ -157,24 +148,6 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
             assert len(alarms) < max(2 * (len(waiting) + 1), len(waiting) + VOID) + 1, "void entries pile up"
     left = [number for number in emptied(alarms) if number not in book.out]
     assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
-
-
-@pytest.mark.parametrize("slices", range(1, 8))
-def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
-    alarms, book, count = Alarms(), Notes(), 8 * FOLD
-    for index in range(count):
-        alarms.add(float(index * 389 % count), book, index * 389 % count)
-    while alarms.merge():
-        pass
-    for thing in range(0, count, 2):
-        book.out.add(thing)
-        alarms.void()
-    assert [alarms.merge() for _ in range(slices)] == [True] * slices
-    taken = []
-    while (entry := alarms.pop_due(count / 2)) is not None:
-        taken.append(entry[3])
-    assert taken == sorted(taken)
-    assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
 
 
 def test_nothing_is_fired_early(keeper: ManualTimekeeper) -> None:

@@ -17,7 +17,6 @@ from support.server import accepting, handling
 from ebbpool import AdaptiveExecutor
 
 CLIENT = ("192.0.2.1", 4711)
-LOGGER = "ebbpool.socketserver"
 
 
 @contextmanager

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import ebbpool
 from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
 from ebbpool._prefork import child as child
 from ebbpool._prefork import makers as makers
 from ebbpool._prefork import watchdog
-from support.common import TIMEOUT, eventually
+from support.common import TIMEOUT, environment, eventually
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""
@@ -184,15 +183,13 @@ class Site:
         program = folder / "program.py"
         call = "" if settings is None else f'if __name__ == "__main__":\n    go({settings})\n'
         program.write_text(HEAD + textwrap.dedent(script) + call, encoding="utf-8")
-        home = str(Path(ebbpool.__file__).parent.parent)
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]))
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(),
             cwd=folder,
             start_new_session=True,
         )

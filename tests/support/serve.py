@@ -13,12 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import ebbpool
-from support.common import Background, eventually
+from support.common import Background, environment, eventually
 
 PATIENCE = 40.0
 """Seconds that an interpreter may take to start, or to end, on a busy machine."""
-HOME = str(Path(ebbpool.__file__).parent.parent)
 
 
 class Served:
@@ -105,12 +103,6 @@ def fill(pipe: Path) -> None:
             while True:
                 os.write(writer, b"." * size)
     os.close(writer)
-
-
-def environment() -> dict[str, str]:
-    result = dict(os.environ)
-    result["PYTHONPATH"] = os.pathsep.join(filter(None, [HOME, result.get("PYTHONPATH", "")]))
-    return result
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
