@@ -6,6 +6,7 @@ import gc
 import inspect
 import signal
 import sys
+import textwrap
 import threading
 import time
 import unittest
@@ -17,7 +18,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from support.common import TIMEOUT, Background, Boom, eventually, needs_fork, output_of
+from support.common import FORK, TIMEOUT, Background, Boom, eventually, needs_fork, output_of
 
 from ebbpool import sync
 from ebbpool._testing import seams
@@ -508,8 +509,8 @@ def test_a_signal_in_a_waiter_costs_no_permit(kind: Any, one_interrupt: Callable
     assert sem.acquire(False)
 
 
-FORK = """
-import importlib, os, sys, threading
+WAITING = """
+import importlib
 
 semaphores = importlib.import_module(sys.modules["ebbpool.sync"].core.__name__)
 sem = semaphores.Semaphore(0)
@@ -522,19 +523,6 @@ def queue_up():
     while len(sem._waiters) == before:
         pass
     return thread
-
-
-def ended_well(child):
-    return os.waitpid(child, 0)[1] == 0
-
-
-def leave(check):
-    try:
-        check()
-        os._exit(0)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
 """
 
 
@@ -544,7 +532,7 @@ class TestFork:
     def prelude(self, which: str) -> str:
         variant(which)
         choose = f"import os\nos.environ['EBBPOOL_PURE'] = '{int(which == 'plain')}'\nimport ebbpool.sync\n"
-        return choose + FORK
+        return choose + textwrap.dedent(FORK) + WAITING
 
     def test_waiters_left_with_the_parent_take_no_permit(self, which: str) -> None:
         script = """
@@ -558,10 +546,7 @@ class TestFork:
                 sem.release(2)
                 assert (sem._value, sem._waiters) == (2, [])
 
-            child = os.fork()
-            if child == 0:
-                leave(check)
-            assert ended_well(child)
+            assert in_child(check) == 0
             sem.release(2)
             for thread in stayed:
                 thread.join()
@@ -593,10 +578,10 @@ class TestFork:
             def check():
                 assert (got, sem._value, sem._waiters) == (True, 0, [])
 
-            if child == 0:
-                leave(check)
-            assert ended_well(child)
             check()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
             stayed.join()
             print("done")
         """

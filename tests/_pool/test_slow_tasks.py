@@ -6,7 +6,7 @@ import logging
 import re
 
 import pytest
-from support.common import LONG, STACKS, TIMEOUT, Gate, eventually, needs_fork, run_script, wait_for_idle
+from support.common import FORK, LONG, STACKS, TIMEOUT, Gate, eventually, needs_fork, output_of, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 
@@ -66,28 +66,20 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
 
 @needs_fork
 def test_a_forked_child_warns_of_its_own_tasks() -> None:
-    done = run_script(
-        """
-        import logging, os, sys, threading
-        logging.basicConfig(stream=sys.stdout, format="%(message)s")
-        from ebbpool import AdaptiveExecutor
+    script = """
+        import logging
         pool = AdaptiveExecutor(warn_after=0.05)
         pool.submit(int).result(10)
-        child = os.fork()
-        if child == 0:
+        def check():
             told = threading.Event()
             class Handler(logging.Handler):
                 def emit(self, record):
                     told.set()
             logging.getLogger("concurrent.futures").addHandler(Handler())
-            future = pool.submit(told.wait, 10)
-            os._exit(0 if future.result(20) else 1)
-        _, status = os.waitpid(child, 0)
-        pool.shutdown()
-        assert os.waitstatus_to_exitcode(status) == 0
-        """
-    )
-    assert done.returncode == 0, done.stderr
+            assert pool.submit(told.wait, 10).result(20)
+        print(in_child(check))
+    """
+    assert output_of(script, FORK) == ["0"]
 
 
 class Handler(logging.Handler):
