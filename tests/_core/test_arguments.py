@@ -24,7 +24,7 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((1, 2), {}),
     ((1,), {"a": 2}),
     ((), {"a": 2}),
-    ((1, 2), {"self": 3, "fn": 4, "args": 5}),
+    ((1, 2), {"fn": 4, "args": 5}),
 ]
 
 
@@ -75,6 +75,8 @@ def test_a_call_gets_what_was_given(way: Callable[..., Any], contextual: bool) -
         for fn in (given, Taker().take):
             for args, kwargs in CALLS:
                 assert way(pool, fn, *args, **kwargs) == (args, kwargs)
+            # With PyPy `Context.run` has a parameter of that name.
+            assert way is has_a_context or way(pool, fn, self=3) == ((), {"self": 3})
 
 
 @pytest.mark.parametrize("contextual", [False, True])
