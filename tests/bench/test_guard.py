@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import ebbpool
 from benchmarks.guard import __main__ as guard
 from benchmarks.guard import counting, figures, script
-from benchmarks.guard.figures import FLOORS, LOADS, Figures, Load, Verdict
+from benchmarks.guard.figures import FLOORS, LOADS, Figures, Verdict
 
 CORES = ("compiled", "plain") if ebbpool.COMPILED else ("plain",)
 
@@ -37,23 +36,6 @@ def test_what_does_not_depend_on_the_number_cancels_out() -> None:
     assert figures.differences(totals) == dict.fromkeys(LOADS, 3.0)
     with pytest.raises(ValueError, match=f"{len(totals)} pieces, not {len(totals) - 1}"):
         figures.differences(totals[1:])
-
-
-def test_what_is_left_above_a_floor() -> None:
-    floors = {
-        "queue": 0.0,
-        "stock_submit": 1.0,
-        "locks": 4_000.0,
-        "stock_round_trip": 64_000.0,
-        "bare_run": 10.0,
-        "stock_run": 110.0,
-    }
-    _, round_trip, run = figures.above_floors({"submit": 1.0, "round_trip": 16_000.0, "run": 5.0}, floors)
-    assert round_trip == (
-        "submit one, wait for it: 16,000 instructions; two bare locks, there and back: 4,000; "
-        "the same with ThreadPoolExecutor: 64,000; 0.20 of what that adds is left"
-    )
-    assert run.endswith("-0.05 of what that adds is left")
 
 
 @pytest.mark.parametrize(
@@ -89,21 +71,6 @@ def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.
     assert f"{len(CORES)} counts exceed" in told.err
     assert guard.main(["--update"]) == 0
     assert guard.main([]) == 0
-
-
-def test_a_load_that_takes_too_many_is_counted_again_and_the_least_counts(
-    counted: Figures, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guard.main(["--update"])
-    asked: list[list[str]] = []
-
-    def busy(core: str, loads: Mapping[str, Load] = LOADS) -> Figures:
-        asked.append(list(loads))
-        return {load: counted[load] + 100 * (load == "gather" and len(asked) % 2) for load in loads}
-
-    monkeypatch.setattr(counting, "instructions", busy)
-    assert guard.main([]) == 0
-    assert asked == [list(LOADS), ["gather"]] * len(CORES)
 
 
 def test_total_of_a_part() -> None:

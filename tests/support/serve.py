@@ -82,6 +82,16 @@ def read_all(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """Return what comes until `end`, which has to come."""
+    received = b""
+    while not received.endswith(end):
+        piece = connection.recv(65536)
+        assert piece, received
+        received += piece
+    return received
+
+
 def members(session: int) -> list[str]:
     """Return the processes of a session, zombies aside; none where the platform does not tell."""
     found = []
