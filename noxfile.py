@@ -99,7 +99,6 @@ EACH_KIND = {*ENDS, PLAIN, *((name, "pure") for name in OTHERS)}
 """One session of each kind: the oldest, the newest, without a GIL, plain, and not CPython."""
 
 BOTH_ENDS = (
-    "_pool/test_simulation.py",
     "_pool/test_sizing.py",
     "_prefork",
     "_top",

@@ -55,8 +55,10 @@ BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
     ("thread_name_prefix", 3, TypeError),
     ("thread_name_prefix", b"worker", TypeError),
     ("when_full", "drop", ValueError),
+    *((name, value, error) for name in ("warn_after", "warn_lag")
+      for value, error in [(-1, ValueError), (0, ValueError), (INF, ValueError), ("1", TypeError), (True, TypeError)]),
     ("when_full", "", ValueError),
-]
+]  # fmt: skip
 BAD_STACKS: list[tuple[str, Any, type[Exception]]] = [
     ("thread_stack_size", 0, ValueError),
     ("thread_stack_size", 1, ValueError),

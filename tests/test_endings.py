@@ -13,18 +13,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
-from support.common import (
-    FORK,
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    all_end,
-    collected,
-    needs_fork,
-    output_of,
-)
+from support.common import FORK, LONG, TIMEOUT, Background, Boom, Gate, all_end, collected, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
 

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from support.common import PLUGIN, TIMEOUT, eventually, run_script
+from support.common import PLUGIN, TIMEOUT, environment, eventually, run_script
 from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
-
-import ebbpool
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = ["ebbpool.anyio", "ebbpool.opentelemetry", "ebbpool.prefork", "ebbpool.prometheus", "ebbpool.socketserver"]
@@ -110,7 +108,7 @@ def test_a_file_runs_beside_those_before_it(example: Example, tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, *how, str(example.file)],
         cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent)),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=50,
@@ -132,11 +130,10 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
 @contextmanager
 def running(program: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a program in a folder and a process group of its own; nothing of it is left afterwards."""
-    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
     with subprocess.Popen(
         [sys.executable, program.name],
         cwd=program.parent,
-        env=environment,
+        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -12,7 +12,9 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, wait_for_idle
+from hypothesis.stateful import run_state_machine_as_test
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, tight_switching, wait_for_idle
+from support.model import ExecutorModel, profile
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -21,6 +23,11 @@ from ebbpool._testing import seams
 
 def raise_(error: BaseException) -> None:
     raise error
+
+
+def test_it_does_what_the_model_says() -> None:
+    """A modest number of runs, the same every time; the stress session makes more, and others each time."""
+    run_state_machine_as_test(ExecutorModel, settings=profile(50, derandomize=True, database=None))
 
 
 def test_the_first_four_parameters_are_the_standard_ones() -> None:
@@ -44,12 +51,6 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         "spill": None,
         "spill_after": None,
     }
-
-
-def test_arguments_arrive_whatever_they_are_called() -> None:
-    with AdaptiveExecutor() as pool:
-        future = pool.submit(lambda *args, **kwargs: (args, kwargs), 1, 2, self=3, fn=4, args=5)
-        assert future.result(TIMEOUT) == ((1, 2), {"self": 3, "fn": 4, "args": 5})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,17 @@ def test_blocked_threads_make_the_pool_grow_to_its_ceiling_and_no_further() -> N
         gate.open()
         assert [future.result(TIMEOUT) for future in futures] == list(range(20))
     assert gate.peak == 8
+
+
+def test_whoever_sees_that_a_task_is_done_sees_its_result() -> None:
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, tight_switching():
+        for number in range(200):
+            ready = threading.Barrier(2)
+            future = pool.submit(lambda ready=ready, number=number: (ready.wait(TIMEOUT), number)[1])
+            ready.wait(TIMEOUT)
+            while not future.done():
+                pass
+            assert future.result(timeout=0) == number
 
 
 def test_worker_names() -> None:

@@ -10,10 +10,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support.common import HOME
 
-import ebbpool
-
-PACKAGE = Path(ebbpool.__file__).parent
+PACKAGE = Path(HOME) / "ebbpool"
 
 
 def name_of(path: Path) -> str:
@@ -27,7 +26,7 @@ MODULES = list(SOURCES)
 PARTS = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
 COMPILED = {f"_core.{part}_c": f"_core.{part}" for part in PARTS}
 """Extension modules, which have no source of their own, and what they are made from."""
-UNNAMED = {"_missing_stdlib_info", "_resource_cffi"}
+UNNAMED = {"_lzma_cffi", "_missing_stdlib_info", "_resource_cffi"}
 """Modules of the standard library that `sys.stdlib_module_names` leaves out."""
 
 IMPORTS: dict[str, set[str]] = {

@@ -9,18 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    Thing,
-    eventually,
-    fail,
-    gone,
-    wait_for_idle,
-)
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, fail, gone, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
@@ -76,21 +65,6 @@ def test_two_lanes_take_turns() -> None:
         gate.open()
         wait_for_idle(pool)
         assert "".join(order) == "ababab"
-
-
-@pytest.mark.usefixtures("no_turns")
-def test_a_first_lane_goes_ahead_of_ordinary_work_and_keeps_its_order() -> None:
-    with AdaptiveExecutor(max_workers=1) as pool:
-        gate = occupied(pool)
-        order: list[Any] = []
-        lane = pool.lane("look-ups", limit=2, first=True)
-        for number in range(3):
-            pool.submit(order.append, number)
-        for letter in "abcd":
-            lane.submit(order.append, letter)
-        gate.open()
-        wait_for_idle(pool)
-        assert order == ["a", "b", "c", "d", 0, 1, 2]
 
 
 @pytest.mark.usefixtures("no_turns")

@@ -1,4 +1,4 @@
-"""``python -m ebbpool`` and the facts that it prints."""
+"""``python -m ebbpool``: the facts that it prints, and programs that it runs as Python would, on one pool."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import runpy
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.common import output_of
+from support.common import environment, output_of
 
 import ebbpool
 from ebbpool._testing import seams
@@ -199,3 +200,67 @@ def test_processors_follow_the_affinity() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, env=environ)
     assert "processors: 1" in result.stdout.splitlines()
+
+
+PROGRAM = """
+import sys
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+def name():
+    return threading.current_thread().name.partition("_")[0]
+
+print(__name__, sys.argv[1:], sys.path[0], sys.modules["__main__"].name is name)
+print(asyncio.run(asyncio.to_thread(name)), [pool.stats().max_workers for pool in __import__("ebbpool").pools()])
+with ThreadPoolExecutor(2) as executor:
+    print(type(executor) is ThreadPoolExecutor)
+sys.exit(3)
+"""
+
+
+def program_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "ebbpool", "run", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def test_a_script(tmp_path: Path) -> None:
+    done = program_run(tmp_path, "--max-workers", "7", "program.py", "--explain", "-m", "x")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == [
+        f"__main__ ['--explain', '-m', 'x'] {tmp_path} True",
+        "ebbpool [7]",
+        "True",
+    ]
+
+
+def test_a_module(tmp_path: Path) -> None:
+    done = program_run(tmp_path, "--executors", "-m", "program", "--version", "y")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == [f"__main__ ['--version', 'y'] {tmp_path} True", "ebbpool [256]", "False"]
+
+
+def test_it_says_what_was_done(tmp_path: Path) -> None:
+    done = program_run(tmp_path, "--explain", "program.py")
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("ebbpool: ") for line in lines)
+    assert lines[-1] == "ebbpool: asyncio: the default executor of new loops"
+
+
+def test_what_it_cannot_run(tmp_path: Path) -> None:
+    done = program_run(tmp_path)
+    assert done.returncode == 2
+    assert "say which program: -m MODULE, or SCRIPT" in done.stderr
+    done = program_run(tmp_path, "--min-workers", "9", "--max-workers", "3", "program.py")
+    assert done.returncode == 2
+    assert "--min-workers: 9 is more than --max-workers, 3" in done.stderr
+    done = program_run(tmp_path, "-m", "no_such_module")
+    assert done.returncode == 1
+    assert "No module named no_such_module" in done.stderr

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.common import HOME
 
-import ebbpool
-
-SOURCES = Path(ebbpool.__file__).parent
+SOURCES = Path(HOME) / "ebbpool"
 PAGE = Path(__file__).parent.parent / "docs/incidents/warnings.md"
 LOGGING = {"warning", "error", "critical", "exception", "complain"}
 LEVELS = {"info", "warning", "error"}

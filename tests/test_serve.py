@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 from support.common import A_MOMENT, STACKS, TIMEOUT, eventually
-from support.serve import PATIENCE, Served, ask, fill, read_all, run, serving, started
+from support.serve import PATIENCE, Served, ask, fill, read_all, read_until, run, serving, started
 from support.server import reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
@@ -111,11 +111,7 @@ def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:
     with serving(site) as served, served.connect() as client:
         for _ in range(2):
             client.sendall(b"GET /hello.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-            reply = b""
-            while not reply.endswith(b"\r\n\r\nhello\n"):
-                piece = client.recv(65536)
-                assert piece, reply
-                reply += piece
+            reply = read_until(client, b"\r\n\r\nhello\n")
             assert b"\r\nConnection: keep-alive\r\n" in reply
         client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
         reply = read_all(client)
@@ -247,11 +243,7 @@ def slow_request(served: Served, site: Path) -> Iterator[tuple[socket.socket, Ca
     with served.connect() as client:
         client.sendall(GET % b"slow")
         eventually(read_by_worker)
-        reply = b""
-        while not reply.endswith(b"\r\n\r\n"):
-            piece = client.recv(65536)
-            assert piece, reply
-            reply += piece
+        reply = read_until(client, b"\r\n\r\n")
         assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
         with open(opened[0], "wb", buffering=0) as pipe:
             # The worker has sent the head, but may not have come to the file yet.
@@ -432,11 +424,7 @@ def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, process
             with served.connect() as client:
                 for _ in range(300):
                     client.sendall(GET % b"hello.txt")
-                    reply = b""
-                    while not reply.endswith(b"\r\n\r\nhello\n"):
-                        piece = client.recv(65536)
-                        assert piece, reply
-                        reply += piece
+                    read_until(client, b"\r\n\r\nhello\n")
             assert served.stop()[0] == 0
     finally:
         os.close(reader)

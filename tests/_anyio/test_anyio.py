@@ -16,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import Backend, Way, leave_behind, on_asyncio, on_trio, run_on, until
+from support.anyio import Backend, Way, begun, leave_behind, on_asyncio, on_trio, run_on, until
 from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
 
 
@@ -87,8 +87,7 @@ async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(50):
                 group.start_soon(our_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun(45)
+            await begun(gate, 45)
             assert gate.nobody_begins()
             assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
             gate.open()
@@ -164,8 +163,7 @@ async def test_an_abandoned_call_runs_on_and_its_outcome_is_dropped(any_way: Way
                 await any_way.run_sync(fail, abandon_on_cancel=True)
 
             group.start_soon(call)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             group.cancel_scope.cancel()
         assert not finished.is_set()
         gate.open()
@@ -188,8 +186,7 @@ async def test_a_cancelled_task_takes_its_queued_call_off_the_queue(
     with Gate() as gate:
         async with anyio.create_task_group() as outer:
             outer.start_soon(narrow_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             async with anyio.create_task_group() as group:
 
                 async def call() -> None:
@@ -225,8 +222,7 @@ async def test_a_native_cancel_takes_a_queued_call_off_the_queue(narrow_way: Way
 
     with Gate() as gate:
         first = asyncio.ensure_future(narrow_way.run_sync(gate))
-        await wait_all_tasks_blocked()
-        gate.await_begun()
+        await begun(gate)
         task = asyncio.ensure_future(call())
         await wait_all_tasks_blocked()
         assert pool.stats().queued == 1
@@ -252,8 +248,7 @@ async def test_a_native_cancel_goes_through_the_shield(any_way: Way, pause: int)
 
     with Gate() as gate:
         task = asyncio.ensure_future(call())
-        await wait_all_tasks_blocked()
-        gate.await_begun()
+        await begun(gate)
         scopes[0].cancel()
         for _ in range(pause):
             await asyncio.sleep(0)
@@ -288,8 +283,7 @@ async def test_check_cancelled_raises_in_a_shielded_call(anyio_backend_name: str
 
         async with anyio.create_task_group() as group:
             group.start_soon(any_way.run_sync, work)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             group.cancel_scope.cancel()
             gate.open()
         assert group.cancel_scope.cancelled_caught or anyio_backend_name == "trio"
@@ -312,8 +306,7 @@ async def test_check_cancelled_stops_at_a_shield(any_way: Way) -> None:
         passed: list[bool] = []
         async with anyio.create_task_group() as group:
             group.start_soon(call)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             group.cancel_scope.cancel()
             gate.open()
         assert passed == [True]

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from anyio import to_thread, wait_all_tasks_blocked
+from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
-from support.anyio import missing
+from support.anyio import begun, missing
 from support.common import Gate, output_of, run_script
 
 import ebbpool.anyio
@@ -95,8 +95,7 @@ async def test_the_default_limiter(pool: AdaptiveExecutor, keep: bool) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(2 * tokens):
                 group.start_soon(imported_before, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun(tokens if keep else 2 * tokens)
+            await begun(gate, tokens if keep else 2 * tokens)
             assert gate.nobody_begins()
             assert limiter.borrowed_tokens == (tokens if keep else 0)
             gate.open()

@@ -18,7 +18,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Backend, Way, missing, run_on
+from support.anyio import ASYNCIO, TRIO, Backend, Way, begun, missing, run_on
 from support.common import (
     Background,
     Boom,
@@ -153,8 +153,7 @@ async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scop
     with Gate() as gate:
         async with anyio.create_task_group() as group:
             group.start_soon(narrow_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             group.start_soon(call)
             await wait_all_tasks_blocked()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -171,8 +170,7 @@ async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(na
             # The second of these waits in the queue.
             for _ in range(2):
                 group.start_soon(narrow_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             for _ in range(3):
                 assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
             assert gate.nobody_begins()
@@ -193,8 +191,7 @@ async def test_a_kept_default_limiter_does_not_lift_the_ceiling() -> None:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(anyio.to_thread.run_sync, gate)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             assert gate.nobody_begins()
             gate.open()
 
@@ -211,8 +208,7 @@ async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(n
                 await narrow_way.run_sync(gate, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
             group.start_soon(call)
-            await wait_all_tasks_blocked()
-            gate.await_begun()
+            await begun(gate)
             group.cancel_scope.cancel()
             gate.open()
     wait_for_idle(pool)

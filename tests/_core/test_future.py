@@ -1,20 +1,24 @@
-"""The Future protocol, on a future that belongs to no pool, for the plain and the compiled core."""
+"""The Future protocol, its callbacks, and what waits for futures, for the plain and the compiled core."""
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import logging
 import re
+import signal
 import threading
 import weakref
-from concurrent.futures import CancelledError
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from types import ModuleType, TracebackType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import TIMEOUT, Background, Boom, gone, no_collector
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_collector
 
+from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
 
 
@@ -208,22 +212,306 @@ def test_the_origin_of_an_exception_survives_being_raised_again(core: ModuleType
         assert (error.__cause__, error.__context__) == (None, None)
 
 
-def catch_from(future: Any) -> None:
-    try:
-        future.result(TIMEOUT)
-    except Boom:
-        pass
-    finally:
-        del future
+@pytest.fixture(params=["set_result", "set_exception", "cancel"])
+def end(request: pytest.FixtureRequest) -> Any:
+    """A call that ends a future, once for every way to end."""
+    if request.param == "set_result":
+        return lambda future: future.set_result(1)
+    if request.param == "set_exception":
+        return lambda future: future.set_exception(Boom())
+    return lambda future: future.cancel()
 
 
-def test_raising_the_exception_makes_no_cycle(core: ModuleType) -> None:
+def test_a_callback_added_late_runs_at_once_in_the_caller(core: ModuleType, end: Any) -> None:
+    future, seen = core.Future(), []
+    Background(lambda: end(future)).join()
+    future.add_done_callback(lambda done: seen.append((done, threading.get_ident())))
+    assert seen == [(future, threading.get_ident())]
+
+
+def test_a_failing_callback_is_logged_and_the_others_run(
+    core: ModuleType, end: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    future, calls = core.Future(), []
+
+    def fail(_: object) -> None:
+        raise Boom("in the callback")
+
+    future.add_done_callback(lambda _: calls.append("before"))
+    future.add_done_callback(fail)
+    future.add_done_callback(lambda _: calls.append("after"))
+    with caplog.at_level(logging.ERROR, "concurrent.futures"):
+        end(future)
+    assert calls == ["before", "after"]
+    [record] = [record for record in caplog.records if record.name == "concurrent.futures"]
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == f"exception calling callback for {future!r}"
+    assert record.exc_info is not None and record.exc_info[0] is Boom
+
+
+def test_a_callback_may_use_its_future(core: ModuleType) -> None:
+    future, seen = core.Future(), []
+
+    def use(done: Any) -> None:
+        seen.append(done.result(timeout=0))
+        seen.append(done.cancel())
+        seen.append(repr(done).endswith("returned int>"))
+        done.add_done_callback(lambda _: seen.append("nested"))
+
+    future.add_done_callback(use)
+    future.add_done_callback(lambda _: seen.append("next"))
+    future.set_result(7)
+    assert seen == [7, False, True, "nested", "next"]
+
+
+def test_a_callback_that_races_with_the_end_runs_exactly_once(core: ModuleType, end: Any) -> None:
+    for _ in range(200):
+        future, ready, calls = core.Future(), threading.Barrier(3), []
+
+        def add(future: Any = future, ready: threading.Barrier = ready, calls: list[object] = calls) -> None:
+            ready.wait(TIMEOUT)
+            future.add_done_callback(calls.append)
+
+        adders = [Background(add), Background(add)]
+        ready.wait(TIMEOUT)
+        end(future)
+        for adder in adders:
+            adder.join()
+        assert calls == [future, future]
+
+
+def test_only_one_of_many_cancellers_runs_the_callbacks(core: ModuleType) -> None:
+    for _ in range(100):
+        future, ready, calls = core.Future(), threading.Barrier(4), []
+        future.add_done_callback(calls.append)
+
+        def cancel(future: Any = future, ready: threading.Barrier = ready) -> bool:
+            ready.wait(TIMEOUT)
+            return bool(future.cancel())
+
+        cancellers = [Background(cancel) for _ in range(3)]
+        ready.wait(TIMEOUT)
+        assert [canceller.join() for canceller in cancellers] == [True] * 3
+        assert calls == [future]
+
+
+def test_cancel_and_start_exclude_each_other(core: ModuleType) -> None:
+    for _ in range(200):
+        future, ready = core.Future(), threading.Barrier(2)
+
+        def cancel(future: Any = future, ready: threading.Barrier = ready) -> bool:
+            ready.wait(TIMEOUT)
+            return bool(future.cancel())
+
+        canceller = Background(cancel)
+        ready.wait(TIMEOUT)
+        started = future.set_running_or_notify_cancel()
+        assert started is not canceller.join()
+        assert future.running() is started
+        assert future.cancelled() is not started
+
+
+def test_only_one_outcome_wins(core: ModuleType) -> None:
+    for _ in range(100):
+        future, ready, calls = core.Future(), threading.Barrier(4), []
+        future.add_done_callback(calls.append)
+
+        def finish(value: int, future: Any = future, ready: threading.Barrier = ready) -> int | None:
+            ready.wait(TIMEOUT)
+            try:
+                future.set_result(value)
+            except Exception:
+                return None
+            return value
+
+        finishers = [Background(lambda value=value: finish(value)) for value in range(3)]  # type: ignore[misc]
+        ready.wait(TIMEOUT)
+        winners = [value for finisher in finishers if (value := finisher.join()) is not None]
+        assert winners == [future.result(timeout=0)]
+        assert calls == [future]
+
+
+def test_callbacks_are_dropped_once_they_have_run(core: ModuleType, end: Any) -> None:
     with no_collector():
-        future, error = core.Future(), Boom()
-        reference, error_reference = weakref.ref(future), weakref.ref(error)
-        future.set_exception(error)
-        del error
-        for _ in range(2):
-            catch_from(future)
-        del future
-        gone(reference, error_reference)
+        future, thing = core.Future(), Thing()
+        reference = weakref.ref(thing)
+        future.add_done_callback(thing.method)
+        del thing
+        assert reference() is not None
+        end(future)
+        gone(reference)
+
+
+def test_a_logged_callback_error_holds_nothing(core: ModuleType) -> None:
+    logger = logging.getLogger("concurrent.futures")
+    logger.addFilter(drop := lambda record: False)
+    try:
+        with no_collector():
+            future, thing = core.Future(), Thing()
+            reference, future_reference = weakref.ref(thing), weakref.ref(future)
+
+            def fail(_: object, thing: Thing = thing) -> None:
+                raise Boom
+
+            future.add_done_callback(fail)
+            del fail, thing
+            future.set_result(1)
+            gone(reference)
+            del future
+            gone(future_reference)
+    finally:
+        logger.removeFilter(drop)
+
+
+def test_a_callback_that_claims_to_equal_everything_is_still_called() -> None:
+    """A wait that times out takes back its own place and no other; it asks no callback whether it is equal."""
+
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            asked.append(other)
+            return True
+
+        def __hash__(self) -> int:
+            return 0
+
+        def __call__(self, future: object) -> None:
+            called.append(future)
+
+    asked: list[object] = []
+    called: list[object] = []
+    gate = threading.Event()
+    with AdaptiveExecutor(1) as pool:
+        future = pool.submit(gate.wait, 20)
+        future.add_done_callback(Equal())
+        with pytest.raises(TimeoutError):
+            future.result(0.001)
+        gate.set()
+        assert future.result(20) is True
+    assert called == [future]
+    assert asked == []
+
+
+def test_delayed_calls_tell_only_their_own_listeners() -> None:
+    """Until somebody listens they share one empty list."""
+    with AdaptiveExecutor(1) as pool:
+        told: list[Any] = []
+        silent, first, second = (pool.submit_later(3600.0, int) for _ in range(3))
+        first.add_done_callback(told.append)
+        second.add_done_callback(told.append)
+        second.add_done_callback(told.append)
+        assert silent.cancel() and told == []
+        assert second.cancel() and told == [second, second]
+        assert first.cancel() and told == [second, second, first]
+
+
+@pytest.fixture(params=["ours", "ours and the stdlib's", "the stdlib's and ours"])
+def pair(request: pytest.FixtureRequest, core: ModuleType) -> tuple[Any, Any]:
+    """Two pending futures, at least one of them ours."""
+    if request.param == "ours":
+        return core.Future(), core.Future()
+    if request.param == "ours and the stdlib's":
+        return core.Future(), concurrent.futures.Future()
+    return concurrent.futures.Future(), core.Future()
+
+
+def no_waiters(*futures: Any) -> bool:
+    return all(len(future._waiters) == 0 for future in futures)
+
+
+def cancel(future: Any) -> None:
+    """Cancel, and tell the waiters, as the executor does that owns the future."""
+    assert future.cancel()
+    assert not future.set_running_or_notify_cancel()
+
+
+@pytest.mark.parametrize(
+    ("return_when", "timeout"), [(ALL_COMPLETED, 0), (FIRST_EXCEPTION, -1), (FIRST_COMPLETED, 0.001)]
+)
+def test_wait_that_times_out_leaves_no_waiter(pair: tuple[Any, Any], return_when: str, timeout: float) -> None:
+    first, second = pair
+    done = concurrent.futures.wait([first, second], timeout=timeout, return_when=return_when)
+    assert done == (set(), {first, second})
+    assert no_waiters(first, second)
+    first.set_result(1)
+    second.set_exception(Boom())
+    assert concurrent.futures.wait([first, second], timeout=0) == ({first, second}, set())
+
+
+def test_a_future_that_finishes_while_its_condition_is_held_tells_the_waiter(core: ModuleType) -> None:
+    """wait() looks at the state and adds its waiter under the condition: no end may slip in between."""
+    for end in (lambda f: f.set_result(1), lambda f: f.set_exception(Boom()), cancel):
+        future, told = core.Future(), []
+
+        class Waiter:
+            def add_result(self, done: object, told: list[object] = told) -> None:
+                told.append(done)
+
+            add_exception = add_cancelled = add_result
+
+        with future._condition:
+            assert future._state == "PENDING"
+            ending = Background(lambda end=end, future=future: end(future))  # type: ignore[misc]
+            ending.over.wait(A_MOMENT)
+            future._waiters.append(Waiter())
+        ending.join()
+        assert told == [future]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+def test_as_completed_that_times_out_leaves_no_waiter(pair: tuple[Any, Any], timeout: float) -> None:
+    first, second = pair
+    first.set_result(1)
+    completed = concurrent.futures.as_completed([first, second], timeout=timeout)
+    assert next(completed) is first
+    with pytest.raises(TimeoutError, match=r"1 \(of 2\) futures unfinished"):
+        next(completed)
+    assert no_waiters(first, second)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals sent to a thread")
+def test_a_signal_interrupts_a_wait_for_the_result(core: ModuleType) -> None:
+    future, main = core.Future(), threading.main_thread().ident
+    assert main == threading.get_ident()
+
+    about_to_wait, interrupted = threading.Event(), threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise Boom("signalled")
+
+    def send() -> None:
+        """Send it again and again: a signal that comes just before the wait does not cut it short."""
+        assert about_to_wait.wait(TIMEOUT)
+        while not interrupted.wait(0.01):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        sender = Background(send)
+        with pytest.raises(Boom, match="signalled"):
+            about_to_wait.set()
+            future.result(TIMEOUT)
+        sender.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(future._waiters) == 0
+    future.set_result("after")
+    assert future.result(TIMEOUT) == "after"
+
+
+def test_wrap_future_passes_cancellation_on_both_ways(core: ModuleType) -> None:
+    async def main() -> None:
+        inner, outer = core.Future(), core.Future()
+        wrapped = asyncio.wrap_future(inner)
+        inner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(wrapped, TIMEOUT)
+        wrapped = asyncio.wrap_future(outer)
+        wrapped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wrapped
+        await asyncio.sleep(0)
+        assert outer.cancelled()
+
+    asyncio.run(main())

@@ -93,42 +93,25 @@ def test_a_loop_is_told_what_was_forgotten(prelude: str) -> None:
 
 
 @each_core
-def test_a_future_is_complete_without_it(prelude: str) -> None:
+def test_what_is_complete_without_it(prelude: str) -> None:
     script = """
     future = forgetful(Future)
-    seen = []
-    future.add_done_callback(seen.append)
     print(repr(future).partition("state=")[2])
-    future.set_result(42)
-    print(future.result(), seen == [future])
     print(forgetful(Future).cancel(), told(lambda: forgetful(Future).set_running_or_notify_cancel()))
-    """
-    assert output_of(script, prelude + SUBCLASSES) == ["pending>", "42 True", "True True"]
-
-
-@each_core
-def test_the_future_of_a_delayed_call_is_complete_without_it(prelude: str) -> None:
-    script = """
     with AdaptiveExecutor(1) as pool:
-        kind = type(pool.submit_later(3600.0, int))
-    for future in kind(), forgetful(kind):
+        delayed = type(pool.submit_later(3600.0, int))
+    for future in future, delayed(), forgetful(delayed):
         seen = []
         future.add_done_callback(seen.append)
         future.set_result(42)
-        print(kind.__name__, future.result(), seen == [future], type(future).__mro__[-2].__name__)
-    """
-    lines = ["DelayedFuture 42 True Future"] * 2
-    assert output_of(script, prelude + SUBCLASSES) == lines
-
-
-@each_core
-def test_what_asks_for_nothing_has_an_answer(prelude: str) -> None:
-    script = """
+        print(future.result(), seen == [future], type(future).__mro__[-2].__name__)
     one = forgetful(AdaptiveExecutor)
     print(one.__enter__() is one, one.wait_idle(), one._threads, one._shutdown)
     print(repr(forgetful(Semaphore)).partition(": ")[2], repr(forgetful(BoundedSemaphore)).partition(": ")[2])
     """
-    assert output_of(script, prelude + SUBCLASSES) == ["True True set() True", "value=0> value=0/0>"]
+    figures = ["42 True Future"] * 3
+    asked = ["True True set() True", "value=0> value=0/0>"]
+    assert output_of(script, prelude + SUBCLASSES) == ["pending>", "True True", *figures, *asked]
 
 
 EVERYTHING = """

@@ -78,30 +78,6 @@ def test_popleft_of_an_empty_deque_raises_in_every_thread_but_one() -> None:
         assert sum(together(lambda number: attempt(queue))) == 1  # type: ignore[arg-type]  # noqa: B023
 
 
-def test_lock_acquire_has_one_winner() -> None:
-    for _ in range(200):
-        lock = allocate_lock()
-        assert together(lambda number: lock.acquire(blocking=False)).count(True) == 1  # noqa: B023
-        assert lock.locked()
-
-
-def test_a_lock_excludes() -> None:
-    lock = allocate_lock()
-    inside: list[int] = []
-    overlaps: list[int] = []
-
-    def enter(number: int) -> None:
-        for _ in range(500):
-            with lock:
-                inside.append(number)
-                overlaps.append(len(inside))
-                inside.pop()
-
-    together(enter)
-    assert set(overlaps) == {1}
-    assert len(overlaps) == THREADS * 500
-
-
 def test_a_lock_may_be_released_by_another_thread() -> None:
     """This is what makes a lock a mailbox: whoever parks takes it twice, whoever wakes lets it go."""
     lock = allocate_lock()
@@ -110,24 +86,6 @@ def test_a_lock_may_be_released_by_another_thread() -> None:
     lock.release()
     assert parked.join() is True
     assert lock.locked()
-
-
-def test_a_release_before_the_acquire_is_remembered() -> None:
-    lock = allocate_lock()
-    lock.acquire()
-    Background(lock.release).join()
-    assert lock.acquire(timeout=0) is True
-    with pytest.raises(RuntimeError):
-        allocate_lock().release()
-
-
-def test_a_lock_that_times_out_was_not_taken() -> None:
-    lock = allocate_lock()
-    lock.acquire()
-    assert lock.acquire(timeout=0) is False
-    assert lock.acquire(timeout=0.001) is False
-    lock.release()
-    assert not lock.locked()
 
 
 def test_a_release_that_races_with_a_time_out_is_seen_by_one_side_or_the_other() -> None:
@@ -144,21 +102,6 @@ def test_a_release_that_races_with_a_time_out_is_seen_by_one_side_or_the_other()
 
         taken = together(turn, 2)[0]
         assert lock.locked() is taken
-
-
-def test_writes_before_a_release_are_seen_after_the_acquire() -> None:
-    for number in range(500):
-        lock, box = allocate_lock(), [0, 0]
-        lock.acquire()
-
-        def write(lock: LockType = lock, box: list[int] = box, number: int = number) -> None:
-            box[0] = box[1] = number
-            lock.release()
-
-        writer = Background(write)
-        assert lock.acquire(timeout=TIMEOUT)
-        assert box == [number, number]
-        writer.join()
 
 
 def test_a_dict_and_a_set_may_be_listed_while_others_change_them() -> None:

@@ -29,21 +29,14 @@ def grown(pool: AdaptiveExecutor, count: int) -> set[threading.Thread]:
     return gate.threads
 
 
-def test_workers_leave_with_nobody_calling() -> None:
-    with AdaptiveExecutor(5, keep_alive=SHORT) as pool:
+@pytest.mark.parametrize("keep_alive", [SHORT, 0])
+def test_workers_leave_with_nobody_calling(keep_alive: float) -> None:
+    with AdaptiveExecutor(5, keep_alive=keep_alive) as pool:
         threads = grown(pool, 5)
         assert all_end(threads)
         eventually(lambda: pool.stats().workers == 0)
         assert set(pool._threads) == set()
         assert pool.stats().retired == 5
-
-
-def test_no_keep_alive_at_all() -> None:
-    with AdaptiveExecutor(4, keep_alive=0) as pool:
-        for _ in range(20):
-            worker = pool.submit(threading.current_thread).result(TIMEOUT)
-            assert all_end([worker])
-        eventually(lambda: pool.stats().workers == 0)
 
 
 def test_min_workers_stay() -> None:

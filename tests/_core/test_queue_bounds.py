@@ -24,15 +24,6 @@ def fill(pool: AdaptiveExecutor, gate: Gate, *, workers: int, queued: int) -> li
     return futures
 
 
-@pytest.mark.parametrize(("when_full", "max_queue"), [*zip(POLICIES, [0, 1, 5], strict=True)])
-def test_a_bound_never_hinders_the_pool_from_growing(when_full: Any, max_queue: int) -> None:
-    """Below the thread ceiling a worker is started: three tasks that need each other all run."""
-    with AdaptiveExecutor(3, max_queue=max_queue, when_full=when_full) as pool:
-        barrier = threading.Barrier(3)
-        submitting = Background(lambda: [pool.submit(barrier.wait, TIMEOUT) for _ in range(3)])
-        assert sorted(future.result(TIMEOUT) for future in submitting.join()) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("when_full", POLICIES)
 def test_an_idle_worker_takes_a_task_though_nothing_may_wait(when_full: Any) -> None:
     with AdaptiveExecutor(1, max_queue=0, when_full=when_full, keep_alive=LONG) as pool:

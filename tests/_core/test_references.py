@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -222,5 +223,7 @@ def test_ten_thousand_tasks_leave_no_garbage() -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         work(pool)
         with no_collector():
+            blocks = sys.getallocatedblocks()
             work(pool)
             assert gc.collect() < 100
+            assert sys.getallocatedblocks() - blocks < 1000

@@ -1,25 +1,63 @@
-"""Semaphores: what a single thread sees of them, held against threading's, and CPython's own tests."""
+"""Semaphores, held against threading's and CPython's own tests: who gets a permit and when; none is lost on the way."""
 
 from __future__ import annotations
 
 import gc
 import inspect
+import signal
 import sys
+import textwrap
 import threading
+import time
 import unittest
 import weakref
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from support.common import output_of
-from support.semaphore import NAMES, each_kind, each_variant, variant, waiting  # noqa: F401  (fixtures)
+from support.common import FORK, TIMEOUT, Background, Boom, eventually, needs_fork, output_of
 
 from ebbpool import sync
 from ebbpool._testing import seams
+
+NAMES = ("Semaphore", "BoundedSemaphore")
+
+
+def variant(name: str) -> ModuleType:
+    """Return the "plain" or the "compiled" semaphores; skip the test where they were not built."""
+    module = seams.core(name, "semaphore")
+    if module is None:
+        pytest.skip("the extension is not built")
+    return module
+
+
+@pytest.fixture(name="semaphores", params=["plain", "compiled"])
+def each_variant(request: pytest.FixtureRequest) -> ModuleType:
+    """The semaphores as plain Python and, where they were built, as the extension."""
+    return variant(request.param)
+
+
+@pytest.fixture(name="kind", params=NAMES)
+def each_kind(request: pytest.FixtureRequest, semaphores: ModuleType) -> Any:
+    """Each class of each variant."""
+    return getattr(semaphores, request.param)
+
+
+def waiting(sem: Any) -> int:
+    """Return how many wait for a permit."""
+    return len(sem._waiters)
+
+
+def queue_up(sem: Any) -> Background:
+    """Start a thread that waits for a permit, and return when it stands in the queue."""
+    before = waiting(sem)
+    thread = Background(sem.acquire)
+    eventually(lambda: waiting(sem) == before + 1, "the thread waits for a permit")
+    return thread
+
 
 try:
     from test import lock_tests
@@ -187,3 +225,364 @@ def test_cpythons_own(semaphores: ModuleType, name: str, test: str) -> None:
     Case(test).run(result)
     assert result.testsRun == 1
     assert not result.errors and not result.failures, [text for _, text in result.errors + result.failures]
+
+
+class Bell:
+    """The lock that a waiter sleeps on: instead of sleeping it plays the next step.
+
+    A step stands for what other threads do meanwhile. It returns what the lock would: whether it was released, or,
+    lying, that it was not although it just has been.
+    """
+
+    def __init__(self, steps: tuple[Callable[[], bool], ...]) -> None:
+        self.steps = list(steps)
+        self.timeouts: list[float] = []
+        self._born = False
+        self._rung = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._born:
+            self._born = True
+            return True
+        self.timeouts.append(timeout)
+        told = self.steps.pop(0)()
+        assert self._rung or not told, "the waiter was not rung for"
+        if told:
+            self._rung = False
+        return told
+
+    def release(self) -> None:
+        assert not self._rung, "rung twice"
+        self._rung = True
+
+
+@pytest.fixture
+def play(semaphores: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bell]:
+    """Give the next waiter the steps it is called with; those after it wait in earnest."""
+    allocate = semaphores.allocate_lock
+    bells: list[Bell] = []
+
+    def play(*steps: Callable[[], bool]) -> Bell:
+        bells.append(Bell(steps))
+        return bells[-1]
+
+    monkeypatch.setattr(semaphores, "allocate_lock", lambda: bells.pop(0) if bells else allocate())
+    return play
+
+
+class TestWaiters:
+    def test_they_are_served_in_order_of_arrival(self, kind: Any) -> None:
+        sem = kind(5)
+        for _ in range(5):
+            sem.acquire()
+        threads = [queue_up(sem) for _ in range(5)]
+        for number, thread in enumerate(threads):
+            sem.release()
+            assert thread.join() is True
+            assert [other.over.is_set() for other in threads[number + 1 :]] == [False] * (4 - number)
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_whoever_runs_out_of_time_leaves_the_others_in_their_order(self, semaphores: ModuleType, play: Any) -> None:
+        sem = semaphores.Semaphore(0)
+        first = queue_up(sem)
+        others = []
+
+        def in_vain() -> bool:
+            others.append(queue_up(sem))
+            return False
+
+        play(in_vain)
+        assert sem.acquire(timeout=1) is False
+        assert waiting(sem) == 2
+        for thread in (first, *others):
+            sem.release()
+            assert thread.join() is True
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+
+class TestHandOver:
+    """What happens between a release and the moment its waiter runs, step by step."""
+
+    @pytest.fixture
+    def sem(self, semaphores: ModuleType) -> Any:
+        return semaphores.Semaphore(0)
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_a_permit_that_comes_as_time_runs_out_is_taken(self, sem: Any, play: Any, n: int) -> None:
+        def too_late() -> bool:
+            sem.release(n)
+            return False
+
+        play(too_late)
+        assert sem.acquire(timeout=1) is True
+        assert (sem._value, waiting(sem)) == (n - 1, 0)
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_an_interrupted_waiter_gives_its_permit_back(self, sem: Any, play: Any, n: int) -> None:
+        def interrupted() -> bool:
+            sem.release(n)
+            raise KeyboardInterrupt
+
+        play(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sem.acquire()
+        assert (sem._value, waiting(sem)) == (n, 0)
+        assert sem.acquire(False) is True
+
+    @pytest.mark.parametrize("starved", [False, True], ids=["woken", "handed over"])
+    def test_an_interrupted_waiter_passes_its_permit_on(self, sem: Any, play: Any, starved: bool) -> None:
+        others = []
+
+        def starve() -> bool:
+            sem.release()
+            assert sem.acquire(False)
+            return True
+
+        def interrupted() -> bool:
+            others.append(queue_up(sem))
+            sem.release()
+            assert sem._value == (0 if starved else 1)
+            raise KeyboardInterrupt
+
+        play(*[starve] * starved, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sem.acquire()
+        assert others[0].join() is True
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_a_bounded_semaphore_takes_a_permit_back_from_an_interrupted_waiter(
+        self, semaphores: ModuleType, play: Any
+    ) -> None:
+        sem = semaphores.BoundedSemaphore(2)
+        sem.acquire()
+        sem.acquire()
+
+        def interrupted() -> bool:
+            sem.release(2)
+            with pytest.raises(ValueError, match="too many"):
+                sem.release(2)
+            raise KeyboardInterrupt
+
+        play(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sem.acquire()
+        assert sem._value == 2
+
+    def test_a_newcomer_passes_a_waiter_only_once(self, sem: Any, play: Any) -> None:
+        def overtaken() -> bool:
+            sem.release()
+            assert sem.acquire(False) is True
+            return True
+
+        def handed_over() -> bool:
+            sem.release()
+            assert sem.acquire(False) is False
+            return True
+
+        bell = play(overtaken, handed_over)
+        assert sem.acquire() is True
+        assert not bell.steps
+        assert bell.timeouts == [-1, -1]
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_an_overtaken_waiter_waits_for_the_rest_of_its_time(self, sem: Any, play: Any) -> None:
+        def overtaken() -> bool:
+            now = time.monotonic()
+            eventually(lambda: time.monotonic() > now, "the clock goes on")
+            sem.release()
+            assert sem.acquire(False) is True
+            return True
+
+        bell = play(overtaken, lambda: False)
+        assert sem.acquire(timeout=5) is False
+        first, second = bell.timeouts
+        assert 0 <= second < first == 5
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_a_waiter_that_takes_its_permit_wakes_the_next(self, sem: Any, play: Any) -> None:
+        others = []
+
+        def two_permits() -> bool:
+            others.append(queue_up(sem))
+            sem.release()
+            sem.release()
+            assert (sem._value, waiting(sem)) == (2, 2)
+            return True
+
+        play(two_permits)
+        assert sem.acquire() is True
+        assert others[0].join() is True
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_a_waiter_behind_one_that_is_just_waking_does_not_take_its_permit(self, sem: Any, play: Any) -> None:
+        gate = threading.Event()
+
+        def wakes_slowly() -> bool:
+            return gate.wait(TIMEOUT)
+
+        def out_of_time() -> bool:
+            sem.release()
+            assert (sem._value, waiting(sem)) == (1, 2)
+            return False
+
+        play(wakes_slowly)
+        first = queue_up(sem)
+        play(out_of_time)
+        assert sem.acquire(timeout=1) is False
+        gate.set()
+        assert first.join() is True
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+    def test_a_permit_that_comes_before_the_waiter_queues_up_is_taken(
+        self, sem: Any, semaphores: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        allocate = semaphores.allocate_lock
+
+        def allocate_lock() -> Any:
+            sem.release()
+            return allocate()
+
+        monkeypatch.setattr(semaphores, "allocate_lock", allocate_lock)
+        assert sem.acquire() is True
+        assert (sem._value, waiting(sem)) == (0, 0)
+
+
+def test_a_signal_handler_may_release_what_its_own_thread_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler comes between any two steps of plain Python; in C there is no such place under the mutex."""
+    semaphores = variant("plain")
+    sem = semaphores.Semaphore(0)
+
+    class Interrupted(Bell):
+        def release(self) -> None:
+            super().release()
+            sem.release()
+
+    def woken() -> bool:
+        sem.release()
+        return True
+
+    monkeypatch.setattr(semaphores, "allocate_lock", lambda: Interrupted((woken,)))
+    assert sem.acquire() is True
+    assert (sem._value, waiting(sem)) == (1, 0)
+
+
+@pytest.fixture
+def one_interrupt() -> Iterator[Callable[[], None]]:
+    """Interrupt the main thread with an exception, once."""
+    left = [Boom()]
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if left:
+            raise left.pop()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        # A signal that comes before the thread sleeps does not wake it: hence again and again.
+        tick = threading.Event()
+        while left:
+            signal.pthread_kill(main, signal.SIGUSR1)
+            tick.wait(0.01)
+
+    yield interrupt
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals cannot be sent to a thread here")
+def test_a_signal_in_a_waiter_costs_no_permit(kind: Any, one_interrupt: Callable[[], None]) -> None:
+    sem = kind(1)
+    sem.acquire()
+
+    def interrupt() -> None:
+        eventually(lambda: waiting(sem) == 1)
+        one_interrupt()
+
+    thread = Background(interrupt)
+    with pytest.raises(Boom):
+        sem.acquire(timeout=TIMEOUT)
+    thread.join()
+    assert waiting(sem) == 0
+    sem.release()
+    assert sem._value == 1
+    assert sem.acquire(False)
+
+
+WAITING = """
+import importlib
+
+semaphores = importlib.import_module(sys.modules["ebbpool.sync"].core.__name__)
+sem = semaphores.Semaphore(0)
+
+
+def queue_up():
+    before = len(sem._waiters)
+    thread = threading.Thread(target=sem.acquire, daemon=True)
+    thread.start()
+    while len(sem._waiters) == before:
+        pass
+    return thread
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("which", ["plain", "compiled"])
+class TestFork:
+    def prelude(self, which: str) -> str:
+        variant(which)
+        choose = f"import os\nos.environ['EBBPOOL_PURE'] = '{int(which == 'plain')}'\nimport ebbpool.sync\n"
+        return choose + textwrap.dedent(FORK) + WAITING
+
+    def test_waiters_left_with_the_parent_take_no_permit(self, which: str) -> None:
+        script = """
+            stayed = [queue_up(), queue_up()]
+
+            def check():
+                thread = queue_up()
+                sem.release()
+                thread.join(10)
+                assert not thread.is_alive(), "the permit went to a thread that is not here"
+                sem.release(2)
+                assert (sem._value, sem._waiters) == (2, [])
+
+            assert in_child(check) == 0
+            sem.release(2)
+            for thread in stayed:
+                thread.join()
+            print(sem._value, sem._waiters)
+        """
+        assert output_of(script, self.prelude(which)) == ["0 []"]
+
+    def test_a_waiter_whose_own_thread_forks_goes_on_waiting_in_the_child(self, which: str) -> None:
+        script = """
+            class Bell:
+                rung = born = False
+
+                def acquire(self, blocking=True, timeout=-1):
+                    if not self.born:
+                        self.born = True
+                        return True
+                    global child
+                    child = os.fork()
+                    sem.release(1 if child == 0 else 2)
+                    return self.rung
+
+                def release(self):
+                    self.rung = True
+
+            stayed = queue_up()
+            semaphores.allocate_lock = Bell
+            got = sem.acquire(timeout=10)
+
+            def check():
+                assert (got, sem._value, sem._waiters) == (True, 0, [])
+
+            check()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            stayed.join()
+            print("done")
+        """
+        assert output_of(script, self.prelude(which)) == ["done"]

@@ -18,10 +18,9 @@ import pytest
 from distributed import Client, Event
 from support import cluster as remote
 from support.common import TIMEOUT, eventually
+from support.dask import joining, link, making
 
 from ebbpool import QueueFull
-from ebbpool._dask import joining
-from ebbpool._dask.remote import RemoteTraceback
 from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.dask import ClusterExecutor, ClusterLane
 
@@ -138,7 +137,7 @@ def test_no_more_than_the_window_is_with_the_cluster(client: Client, gate: Any) 
 def test_shutdown_says_what_is_still_with_the_cluster_and_where(
     client: Client, gate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbpool._dask.link.ASKING", TIMEOUT)
+    monkeypatch.setattr(link, "ASKING", TIMEOUT)
     pool = ClusterExecutor(client)
     future = pool.submit(remote.wait_at, gate.name)
     gate.wait_begun()
@@ -154,7 +153,7 @@ def test_shutdown_says_what_is_still_with_the_cluster_and_where(
 def test_an_error_has_the_traceback_of_the_worker(pool: ClusterExecutor) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         pool.submit(remote.divide, 0).result(TIMEOUT)
-    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert isinstance(caught.value.__cause__, making.RemoteTraceback)
     assert "in divide" in str(caught.value.__cause__)
     # What is no `Exception` is the call's outcome, too.
     with pytest.raises(SystemExit, match="3"):

@@ -24,10 +24,9 @@ import pytest
 from distributed import Client, Event, LocalCluster
 from support import cluster as remote
 from support.common import eventually
+from support.dask import making, packing
 from support.server import reserved_port
 
-from ebbpool._dask.packing import LARGE
-from ebbpool._dask.remote import LOST, ONCE, AtMostOnce, dumps, perform
 from ebbpool.dask import ClusterExecutor
 
 LIMIT = 60.0
@@ -59,7 +58,7 @@ def two_workers(two: Any) -> Iterator[Any]:
         yield client
 
 
-_LARGE = bytes(LARGE + 1)
+_LARGE = bytes(packing.LARGE + 1)
 
 
 class Storm:
@@ -67,7 +66,7 @@ class Storm:
 
     def __init__(self, pool: ClusterExecutor, path: Path, threads: int = 3) -> None:
         self.futures: dict[str, Future[int]] = {}
-        self._pool = pool
+        self._executor = pool
         self._path = path
         self._ends = threading.Event()
         self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(threads)]
@@ -87,7 +86,7 @@ class Storm:
             count += len(names)
             for name in names:
                 large = (_LARGE,) if chance.random() < 0.02 else ()
-                self.futures[name] = self._pool.submit(remote.note, str(self._path), name, *large)
+                self.futures[name] = self._executor.submit(remote.note, str(self._path), name, *large)
             for name in chance.sample(names, len(names) // 3):
                 self.futures[name].cancel()
             if chance.random() < 0.7:
@@ -180,10 +179,10 @@ def test_a_map_says_that_it_lost_a_worker(two_workers: Client, tmp_path: Path) -
 
 def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_path: Path) -> None:
     path = tmp_path / "ran"
-    two_workers.register_plugin(AtMostOnce())
-    call = dumps((remote.note, (str(path),), {}, {}))
-    key = f"{ONCE}-test-1"
-    future = two_workers.submit(perform, "test", key, [call], key=key, pure=False)
+    two_workers.register_plugin(making.AtMostOnce())
+    call = making.dumps((remote.note, (str(path),), {}, {}))
+    key = f"{making.ONCE}-test-1"
+    future = two_workers.submit(making.perform, "test", key, [call], key=key, pure=False)
     found = two_workers.who_has([future])
     while not found.get(future.key):
         future.exception(LIMIT)
@@ -194,7 +193,7 @@ def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_
     await_two(two_workers, holder)
     ((state, worker, _),) = future.result(LIMIT)
     # The death may be noticed only as the result is asked for; either way the call is not made again.
-    assert (state, worker) == (LOST, holder)
+    assert (state, worker) == (making.LOST, holder)
     assert path.read_text() == "run\n"
 
 
@@ -278,17 +277,17 @@ def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
 
 
 def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> None:
-    large = os.urandom(2 * LARGE)
+    large = os.urandom(2 * packing.LARGE)
     name = f"large-{os.urandom(8).hex()}"
     with ClusterExecutor(two_workers, window=1.0) as pool:
-        assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * LARGE
+        assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
         (there,) = pool._link._scattered._there.values()
         key = there.sending.result().key
         holders = two_workers.who_has()[key]
         for holder in list(holders):
             kill(two_workers, holder)
         # It is sent again.
-        assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * LARGE
+        assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
         # And where it is lost while a call has it, that call ends.
         future = pool.submit(remote.with_large, large, name)
         assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)

@@ -12,8 +12,8 @@ import pytest
 from distributed import Client, Event
 from support import cluster as remote
 from support.common import TIMEOUT, eventually, gone
+from support.dask import link
 
-from ebbpool._dask.link import Link
 from ebbpool.dask import ClusterExecutor
 
 
@@ -21,13 +21,13 @@ from ebbpool.dask import ClusterExecutor
 def sent(pool: ClusterExecutor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which each call to the cluster adds the name of its function."""
     names: list[str] = []
-    send = Link.send
+    send = link.Link.send
 
-    def counting(self: Link, name: str, packed: Any, alone: bool = False) -> Any:
+    def counting(self: link.Link, name: str, packed: Any, alone: bool = False) -> Any:
         names.append(name)
         return send(self, name, packed, alone)
 
-    monkeypatch.setattr(Link, "send", counting)
+    monkeypatch.setattr(link.Link, "send", counting)
     return names
 
 

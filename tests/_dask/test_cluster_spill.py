@@ -17,6 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
 from support.common import Gate, eventually, output_of
+from support.dask import making
 
 from ebbpool import AdaptiveExecutor, spillable
 from ebbpool.dask import ClusterExecutor
@@ -186,10 +187,10 @@ def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way
 
 
 def test_a_decorated_function_of_the_main_module_is_written_out_whole() -> None:
-    script = """
+    script = f"""
         import subprocess, sys
         from ebbpool import spillable
-        from ebbpool._dask.remote import dumps
+        from {making.__name__} import dumps
 
         @spillable
         def double(number):

@@ -14,10 +14,9 @@ import pytest
 from distributed import Client, Event
 from support import cluster as remote
 from support.common import LONG, TIMEOUT, eventually
+from support.dask import link as links
+from support.dask import making, pace, packing
 
-from ebbpool._dask.link import Link
-from ebbpool._dask.packing import LARGE
-from ebbpool._dask.remote import RAISED, TEXT, dumps, error_of, perform
 from ebbpool.dask import ClusterExecutor
 
 
@@ -55,17 +54,17 @@ def test_what_cannot_be_sent_back_is_named(pool: ClusterExecutor, fn: Any, named
 
 
 def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
-    error = pool.submit(remote.raise_long, 10 * TEXT).exception(TIMEOUT)
-    assert error is not None and len(str(error)) == 10 * TEXT
-    assert TEXT < len(str(error.__cause__)) < 2 * TEXT
+    error = pool.submit(remote.raise_long, 10 * making.TEXT).exception(TIMEOUT)
+    assert error is not None and len(str(error)) == 10 * making.TEXT
+    assert making.TEXT < len(str(error.__cause__)) < 2 * making.TEXT
     assert "characters are left out" in str(error.__cause__)
 
 
 def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
-    call = dumps((remote.add, (1,), {}, {"support.cluster:NOTHING": 1}))
-    ((state, packed, _),) = perform("topic", "key", [call])
-    assert state == RAISED
-    assert str(error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
+    call = making.dumps((remote.add, (1,), {}, {"support.cluster:NOTHING": 1}))
+    ((state, packed, _),) = making.perform("topic", "key", [call])
+    assert state == making.RAISED
+    assert str(making.error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
 
 
 def test_an_item_that_cannot_be_sent_is_named(pool: ClusterExecutor) -> None:
@@ -85,14 +84,14 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tasks: list[list[str]] = []
-        close = Link._close
+        close = links.Link._close
 
-        def counting(link: Link, shipment: Any) -> None:
+        def counting(link: links.Link, shipment: Any) -> None:
             if shipment.key in link._shipments:
                 self.tasks.append([parcel.name for parcel in shipment.parcels])
             close(link, shipment)
 
-        monkeypatch.setattr(Link, "_close", counting)
+        monkeypatch.setattr(links.Link, "_close", counting)
 
 
 @pytest.fixture
@@ -103,8 +102,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counted:
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls be short also on a machine that keeps their thread waiting."""
-    monkeypatch.setattr("ebbpool._dask.remote.perf_counter", lambda: 0.0)
-    monkeypatch.setattr("ebbpool._dask.remote.HANDED_BACK", LONG)
+    monkeypatch.setattr(making, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(making, "HANDED_BACK", LONG)
 
 
 @pytest.mark.usefixtures("no_time_passes")
@@ -141,7 +140,7 @@ def test_what_shares_a_task_with_a_call_that_takes_its_time_is_handed_back(clien
 def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbpool._dask.pace.CAUTION", LONG)
+    monkeypatch.setattr(pace, "CAUTION", LONG)
     name = f"unknown-{os.urandom(8).hex()}"
     with ClusterExecutor(client, window=1.0) as pool:
         wait([pool.submit(remote.add, number) for number in range(300)], TIMEOUT)
@@ -159,37 +158,37 @@ def test_a_large_argument_is_sent_once(
     pool: ClusterExecutor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "concurrent.futures")
-    large, other = os.urandom(LARGE + 1), os.urandom(LARGE + 1)
+    large, other = os.urandom(packing.LARGE + 1), os.urandom(packing.LARGE + 1)
     futures = [pool.submit(remote.size_of, large, large, b"small") for _ in range(5)]
-    assert {future.result(TIMEOUT) for future in futures} == {2 * LARGE + 7}
-    assert pool.submit(remote.size_of, data=other).result(TIMEOUT) == LARGE + 1
-    assert pool.submit(remote.size_of, large).result(TIMEOUT) == LARGE + 1
+    assert {future.result(TIMEOUT) for future in futures} == {2 * packing.LARGE + 7}
+    assert pool.submit(remote.size_of, data=other).result(TIMEOUT) == packing.LARGE + 1
+    assert pool.submit(remote.size_of, large).result(TIMEOUT) == packing.LARGE + 1
     told = [record.getMessage() for record in caplog.records if "was sent to the cluster, once" in record.getMessage()]
     assert len(told) == 2
     assert told[0].startswith("argument 0 of <function size_of") and told[1].startswith("argument 'data' of")
 
 
 def test_a_large_argument_is_what_it_was_at_its_submit(pool: ClusterExecutor) -> None:
-    large = bytearray(LARGE)
+    large = bytearray(packing.LARGE)
     futures = []
     for _ in range(3):
         futures.append(pool.submit(remote.append, large))
         large.append(0)
     # A call changes what is its own, and not what others get.
     futures += [pool.submit(remote.append, large) for _ in range(2)]
-    assert [future.result(TIMEOUT) - LARGE for future in futures] == [1, 2, 3, 4, 4]
+    assert [future.result(TIMEOUT) - packing.LARGE for future in futures] == [1, 2, 3, 4, 4]
 
 
 def test_the_same_large_object_twice_is_the_same_there(pool: ClusterExecutor) -> None:
-    large = bytearray(LARGE)
+    large = bytearray(packing.LARGE)
     assert pool.submit(remote.are_same, large, large).result(TIMEOUT)
     assert not pool.submit(remote.are_same, large, bytearray(large)).result(TIMEOUT)
 
 
 def test_the_function_of_a_map_is_sent_once(pool: ClusterExecutor, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "concurrent.futures")
-    fn = functools.partial(remote.size_of, os.urandom(LARGE + 1))
-    assert list(pool.map(fn, [b"1"] * 20, chunksize=1)) == [LARGE + 2] * 20
+    fn = functools.partial(remote.size_of, os.urandom(packing.LARGE + 1))
+    assert list(pool.map(fn, [b"1"] * 20, chunksize=1)) == [packing.LARGE + 2] * 20
     told = [record.getMessage() for record in caplog.records if "was sent to the cluster, once" in record.getMessage()]
     assert len(told) == 1 and told[0].startswith("the function functools.partial(<function size_of")
 
@@ -199,19 +198,19 @@ def test_large_arguments_do_not_stay_on_the_cluster(client: Client, monkeypatch:
         keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
         return sum(key.startswith("ebbpool-part-") for key in keys)
 
-    monkeypatch.setattr("ebbpool._dask.packing.KEPT", 3 * LARGE)
+    monkeypatch.setattr(packing, "KEPT", 3 * packing.LARGE)
     with ClusterExecutor(client) as pool:
         for _ in range(5):
-            assert pool.submit(remote.size_of, os.urandom(LARGE + 1)).result(TIMEOUT) == LARGE + 1
+            assert pool.submit(remote.size_of, os.urandom(packing.LARGE + 1)).result(TIMEOUT) == packing.LARGE + 1
         eventually(lambda: 1 <= there() <= 2)
     eventually(lambda: there() == 0)
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_what_cannot_be_shown_is_an_error_all_the_same(pool: ClusterExecutor, number: int) -> None:
-    ((state, packed, _),) = perform("nobody", "key", [dumps((remote.be_unruly, (number,), {}, {}))])
-    assert state == RAISED
-    assert isinstance(error_of(packed), TypeError)
+    ((state, packed, _),) = making.perform("nobody", "key", [making.dumps((remote.be_unruly, (number,), {}, {}))])
+    assert state == making.RAISED
+    assert isinstance(making.error_of(packed), TypeError)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pool.submit(remote.be_unruly, number).result(TIMEOUT)
     results = pool.map_unordered(remote.be_unruly, [0, number, 3], chunksize=3)

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 import support
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import Client, Echo, serving
+from support.httpserver import Client, Echo, frontdoor, pollers, serving
 from support.server import noting
 
-from ebbpool._http import frontdoor
-from ebbpool._http import poller as pollers
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn
 
 

@@ -10,10 +10,7 @@ import threading
 
 import pytest
 from support.common import TIMEOUT
-from support.httpserver import Client, Clock, Quiet, porter, serving
-
-from ebbpool._http import connection as connections
-from ebbpool._http import frontdoor
+from support.httpserver import Client, Clock, Quiet, connections, frontdoor, porter, serving
 
 
 class Receiving(Quiet):

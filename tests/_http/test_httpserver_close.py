@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import Client, Clock, Echo, Quiet, porter, serving
+from support.httpserver import Client, Clock, Echo, Quiet, frontdoor, httpserver, porter, serving, wait_for
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._http.frontdoor import GRACE
-from ebbpool._stdio import wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -117,7 +115,7 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come() -> None:
         keeper.door.shut()
         closing = Background(keeper.server.server_close)
         assert closing.still_waits()
-        keeper.clock.now += GRACE
+        keeper.clock.now += frontdoor.GRACE
         assert silent.ended()
         closing.join()
 
@@ -139,7 +137,7 @@ def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    monkeypatch.setattr("ebbpool._http.server.monotonic", clock)
+    monkeypatch.setattr(httpserver, "monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:

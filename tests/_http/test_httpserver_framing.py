@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.common import Background, Gate, eventually
-from support.httpserver import Client, Echo, Quiet, porter, serving
-
-from ebbpool._http.framing import BadRequest, head_size, measure
+from support.httpserver import Client, Echo, Quiet, framing, porter, serving
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n\r\n"
 
@@ -362,14 +360,14 @@ def test_blank_lines_without_end_are_refused() -> None:
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b":", b" "]), max_size=30).map(b"".join), st.integers(0, 30))
 def test_looking_on_finds_what_looking_anew_finds(data: bytes, cut: int) -> None:
     cut = min(cut, len(data))
-    if head_size(data[:cut]) == 0:
-        assert head_size(data, cut) == head_size(data)
+    if framing.head_size(data[:cut]) == 0:
+        assert framing.head_size(data, cut) == framing.head_size(data)
 
 
 @given(st.binary(max_size=200))
 def test_nothing_makes_it_fail_otherwise(data: bytes) -> None:
     try:
-        head = measure(data, 0, 100)
-    except BadRequest:
+        head = framing.measure(data, 0, 100)
+    except framing.BadRequest:
         return
     assert head is None or 0 < head.size <= len(data)

@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
-from support.httpserver import CLOSED, Client, Echo, porter, serving
+from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, pollers, porter, serving
 
-from ebbpool._http import frontdoor
-from ebbpool._http import poller as pollers
-from ebbpool._http.connection import Connection
-from ebbpool._http.frontdoor import GRACE, LINGER, LINGER_BYTES
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -138,7 +134,7 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
     with porter(Echo, poller, max_header_size=10) as keeper, Client(keeper.server) as client:
         assert keeper.answer(client.send(b"x" * 20)).status == 414
         assert len(keeper.door.lingering.held) == 1
-        keeper.pass_time(LINGER + 0.1)
+        keeper.pass_time(frontdoor.LINGER + 0.1)
         assert keeper.end(client)
     with porter(Echo, max_header_size=10) as keeper, Client(keeper.server) as client:
         assert keeper.answer(client.send(b"x" * 20)).status == 414
@@ -146,7 +142,7 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
         def send() -> bool:
             try:
                 # More than the buffers on both sides hold besides.
-                client.send(bytes(LINGER_BYTES * 16))
+                client.send(bytes(frontdoor.LINGER_BYTES * 16))
             except CLOSED:
                 return True
             return False
@@ -285,7 +281,7 @@ def test_without_descriptors_the_slow_go_last() -> None:
                 assert not room.held
                 if room is door.lingering:
                     assert not door._shed()
-                    keeper.pass_time(GRACE + 0.1)
+                    keeper.pass_time(frontdoor.GRACE + 0.1)
             assert not door._shed()
             assert keeper.end(reading) and keeper.end(filling)
 
@@ -336,13 +332,13 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
     made = pollers.make_poller()
     lent, client = socket.socketpair()
     with porter(Echo, made) as keeper, client, client.makefile("rb") as file:
-        connection = Connection.adopt(lent)
+        connection = connections.Connection.adopt(lent)
         connection.limits, connection.address = keeper.server._limits, ("test", 0)
         connection.again = True
         client.sendall(b"GET /next HTTP/1.0\r\n\r\n")
         arm = made.arm
 
-        def seen_at_once(armed: Connection) -> None:
+        def seen_at_once(armed: connections.Connection) -> None:
             arm(armed)
             keeper.door.turn(0)
 
@@ -360,7 +356,7 @@ def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> No
         pairs = [socket.socketpair() for _ in range(3)]
         door = keeper.door
         for number, (lent, _) in enumerate(pairs):
-            connection = Connection.adopt(lent)
+            connection = connections.Connection.adopt(lent)
             connection.limits = keeper.server._limits
             connection.again = True
             if number == 1:

@@ -13,11 +13,7 @@ from typing import Any
 
 import pytest
 from support.common import Background, no_collector
-from support.httpserver import Client, Echo, porter
-
-from ebbpool._http import poller as pollers
-from ebbpool._servers.serve_loop import Bell
-from ebbpool._stdio import wait_for
+from support.httpserver import Bell, Client, Echo, pollers, porter, wait_for
 
 
 @pytest.fixture(params=["best", "portable", "select"])

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
-from support.loops import Loops, in_threads, on_every_loop, turns, until
+from support.loops import Loops, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool._testing.seams import BlockedSubmitter
@@ -154,7 +154,8 @@ def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
             assert set(here) == {threading.current_thread()}
             return ["well"]
 
-        assert in_threads(*[lambda: loops(main)] * 3) == [["well"]] * 3
+        threads = [Background(lambda: loops(main)) for _ in range(3)]
+        assert [thread.join() for thread in threads] == [["well"]] * 3
         wait_for_idle(pool)
         assert pool.stats().completed == 1500
 
@@ -166,35 +167,22 @@ def wait_at(gate: Gate) -> None:
     gate()
 
 
-async def by_run(pool: AdaptiveExecutor, gate: Gate) -> None:
-    await pool.run(wait_at, gate)
+def by_asgiref(pool: AdaptiveExecutor, gate: Gate) -> Awaitable[None]:
+    made: Awaitable[None] = import_module("asgiref.sync").SyncToAsync(wait_at, thread_sensitive=False)(gate)
+    return made
 
 
-async def by_run_in_executor(pool: AdaptiveExecutor, gate: Gate) -> None:
-    await asyncio.get_running_loop().run_in_executor(pool, wait_at, gate)
-
-
-async def by_to_thread(pool: AdaptiveExecutor, gate: Gate) -> None:
-    await asyncio.to_thread(wait_at, gate)
-
-
-async def by_asgiref(pool: AdaptiveExecutor, gate: Gate) -> None:
-    await import_module("asgiref.sync").SyncToAsync(wait_at, thread_sensitive=False)(gate)
+NAMED: list[Any] = [
+    lambda pool, gate: pool.run(wait_at, gate),
+    lambda pool, gate: asyncio.get_running_loop().run_in_executor(pool, wait_at, gate),
+    lambda pool, gate: asyncio.to_thread(wait_at, gate),
+    pytest.param(by_asgiref, marks=pytest.mark.skipif(find_spec("asgiref") is None, reason="asgiref is not installed")),
+]
 
 
 @on_every_loop
 @pytest.mark.parametrize("propagate_context", [False, True])
-@pytest.mark.parametrize(
-    "way",
-    [
-        by_run,
-        by_run_in_executor,
-        by_to_thread,
-        pytest.param(
-            by_asgiref, marks=pytest.mark.skipif(find_spec("asgiref") is None, reason="asgiref is not installed")
-        ),
-    ],
-)
+@pytest.mark.parametrize("way", NAMED)
 async def test_what_runs_has_the_name_of_the_users_function(
     way: Callable[[AdaptiveExecutor, Gate], Awaitable[None]], propagate_context: bool
 ) -> None:
@@ -206,9 +194,6 @@ async def test_what_runs_has_the_name_of_the_users_function(
         gate.open()
         await going
     assert names == [f"{HERE}.wait_at"]
-
-
-variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
 class Full:

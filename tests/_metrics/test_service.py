@@ -7,12 +7,10 @@ import json
 
 import pytest
 from support.common import Gate, eventually
-from support.metrics import busy_pool, expected
+from support.metrics import busy_pool, expected, service, source, table
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.service import MEMORY, Reports, Service
-from ebbpool._metrics.source import MOST_NAMES
-from ebbpool._metrics.table import Amounts
+from ebbpool._testing.seams import crew_of
 
 DONE = ("ebbpool.task.submissions", "", "")
 WAITING = ("ebbpool.queue.length", "", "")
@@ -24,9 +22,9 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.service = Service(lambda: self.now)
+        self.service = service.Service(lambda: self.now)
 
-    def tell(self, serial: int, *pools: tuple[int, str, Amounts]) -> None:
+    def tell(self, serial: int, *pools: tuple[int, str, table.Amounts]) -> None:
         rows = [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
         self.service.hear(serial, json.dumps(rows).encode())
 
@@ -53,11 +51,11 @@ def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
     world.tell(1, (0, "web", {DONE: 100, WAITING: 7}))
     world.end(1)
     assert world.service.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
-    world.now += MEMORY
+    world.now += service.MEMORY
     assert world.done() == 100
     world.tell(2, (0, "web", {DONE: 1, WAITING: 1}))
     assert world.service.read() == {"web": {DONE: 101, WAITING: 1}}
-    world.now += 2 * MEMORY
+    world.now += 2 * service.MEMORY
     assert world.done() == 101
     world.end(2)
 
@@ -69,17 +67,17 @@ def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
     world.tell(1, (1, "web", {DONE: 2, WAITING: 1}))
     assert world.service.read() == {"web": {DONE: 7, WAITING: 1}}
     world.tell(1)
-    world.now += MEMORY + 1
+    world.now += service.MEMORY + 1
     assert world.service.read() == {}
     world.end(1)
 
 
 def test_names_without_end_are_forgotten(world: World) -> None:
-    for number in range(MOST_NAMES + 100):
+    for number in range(source.MOST_NAMES + 100):
         world.tell(1, (number, f"pool-{number}", {DONE: 1}))
     found = world.service.read()
-    assert len(found) <= MOST_NAMES + 1
-    assert f"pool-{MOST_NAMES + 99}" in found and "pool-0" not in found
+    assert len(found) <= source.MOST_NAMES + 1
+    assert f"pool-{source.MOST_NAMES + 99}" in found and "pool-0" not in found
     world.end(1)
 
 
@@ -109,14 +107,14 @@ class Child:
     """What a child writes, in this process."""
 
     def __init__(self, every: int = 0) -> None:
-        self.service = Service()
-        self.write = Reports(every)
+        self.service = service.Service()
+        self.write = service.Reports(every)
 
-    def report(self) -> dict[str, Amounts]:
+    def report(self) -> dict[str, table.Amounts]:
         self.service.hear(1, self.write())
         return self.service.read()
 
-    def end(self) -> dict[str, Amounts]:
+    def end(self) -> dict[str, table.Amounts]:
         self.service.hear(1, None)
         return self.service.read()
 
@@ -149,7 +147,7 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
     with Gate() as gate:
         gate.hold(pool)
         child.report()
-        engine = pool._pool
+        engine = crew_of(pool).pool
         del pool
 
         def is_closed() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from support.common import Gate, eventually, wait_for_idle
@@ -212,25 +213,10 @@ def pool() -> Iterator[AdaptiveExecutor]:
         yield pool
 
 
-def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExecutor) -> None:
-    first, second = Gate(), Gate()
-    with first, second:
-        first.hold(pool, 3)
-        waiting = [pool.submit(second) for _ in range(3)]
-        seams.allow(pool, 1)
-        first.open()
-        second.await_begun()
-        eventually(lambda: pool.stats().idle == 2)
-        assert second.nobody_begins()
-        assert (pool.stats().running, pool.stats().queued) == (1, 2)
-        second.open()
-        assert [future.result() for future in waiting] == [None] * 3
-    assert second.peak == 1
-
-
-def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> None:
-    first, second = Gate(), Gate()
-    with first, second:
+@contextmanager
+def one_of_three(pool: AdaptiveExecutor) -> Iterator[Gate]:
+    """Three tasks at a gate, of which one runs: it alone is allowed, and two workers have parked."""
+    with Gate() as first, Gate() as second:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
@@ -238,6 +224,20 @@ def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> N
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
+        yield second
+
+
+def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExecutor) -> None:
+    with one_of_three(pool) as second:
+        assert second.nobody_begins()
+        assert (pool.stats().running, pool.stats().queued) == (1, 2)
+        second.open()
+        wait_for_idle(pool)
+    assert second.peak == 1
+
+
+def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> None:
+    with one_of_three(pool) as second:
         seams.allow(pool, 2)
         second.await_begun()
         assert second.nobody_begins()
@@ -266,15 +266,7 @@ def test_a_worker_that_waits_for_its_own_pool_lets_another_run(pool: AdaptiveExe
 
 
 def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
-    first, second = Gate(), Gate()
-    with first, second:
-        first.hold(pool, 3)
-        for _ in range(3):
-            pool.submit(second)
-        seams.allow(pool, 1)
-        first.open()
-        second.await_begun()
-        eventually(lambda: pool.stats().idle == 2)
+    with one_of_three(pool) as second:
         pool.shutdown(wait=False)
         seams.allow(pool, 1)
         second.await_begun(2)

@@ -165,37 +165,6 @@ FORKS = {
         """,
         ["8", "[0, 1, 2, 3]", "0", "16"],
     ),
-    "fork with a busy pool": (
-        FORK,
-        """
-            pool = AdaptiveExecutor(1)
-            gate, begun = threading.Event(), threading.Event()
-            def work():
-                begun.set()
-                assert gate.wait(10)
-                return "ran on"
-            done = pool.submit(pow, 2, 3)
-            done.result(10)
-            running = pool.submit(work)
-            queued = pool.submit(pow, 3, 2)
-            called = []
-            queued.add_done_callback(called.append)
-            begun.wait(10)
-            def check():
-                for future in (running, queued):
-                    try:
-                        future.result(10)
-                    except BrokenThreadPool as error:
-                        print(type(error).__name__, "fork" in str(error))
-                print(done.result(0), running.done(), queued.done(), running.cancel(), pool._work_queue.qsize())
-                print(pool.submit(pow, 2, 5).result(10))
-                pool.shutdown(timeout=10)
-            print(in_child(check))
-            gate.set()
-            print(running.result(10), queued.result(10))
-        """,
-        ["BrokenThreadPool True", "BrokenThreadPool True", "8 True True False 0", "32", "0", "ran on 9"],
-    ),
     "fork while others submit": (
         # The child must not inherit a lock that another thread held.
         FORK,

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -42,6 +42,13 @@ def carrying(submit: Any) -> Any:
         return submit(self, carrier, *args, **kwargs)
 
     return carrying_submit
+
+
+def around(step: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Wrap a `submit` so that `step(go_on, pool, fn)` stands for it; `go_on()` submits the call."""
+    return lambda submit: (
+        lambda self, fn, /, *args, **kwargs: step(partial(submit, self, fn, *args, **kwargs), self, fn)
+    )
 
 
 @contextmanager
@@ -183,32 +190,25 @@ def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
 
 
 def test_an_instrumentation_that_submits_by_itself(put: Any) -> None:
-    def reporting(submit: Any) -> Any:
-        def reporting_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            reports.append(self.submit(str, "report"))
-            return submit(self, fn, *args, **kwargs)
-
-        return reporting_submit
+    def reporting(go_on: Any, pool: Any, fn: Any) -> Any:
+        reports.append(pool.submit(str, "report"))
+        return go_on()
 
     reports: list[Future[str]] = []
-    with AdaptiveExecutor(1) as pool, put(reporting):
+    with AdaptiveExecutor(1) as pool, put(around(reporting)):
         assert pool.submit(int, "7").result(TIMEOUT) == 7
         assert [report.result(TIMEOUT) for report in reports] == ["report"]
 
 
 def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> None:
-    def tracking(submit: Any) -> Any:
-        def tracking_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            future = submit(self, fn, *args, **kwargs)
-            kept.append(future)
-            future.add_done_callback(told.append)
-            return future
-
-        return tracking_submit
+    def tracking(go_on: Any, *_: Any) -> Any:
+        kept.append(future := go_on())
+        future.add_done_callback(told.append)
+        return future
 
     kept: list[Future[Any]] = []
     told: list[Future[Any]] = []
-    with AdaptiveExecutor(1) as pool, put(tracking):
+    with AdaptiveExecutor(1) as pool, put(around(tracking)):
         with Gate() as gate:
             pool.submit(gate, 1)
             gate.await_begun()
@@ -231,15 +231,12 @@ def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> N
 
 
 def test_a_kept_future_of_a_refused_task_says_why(put: Any) -> None:
-    def keeping(submit: Any) -> Any:
-        def keeping_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            kept.append(submit(self, fn, *args, **kwargs))
-            return kept[-1]
-
-        return keeping_submit
+    def keeping(go_on: Any, *_: Any) -> Any:
+        kept.append(go_on())
+        return kept[-1]
 
     kept: list[Future[Any]] = []
-    with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(keeping), Gate() as gate:
+    with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, put(around(keeping)), Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
         with pytest.raises(QueueFull):
@@ -250,21 +247,15 @@ def test_a_kept_future_of_a_refused_task_says_why(put: Any) -> None:
 def test_what_answers_by_itself_is_taken_at_its_word(put: Any) -> None:
     done: Future[int] = Future()
     done.set_result(3)
-    with AdaptiveExecutor(1) as pool, put(lambda submit: lambda self, fn, /, *args, **kwargs: done):
+    with AdaptiveExecutor(1) as pool, put(around(lambda *_: done)):
         assert pool.submit(int) is done
         assert pool.submit_later(0.0, int, "7").result(TIMEOUT) == 7
         assert pool.stats().submitted == 1
 
 
 def test_what_it_raises_is_raised(put: Any) -> None:
-    def failing(submit: Any) -> Any:
-        def failing_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            raise Boom
-
-        return failing_submit
-
     with AdaptiveExecutor(1) as pool:
-        with put(failing), pytest.raises(Boom):
+        with put(around(lambda *_: fail())), pytest.raises(Boom):
             pool.submit(int)
         assert pool.submit(int).result(TIMEOUT) == 0
 
@@ -289,17 +280,14 @@ def test_a_tool_is_not_shown_a_delayed_call_that_is_refused(call: str) -> None:
     """It would wait for its end."""
     shown: list[Any] = []
 
-    def noting(submit: Any) -> Any:
-        def noting_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            shown.append(fn)
-            return submit(self, fn, *args, **kwargs)
-
-        return noting_submit
+    def noting(go_on: Any, pool: Any, fn: Any) -> Any:
+        shown.append(fn)
+        return go_on()
 
     def refuse() -> None:
         raise RuntimeError("can't start new thread")
 
-    with timed_pool() as (pool, keeper), replaced(noting):
+    with timed_pool() as (pool, keeper), replaced(around(noting)):
         keeper.start = refuse  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="can't start new thread"):
             getattr(pool, call)(LONG, int)

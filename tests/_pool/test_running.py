@@ -12,17 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import (
-    COUNTS_REFERENCES,
-    LONG,
-    TIMEOUT,
-    Boom,
-    Gate,
-    Thing,
-    eventually,
-    needs_stacks,
-    wait_for_idle,
-)
+from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Boom, Gate, Thing, eventually, needs_stacks, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing.seams import OVER, called_name
@@ -73,14 +63,6 @@ def test_a_stack_shows_the_task_and_nothing_of_the_pool() -> None:
         (task,) = pool.running(stacks=True)
         assert task.stack is not None and "in wait_at" in task.stack.splitlines()[0]
         assert "crew.py" not in task.stack and "_core" not in task.stack
-
-
-def test_a_task_of_a_lane_names_it() -> None:
-    with AdaptiveExecutor() as pool, Gate() as gate:
-        lane = pool.lane("reports", limit=1)
-        lane.submit(gate)
-        gate.await_begun()
-        assert [task.lane for task in pool.running()] == ["reports"]
 
 
 def test_a_task_that_waited_in_its_lane_has_run_since_it_was_taken() -> None:

@@ -5,33 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.common import (
-    LONG,
-    STACKS,
-    TIMEOUT,
-    Background,
-    Gate,
-    eventually,
-    needs_stacks,
-)
+from support.common import LONG, STACKS, TIMEOUT, Background, Gate, eventually, needs_stacks
 
 from ebbpool import AdaptiveExecutor
-
-
-def test_shutdown_waits_for_everything() -> None:
-    pool = AdaptiveExecutor(2)
-    gate = Gate()
-    futures = [pool.submit(gate, number) for number in range(6)]
-    gate.await_begun(2)
-    threads = set(pool._threads)
-    assert len(threads) == 2
-    closing = Background(pool.shutdown)
-    assert closing.still_waits()
-    gate.open()
-    assert closing.join() is None
-    assert [future.result(timeout=0) for future in futures] == list(range(6))
-    assert not any(thread.is_alive() for thread in threads)
-    assert pool._shutdown is True
 
 
 @pytest.mark.counts_references

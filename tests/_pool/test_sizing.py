@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from itertools import cycle
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +31,7 @@ from ebbpool._testing.rules import (
     ceiling,
 )
 
+PAGE = Path(__file__).parents[2] / "docs/design/growth.md"
 BOUNDS = WorkerBounds(min_workers=0, max_workers=200, min_spare_workers=0)
 
 IDLE = Sample(queued=1000, taken=0, workers=1, starting=0, idle=0, blocked=0, elapsed=TICK, late=0.0, cpu=0.0, cpus=2)
@@ -82,6 +86,20 @@ class Spell:
             sample = sample._replace(workers=sample.workers + came, taken=came, queued=max(0, sample.queued - came))
             started.append(self.look(sample))
         return started
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
+def test_the_page_has_the_figures() -> None:
+    """What they ought to be is said there, and what follows from them below."""
+    figures = vars(sys.modules[Sizing.__module__])
+    told: dict[str, str] = {}
+    for names, values in re.findall(r"^\| (`[A-Z].*?) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        told |= zip(re.findall(r"\w+", names), values.split(", "), strict=True)
+    units = {"": 1.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6}
+    for name in figures.keys() & told.keys():
+        number, _, unit = told[name].partition(" ")
+        assert figures[name] == pytest.approx(float(number) * units[unit]), name
+    assert {name for name in figures if name.isupper()} <= told.keys()
 
 
 # An idle processor while tasks wait is reason enough to grow, at once.
@@ -142,6 +160,13 @@ def test_starting_threads_is_not_mistaken_for_a_processor_in_use() -> None:
     spell.grow(7)
     cost = 64 * START_COST
     assert spell.look(IDLE, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
+
+
+def test_no_more_than_the_start_of_threads_is_taken_for_that() -> None:
+    spell = Spell()
+    spell.grow(4)
+    spell.look(IDLE, workers=16, elapsed=10 * TICK, cpu=20 * TICK)
+    assert spell.sizing.busy
 
 
 def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:

@@ -13,14 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import ContextVar, copy_context
 from typing import Any

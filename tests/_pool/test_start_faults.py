@@ -1,15 +1,32 @@
-"""What fails between the decision to start a worker and its start: nothing is lost, neither a task nor a place."""
+"""Starts of workers that fail, or that the system refuses: no task and no place is lost, or the future says why."""
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, as_completed
+from concurrent.futures import wait as futures_wait
+from concurrent.futures.thread import BrokenThreadPool
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
 import pytest
-from support.common import COUNTS_REFERENCES, LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
+from support.common import (
+    COUNTS_REFERENCES,
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    Thing,
+    collected,
+    eventually,
+    output_of,
+    wait_for_idle,
+)
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
@@ -223,3 +240,312 @@ def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest
     assert called.wait(TIMEOUT)
     Background(keeper.stop).join()
     assert dead == ["ebbpool-timekeeper"]
+
+
+REFUSAL = "can't start new thread"
+BROKEN = f"no worker can run this task: {REFUSAL}"
+
+
+@pytest.fixture
+def at_once() -> Iterator[None]:
+    """Have pools give up as soon as a thread is refused."""
+    with seams.setting(give_up=0.0):
+        yield
+
+
+@pytest.fixture
+def never() -> Iterator[None]:
+    """Have pools ask for threads as long as a test may take."""
+    with seams.setting(give_up=LONG):
+        yield
+
+
+@contextmanager
+def starting_workers(start_worker: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Have `start_worker` called inside with what starts a worker, each time that a pool does so."""
+    start = threading.Thread.start
+
+    def start_any(thread: threading.Thread) -> None:
+        if re.fullmatch(r"ebbpool-\d+_\d+", thread.name):
+            start_worker(lambda: start(thread))
+        else:
+            start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_any)
+        yield
+
+
+@contextmanager
+def few_threads(count: int) -> Iterator[None]:
+    """Have the system refuse workers inside, but for `count` of them."""
+    places = threading.Semaphore(count)
+
+    def refuse(start: Callable[[], None]) -> None:
+        if not places.acquire(blocking=False):
+            raise RuntimeError(REFUSAL)
+        start()
+
+    with starting_workers(refuse):
+        yield
+
+
+@contextmanager
+def stranded(pool: AdaptiveExecutor, submit: Callable[[], object]) -> Iterator[None]:
+    """Have the system refuse threads inside, and `submit` called while the first of them is being refused.
+
+    What it submits waits for that thread, and is left without any.
+    """
+    calls = [submit]
+
+    def refuse(start: Callable[[], None]) -> None:
+        if calls:
+            calls.pop()()
+        raise RuntimeError(REFUSAL)
+
+    with starting_workers(refuse):
+        with pytest.raises(RuntimeError, match=REFUSAL):
+            pool.submit(int)
+        assert not calls
+        yield
+
+
+def says_why(future: Future[Any]) -> bool:
+    """Tell whether a future failed because the system refused threads."""
+    error = future.exception(TIMEOUT)
+    assert isinstance(error, BrokenThreadPool) and str(error) == BROKEN, error
+    return type(error.__cause__) is RuntimeError and str(error.__cause__) == REFUSAL
+
+
+WAITS: dict[str, Callable[[list[Future[int]]], object]] = {
+    "result": lambda futures: None,
+    "timed result": lambda futures: futures[0].result(LONG),
+    "wait": futures_wait,
+    "as_completed": lambda futures: list(as_completed(futures)),
+}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("await_all", "threads"), [*zip(WAITS.values(), (1, 3, 1, 3), strict=True)], ids=WAITS)
+def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
+    await_all: Callable[[list[Future[int]]], object], threads: int
+) -> None:
+    futures: dict[int, Future[int]] = {}
+    ran: set[int] = set()
+
+    def tree(number: int) -> int:
+        ran.add(number)
+        if number >= 1 << 7:
+            return 1
+        children = [futures.setdefault(child, pool.submit(tree, child)) for child in (2 * number, 2 * number + 1)]
+        await_all(children)
+        return sum(child.result() for child in children)
+
+    with AdaptiveExecutor(4) as pool:
+        with few_threads(threads):
+            futures[1] = pool.submit(tree, 1)
+            assert says_why(futures[1])
+            assert pool.wait_idle(TIMEOUT)
+        for number, future in futures.items():
+            assert number in ran or says_why(future)
+        futures.clear()
+        assert pool.submit(tree, 1).result(TIMEOUT) == 1 << 7
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}],
+    ids=str,
+)
+def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, Any]) -> None:
+    told: list[Future[Any]] = []
+    futures: list[Future[Any]] = []
+
+    def submit() -> None:
+        futures.extend(pool.submit(pow, number, 2) for number in range(3))
+        for future in futures:
+            future.add_done_callback(told.append)
+        futures[2].cancel()
+
+    with AdaptiveExecutor(4, **settings) as pool:
+        with stranded(pool, submit):
+            assert all(map(says_why, futures[:2]))
+            assert futures[2].cancelled()
+        eventually(lambda: len(told) == 3)
+        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
+        assert pool.wait_idle(TIMEOUT)
+        stats = pool.stats()
+        assert (stats.submitted, stats.completed, stats.failed, stats.cancelled, stats.queued) == (4, 1, 2, 1, 0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
+    pool = AdaptiveExecutor(1, max_queue=1)
+    lane = pool.lane("narrow", limit=1)
+    futures: list[Future[Any]] = []
+
+    def submit() -> None:
+        futures.extend(lane.submit(pow, number, 2) for number in range(5))
+        for number in range(5):
+            futures.append(seams.line_up(pool, pow, number, 3))
+
+    with stranded(pool, submit):
+        assert all(map(says_why, futures))
+        pool.shutdown(timeout=TIMEOUT)
+    assert (lane.stats().failed, lane.stats().running, len(futures)) == (5, 0, 10)
+
+
+@pytest.mark.parametrize(("wait", "cancel_futures"), [(False, True), (True, False)])
+def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> None:
+    pool = AdaptiveExecutor(1, max_queue=1)
+    futures: list[Future[Any]] = []
+
+    def submit() -> None:
+        futures.append(pool.submit(int))
+        futures.extend(seams.line_up(pool, int) for _ in range(3))
+
+    with stranded(pool, submit):
+        Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
+        assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
+
+
+@pytest.mark.usefixtures("never")
+def test_a_timeout_is_kept_and_the_report_counts_what_has_no_worker() -> None:
+    pool = AdaptiveExecutor(4)
+    futures: list[Future[Any]] = []
+    with stranded(pool, lambda: futures.append(pool.submit(pow, 2, 3))):
+
+        def reported() -> bool:
+            # While the timekeeper tries to start a thread, the report counts on that thread.
+            with pytest.raises(TimeoutError, match="after 0 s ") as caught:
+                pool.shutdown(timeout=0)
+            return str(caught.value).endswith("after 0 s 1 tasks are waiting, and no thread could be started for them")
+
+        eventually(reported)
+        assert not futures[0].done()
+    assert futures[0].result(TIMEOUT) == 8
+    pool.shutdown()
+
+
+@pytest.mark.usefixtures("never")
+def test_a_task_runs_when_there_are_threads_again() -> None:
+    pool = AdaptiveExecutor(4)
+    futures: list[Future[Any]] = []
+    with stranded(pool, lambda: futures.append(pool.submit(threading.current_thread))):
+        closing = Background(pool.shutdown)
+        assert closing.still_waits()
+    closing.join()
+    assert futures[0].result(TIMEOUT) is not closing.thread
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_task_behind_one_that_runs_waits_for_its_worker() -> None:
+    with AdaptiveExecutor(4) as pool, Gate() as gate:
+        gate.hold(pool)
+        with few_threads(0):
+            future = pool.submit(pow, 2, 3)
+            eventually(lambda: "refused" in str(pool.stats().last_decision))
+            assert not future.done()
+            gate.open()
+            assert future.result(TIMEOUT) == 8
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
+    futures: list[Future[Any]] = []
+
+    def references() -> list[weakref.ref[Any]]:
+        pool = AdaptiveExecutor(4)
+        thing = Thing()
+        with stranded(pool, lambda: futures.append(pool.submit(thing.method))):
+            assert says_why(futures[0])
+        pool.shutdown()
+        return [weakref.ref(pool), weakref.ref(thing)]
+
+    collected(*references())
+
+
+REFUSE = f"""
+import logging, re, sys, threading
+from ebbpool import AdaptiveExecutor
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+start = threading.Thread.start
+def have_workers_started_by(start_worker):
+    threading.Thread.start = lambda thread: (start_worker if re.match(r"ebbpool-\\d", thread.name) else start)(thread)
+def refuse(*_):
+    raise RuntimeError({REFUSAL!r})
+def show(future):
+    print(repr(future.exception()), repr(future.exception().__cause__), flush=True)
+"""
+SHOWN = f"BrokenThreadPool({BROKEN!r}) RuntimeError({REFUSAL!r})"
+
+
+def told(count: int) -> str:
+    return f"CRITICAL {count} tasks have failed: {BROKEN}"
+
+
+def test_exit_fails_what_no_worker_takes() -> None:
+    lines = output_of(
+        """
+        pool = AdaptiveExecutor(4)
+        def submit_and_refuse(*_):
+            have_workers_started_by(refuse)
+            for _ in range(2):
+                pool.submit(int).add_done_callback(show)
+            refuse()
+        have_workers_started_by(submit_and_refuse)
+        try:
+            pool.submit(int)
+        except RuntimeError as error:
+            print(error)
+        pool.shutdown(wait=False)
+        print("main is over", flush=True)
+    """,
+        REFUSE,
+    )
+    assert lines == [REFUSAL, "main is over", told(2), SHOWN, SHOWN]
+
+
+def test_exit_ends_a_wait_for_another_pool() -> None:
+    lines = output_of(
+        """
+        first, second = AdaptiveExecutor(4), AdaptiveExecutor(4)
+        waits, stuck = threading.Event(), []
+        def submit_and_refuse(*_):
+            have_workers_started_by(start)
+            stuck.append(second.submit(int))
+            refuse()
+        def await_other():
+            waits.set()
+            stuck[0].result()
+        first.submit(int).result()
+        have_workers_started_by(submit_and_refuse)
+        try:
+            second.submit(int)
+        except RuntimeError:
+            have_workers_started_by(refuse)
+        first.submit(await_other).add_done_callback(show)
+        waits.wait(10)
+    """,
+        REFUSE,
+    )
+    assert lines == [told(1), SHOWN]
+
+
+def test_without_a_timekeeper_tasks_fail_at_once() -> None:
+    lines = output_of(
+        """
+        pool = AdaptiveExecutor(4)
+        def submit_and_refuse(*_):
+            threading.Thread.start = refuse
+            pool.submit(int).add_done_callback(show)
+            refuse()
+        threading.Thread.start = submit_and_refuse
+        try:
+            pool.submit(int)
+        except RuntimeError as error:
+            print(error, flush=True)
+    """,
+        REFUSE,
+    )
+    assert lines == [told(1), SHOWN, REFUSAL]

@@ -18,16 +18,7 @@ from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-from ebbpool._testing.rules import (
-    FIRE,
-    FOLD,
-    NAME,
-    TICK,
-    VOID,
-    Alarms,
-    Tick,
-    Timekeeper,
-)
+from ebbpool._testing.rules import FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
 
 
 class Notes:

@@ -106,22 +106,6 @@ def test_instrumented_before_the_pool_is_made(tool: str, first: str, then: str) 
     assert output_of(script, tool) == ["[1, 2, 3] [0]"]
 
 
-def test_instrumented_while_the_pool_works_and_no_more(tool: str) -> None:
-    script = """
-        from ebbpool import AdaptiveExecutor
-
-        with AdaptiveExecutor(1) as pool:
-            print(collect(pool.submit))
-            instrument()
-            print(collect(pool.submit))
-            uninstrument()
-            print(collect(pool.submit))
-            instrument()
-            print(collect(pool.submit))
-    """
-    assert output_of(script, tool) == ["[0, 0, 0]", "[1, 2, 3]", "[0, 0, 0]", "[1, 2, 3]"]
-
-
 def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool: str) -> None:
     script = """
         from ebbpool import AdaptiveExecutor

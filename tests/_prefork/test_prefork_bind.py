@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 from support.common import Background, output_of
+from support.prefork import binding, child, makers
 
 from ebbpool import prefork
-from ebbpool._prefork import child
-from ebbpool._prefork.bind import Listeners, address_of
 
 HERE = ("127.0.0.1", 0)
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
@@ -38,8 +37,8 @@ def no_child_is_started() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[Listeners]:
-    opened = Listeners(bind, 16, reuse_port)
+def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[binding.Listeners]:
+    opened = binding.Listeners(bind, 16, reuse_port)
     try:
         yield opened
     finally:
@@ -147,7 +146,7 @@ class TestAddresses:
         ids=str,
     )
     def test_forms(self, bind: Any, address: Any) -> None:
-        assert address_of(bind) == address
+        assert binding.address_of(bind) == address
 
     @pytest.mark.parametrize("bind", [HERE, "127.0.0.1:0", "localhost:0", ":0"])
     def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
@@ -179,7 +178,7 @@ class TestAddresses:
     @REUSE
     def test_a_stranger_that_would_share_its_port_is_noticed(self) -> None:
         with socket.create_server(HERE, reuse_port=True) as other, pytest.raises(OSError, match="already in use"):
-            Listeners(other.getsockname(), 16, True)
+            binding.Listeners(other.getsockname(), 16, True)
 
     def test_a_host_that_does_not_exist_is_an_error_with_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unknown(*args: Any, **settings: Any) -> None:
@@ -293,10 +292,9 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 
 
 def test_what_every_template_imports_starts_no_thread() -> None:
-    script = """
+    script = f"""
     import threading
-    from ebbpool._prefork.makers import OURS
-    for name in OURS:
+    for name in {makers.OURS!r}:
         __import__(name)
     print(threading.active_count())
     """

@@ -8,20 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.prefork import LIMIT, World
-
-from ebbpool._prefork.watchdog import (
-    LATE,
-    LONGEST_DELAY,
-    NEVER_STARTED,
-    RELOAD_TRIES,
-    SETTLE,
-    STOPPED,
-    UNFINISHED,
-    Limits,
-    Phase,
-    Watchdog,
-)
+from support.prefork import LIMIT, World, watchdog
 
 
 def test_a_child_that_served_is_replaced_at_once_every_time() -> None:
@@ -29,7 +16,7 @@ def test_a_child_that_served_is_replaced_at_once_every_time() -> None:
     for killed in range(1, 31):
         world.gone(killed)
         assert world.running == {killed + 1: 0}, "replaced in the same moment"
-        world.later(0.1).ready(killed + 1).later(SETTLE)
+        world.later(0.1).ready(killed + 1).later(watchdog.SETTLE)
     assert "restart_delayed" not in world.events()
 
 
@@ -48,9 +35,11 @@ def test_a_crash_at_start_is_followed_by_growing_delays(ready: bool) -> None:
         delays.append(world.now - began)
     assert delays[0] == pytest.approx(0, abs=0.02), "that one had served"
     assert delays[1:5] == [pytest.approx(expected, abs=0.02) for expected in (0.1, 0.2, 0.4, 0.8)]
-    assert max(delays) <= LONGEST_DELAY + 0.02 and delays[-1] == pytest.approx(LONGEST_DELAY, abs=0.02)
+    assert max(delays) <= watchdog.LONGEST_DELAY + 0.02 and delays[-1] == pytest.approx(
+        watchdog.LONGEST_DELAY, abs=0.02
+    )
     assert world.of(1) == [2], "its neighbour is left alone"
-    world.ready(*world.of(0)).later(SETTLE).gone(*world.of(0))
+    world.ready(*world.of(0)).later(watchdog.SETTLE).gone(*world.of(0))
     assert world.of(0), "having served for a while makes up for it"
     world.gone(*world.of(0), 1)
     assert world.last("restart_delayed").fields["failures"] == 1
@@ -63,7 +52,7 @@ def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
     (again,) = world.of(0)
     world.gone(2, 1)
     assert world.killed == [again] and "gave_up" in world.events()
-    assert world.gone(again).dog.status == NEVER_STARTED
+    assert world.gone(again).dog.status == watchdog.NEVER_STARTED
     assert not world.running
 
 
@@ -107,7 +96,7 @@ def test_a_dead_child_is_not_killed_twice_and_a_late_word_of_it_changes_nothing(
 
 
 def test_an_infinite_limit_is_never_due() -> None:
-    dog = Watchdog(World(), 1, Limits(math.inf, math.inf, math.inf))
+    dog = watchdog.Watchdog(World(), 1, watchdog.Limits(math.inf, math.inf, math.inf))
     dog.tick(0)
     assert dog.due() is None
     dog.ready(1, 0)
@@ -118,7 +107,7 @@ def test_an_infinite_limit_is_never_due() -> None:
 
 def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:
     world = World(3).begin().ready(1, 2)
-    world.do(world.dog.reload(world.now)).later(SETTLE, [1, 2]).ready(4).later(SETTLE, [1, 2, 4])
+    world.do(world.dog.reload(world.now)).later(watchdog.SETTLE, [1, 2]).ready(4).later(watchdog.SETTLE, [1, 2, 4])
     assert [life.phase.value for life in world.dog.lives.values()] == [
         "stopping",
         "serving",
@@ -169,7 +158,7 @@ class TestStopping:
         world.gone(1, 0)
         assert world.dog.status is None
         world.later(1).gone(2, -15)
-        assert world.dog.status == STOPPED and not world.running and world.dog.due() is None
+        assert world.dog.status == watchdog.STOPPED and not world.running and world.dog.due() is None
         assert world.last("stopped").fields == {"status": 0}
 
     def test_who_does_not_stop_in_time_is_killed_and_the_status_tells(self) -> None:
@@ -179,25 +168,25 @@ class TestStopping:
         assert not world.killed
         world.later(0.1)
         assert world.killed == [2]
-        assert world.gone(2).dog.status == UNFINISHED
+        assert world.gone(2).dog.status == watchdog.UNFINISHED
 
     def test_who_fails_while_it_stops_is_seen_in_the_status(self) -> None:
         world = World(2).serving()
         world.do(world.dog.stop(world.now))
-        assert world.gone(1, 1).gone(2, 0).dog.status == UNFINISHED
+        assert world.gone(1, 1).gone(2, 0).dog.status == watchdog.UNFINISHED
 
     def test_a_second_request_kills(self) -> None:
         world = World(2).serving()
         world.do(world.dog.stop(world.now)).do(world.dog.stop(world.now))
         assert world.killed == [1, 2]
         world.do(world.dog.stop(world.now))
-        assert world.gone(1).gone(2).dog.status == UNFINISHED
+        assert world.gone(1).gone(2).dog.status == watchdog.UNFINISHED
 
     def test_to_abort_kills_without_asking(self) -> None:
         world = World(2).serving()
         world.do(world.dog.abort(world.now))
         assert world.killed == [1, 2] and not world.asked
-        assert world.gone(1).gone(2).dog.status == UNFINISHED
+        assert world.gone(1).gone(2).dog.status == watchdog.UNFINISHED
 
 
 class TestReplacing:
@@ -207,9 +196,9 @@ class TestReplacing:
         for number in range(3):
             assert world.starting() == [4 + number] and world.running[4 + number] == number
             assert number + 1 not in world.asked
-            world.ready(4 + number).later(SETTLE / 2)
+            world.ready(4 + number).later(watchdog.SETTLE / 2)
             assert number + 1 not in world.asked, "not before the new one has proved itself"
-            world.later(SETTLE / 2)
+            world.later(watchdog.SETTLE / 2)
             assert world.asked[-1] == number + 1
         assert "reload_done" in world.events()
         for old in (1, 2, 3):
@@ -219,7 +208,7 @@ class TestReplacing:
     def test_if_the_new_ones_fail_the_old_ones_stay(self) -> None:
         world = World(2).serving()
         world.do(world.dog.reload(world.now))
-        for _ in range(RELOAD_TRIES):
+        for _ in range(watchdog.RELOAD_TRIES):
             (new,) = world.starting()
             world.gone(new, 1).later(1, [1, 2])
         assert "reload_failed" in world.events() and "reload_done" not in world.events()
@@ -229,16 +218,16 @@ class TestReplacing:
     def test_a_new_one_that_dies_right_after_it_was_ready_leaves_the_old_one(self) -> None:
         world = World(1).serving()
         world.do(world.dog.reload(world.now))
-        world.ready(2).later(SETTLE / 2).gone(2, 1)
+        world.ready(2).later(watchdog.SETTLE / 2).gone(2, 1)
         assert world.running == {1: 0} and not world.asked
 
     def test_asking_again_begins_anew(self) -> None:
         world = World(2).serving()
         world.do(world.dog.reload(world.now))
-        world.ready(3).later(SETTLE)
+        world.ready(3).later(watchdog.SETTLE)
         world.do(world.dog.reload(world.now))
         for _ in range(3):
-            world.ready(*world.starting()).later(SETTLE)
+            world.ready(*world.starting()).later(watchdog.SETTLE)
         assert sorted(world.asked) == [1, 2, 3, 4], "the one that was on its way is not new enough"
         for old in list(world.asked):
             world.gone(old, 0)
@@ -267,7 +256,7 @@ class TestMoreAndFewer:
     def test_one_less_while_the_last_is_being_replaced(self) -> None:
         world = World(2).serving()
         world.do(world.dog.reload(world.now))
-        world.ready(3).later(SETTLE)
+        world.ready(3).later(watchdog.SETTLE)
         assert world.starting() == [4] and world.running[4] == 1
         world.do(world.dog.fewer(world.now))
         assert world.asked == [1, 2, 4] and world.live() == [0]
@@ -307,7 +296,7 @@ class AnyWorld(RuleBasedStateMachine):
     def die(self, data: st.DataObject, exitcode: int) -> None:
         self.world.gone(self.some(data), exitcode)
 
-    @rule(seconds=st.sampled_from([0.0, 0.01, 0.1, SETTLE, 1.0, 7.0, LIMIT, 100.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.01, 0.1, watchdog.SETTLE, 1.0, 7.0, LIMIT, 100.0]))
     def wait(self, seconds: float) -> None:
         self.world.later(seconds)
 
@@ -317,7 +306,7 @@ class AnyWorld(RuleBasedStateMachine):
         self.world.now += seconds
         due = self.world.dog.due()
         self.world.do(self.world.dog.tick(self.world.now))
-        assert len(self.world.killed) == killed or (due is not None and due >= self.world.now - LATE)
+        assert len(self.world.killed) == killed or (due is not None and due >= self.world.now - watchdog.LATE)
 
     @rule(name=st.sampled_from(["reload", "more", "fewer"]))
     def signal(self, name: str) -> None:
@@ -335,8 +324,8 @@ class AnyWorld(RuleBasedStateMachine):
         dog = self.world.dog
         assert set(dog.lives) == set(self.world.running)
         for serial, life in dog.lives.items():
-            assert (life.phase is Phase.KILLED) == (serial in self.world.killed)
-            if life.phase in (Phase.STARTING, Phase.SERVING):
+            assert (life.phase is watchdog.Phase.KILLED) == (serial in self.world.killed)
+            if life.phase in (watchdog.Phase.STARTING, watchdog.Phase.SERVING):
                 assert serial not in self.world.asked
         if dog.status is not None:
             assert not self.world.running
@@ -379,9 +368,9 @@ class AnyWorld(RuleBasedStateMachine):
         if self.stopped or self.gave_up():
             assert world.dog.status is not None and not world.running
         else:
-            left = [life for life in world.dog.lives.values() if life.phase is not Phase.STOPPING]
+            left = [life for life in world.dog.lives.values() if life.phase is not watchdog.Phase.STOPPING]
             assert sorted(life.number for life in left) == list(range(world.dog.processes))
-            assert all(life.phase is Phase.SERVING for life in left)
+            assert all(life.phase is watchdog.Phase.SERVING for life in left)
             assert "reload_started" not in world.events() or {"reload_done", "reload_failed"} & set(world.events())
 
 

@@ -13,9 +13,21 @@ from typing import Any
 import pytest
 from support.common import A_MOMENT, eventually
 from support.httpserver import Clock
-from support.server import LOOPBACK, Echo, Server, ask, closing_server, connect, looping, made, read_all, reset, serving
+from support.server import (
+    LOOPBACK,
+    Echo,
+    Server,
+    accepting,
+    ask,
+    closing_server,
+    connect,
+    looping,
+    made,
+    read_all,
+    reset,
+    serving,
+)
 
-from ebbpool._servers.accepting import CROWD, FEWEST_LOOKS, MOST_LOOKS, NAP, Complaint, Naps, Shortage
 from ebbpool.socketserver import AdaptivePoolMixIn
 
 LOGGER = "ebbpool.socketserver"
@@ -104,10 +116,10 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.naps = Naps(lambda: self.now)
+        self.naps = accepting.Naps(lambda: self.now)
 
-    def until_nap(self, found: int = 1, each: float = NAP / 2) -> int:
-        for number in range(1, 2 * MOST_LOOKS):
+    def until_nap(self, found: int = 1, each: float = accepting.NAP / 2) -> int:
+        for number in range(1, 2 * accepting.MOST_LOOKS):
             self.now += each
             if self.naps.due_after(found):
                 return number
@@ -116,18 +128,18 @@ class Looks:
 
 def test_the_loop_naps_after_a_crowd_and_more_and_more_rarely_while_one_client_connects_again_and_again() -> None:
     looks = Looks()
-    assert [looks.until_nap(CROWD) for _ in range(3)] == [1, 1, 1]
+    assert [looks.until_nap(accepting.CROWD) for _ in range(3)] == [1, 1, 1]
     naps = [looks.until_nap() for _ in range(9)]
-    assert naps[:3] == [FEWEST_LOOKS, 2 * FEWEST_LOOKS, 4 * FEWEST_LOOKS]
-    assert naps[-2:] == [MOST_LOOKS, MOST_LOOKS]
+    assert naps[:3] == [accepting.FEWEST_LOOKS, 2 * accepting.FEWEST_LOOKS, 4 * accepting.FEWEST_LOOKS]
+    assert naps[-2:] == [accepting.MOST_LOOKS, accepting.MOST_LOOKS]
     # A crowd that falls apart is soon waited for again.
-    assert looks.until_nap(CROWD) == 1
-    assert looks.until_nap(CROWD - 1) == FEWEST_LOOKS
+    assert looks.until_nap(accepting.CROWD) == 1
+    assert looks.until_nap(accepting.CROWD - 1) == accepting.FEWEST_LOOKS
 
 
 def test_the_loop_never_naps_while_connections_come_slowly_or_others_take_them() -> None:
     looks = Looks()
-    assert looks.until_nap(each=2 * NAP) == 0
+    assert looks.until_nap(each=2 * accepting.NAP) == 0
     assert looks.until_nap(found=0) == 0
 
 
@@ -157,10 +169,10 @@ class Exhausted(Server):
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 0.0001)
+    monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 0.0001)
     now = [1000.0]
     with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
-        server._shortage = Shortage(lambda: now[0])
+        server._shortage = accepting.Shortage(lambda: now[0])
         for _ in range(4):
             server.error, server.failures = error, 5
             assert ask(server, b"hello") == b"hello"
@@ -175,7 +187,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._servers.accepting.FIRST_BACK_OFF", 3600.0)
+    monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 3600.0)
     with closing_server(Exhausted(LOOPBACK, Echo)) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):
@@ -200,7 +212,7 @@ def clock() -> Clock:
 
 
 def test_a_complaint_is_made_once_a_second_and_says_how_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    complaint = Complaint(logging.ERROR, "no %s", clock)
+    complaint = accepting.Complaint(logging.ERROR, "no %s", clock)
     said = []
     for tick in range(35):
         clock.now = 1000.0 + tick / 10
@@ -216,7 +228,7 @@ def test_a_complaint_is_made_once_a_second_and_says_how_often(clock: Clock, capl
 
 
 def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success(clock: Clock) -> None:
-    shortage = Shortage(clock)
+    shortage = accepting.Shortage(clock)
     pauses = [shortage.met(ERROR, False) for _ in range(10)]
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
     assert shortage.met(ERROR, True) == shortage.pause == pytest.approx(0.01)
@@ -227,7 +239,7 @@ def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success(clock: Cl
 
 
 def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    shortage = Shortage(clock)
+    shortage = accepting.Shortage(clock)
     with caplog.at_level(logging.INFO, "ebbpool.socketserver"):
         for _ in range(100):
             clock.now += 0.01

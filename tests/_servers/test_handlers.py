@@ -12,20 +12,17 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually, needs_stacks
+from support.server import accepting, handling
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._servers import handlers as module
-from ebbpool._servers.accepting import Complaint
-from ebbpool._servers.handlers import MENTIONED, Handlers
 
 CLIENT = ("192.0.2.1", 4711)
-LOGGER = "ebbpool.socketserver"
 
 
 @contextmanager
-def made(**settings: Any) -> Iterator[Handlers]:
+def made(**settings: Any) -> Iterator[handling.Handlers]:
     """Handlers with a pool of their own."""
-    handlers = Handlers(AdaptiveExecutor(when_full="reject", **settings), owned=True)
+    handlers = handling.Handlers(AdaptiveExecutor(when_full="reject", **settings), owned=True)
     try:
         yield handlers
     finally:
@@ -48,9 +45,9 @@ class Refusing(Executor):
 
 def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: pytest.LogCaptureFixture) -> None:
     executor = Refusing(RuntimeError("can't start new thread"))
-    handlers = Handlers(executor, owned=False)
+    handlers = handling.Handlers(executor, owned=False)
     now = [1000.0]
-    handlers._refusals = Complaint(logging.ERROR, "refused: %s", lambda: now[0])
+    handlers._refusals = accepting.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
     for _ in range(3):
         executor.error = RuntimeError("can't start new thread")
         assert not handlers.submit(CLIENT, print)
@@ -64,7 +61,7 @@ def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: p
 
 
 def test_what_submit_raises_otherwise_is_raised_and_nothing_is_kept() -> None:
-    handlers = Handlers(Refusing(KeyboardInterrupt()), owned=False)
+    handlers = handling.Handlers(Refusing(KeyboardInterrupt()), owned=False)
     with pytest.raises(KeyboardInterrupt):
         handlers.submit(CLIENT, print)
     assert len(handlers) == 0
@@ -83,7 +80,7 @@ def test_a_handler_that_joins_waits_for_the_others_and_not_for_itself() -> None:
 
 def test_a_handler_that_is_submitted_while_somebody_joins_and_is_cancelled_is_not_waited_for() -> None:
     executor = Refusing(None)
-    handlers = Handlers(executor, owned=False)
+    handlers = handling.Handlers(executor, owned=False)
     handlers.submit(CLIENT, print)
     joining = Background(lambda: handlers.join(10))
     eventually(lambda: handlers._joining)
@@ -96,8 +93,8 @@ def test_a_handler_that_is_submitted_while_somebody_joins_and_is_cancelled_is_no
 @needs_stacks
 def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    handlers = Handlers(AdaptiveExecutor(max_workers=1), owned=True)
+    monkeypatch.setattr(handling, "monotonic", lambda: now[0])
+    handlers = handling.Handlers(AdaptiveExecutor(max_workers=1), owned=True)
 
     def stuck_here(gate: Gate) -> None:
         gate()
@@ -118,14 +115,14 @@ def test_close_says_which_handlers_still_run(monkeypatch: pytest.MonkeyPatch) ->
     assert lines[0] == "('192.0.2.1', 4711): running for 12.5 s"
     assert "in stuck_here" in lines[1] and __file__ in lines[1]
     assert lines[-1] == "1 queued: the next"
-    assert not any(module.__file__ in line or "crew.py" in line for line in lines)
+    assert not any(handling.__file__ in line or "crew.py" in line for line in lines)
 
 
 def test_a_report_names_the_first_of_many_queued_handlers_only() -> None:
-    handlers = Handlers(Refusing(None), owned=False)
-    for number in range(MENTIONED + 1):
+    handlers = handling.Handlers(Refusing(None), owned=False)
+    for number in range(handling.MENTIONED + 1):
         handlers.submit(number, print)
-    assert handlers.report() == f"{MENTIONED + 1} queued: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+    assert handlers.report() == f"{handling.MENTIONED + 1} queued: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
 
 
 def test_joins_that_race_with_the_last_handlers_all_end() -> None:
@@ -179,7 +176,7 @@ def test_whoever_is_no_handler_waits_for_a_handler_that_joins() -> None:
 
 def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:
     with Gate() as gate:
-        handlers = Handlers(AdaptiveExecutor(finalizer=gate), owned=True)
+        handlers = handling.Handlers(AdaptiveExecutor(finalizer=gate), owned=True)
         handlers.submit(CLIENT, int)
         assert handlers.join(10)
         handlers.close(0.01)
@@ -188,7 +185,7 @@ def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> No
 
 
 def test_close_waits_no_longer_than_it_may_for_handlers_that_come_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = Handlers(AdaptiveExecutor(), owned=True)
+    handlers = handling.Handlers(AdaptiveExecutor(), owned=True)
     with Gate() as gate:
 
         def join(_: float) -> bool:
@@ -213,7 +210,7 @@ def test_a_future_that_is_kept_does_not_keep_what_its_handler_had() -> None:
             return kept[-1]
 
     with Keeping(1, when_full="reject") as executor:
-        handlers = Handlers(executor, owned=False)
+        handlers = handling.Handlers(executor, owned=False)
         thing = Thing()
         reference = weakref.ref(thing)
         assert handlers.submit(CLIENT, thing.method)
@@ -253,7 +250,7 @@ def test_handlers_of_an_executor_whose_submit_was_replaced(
         elif whose in ("of the class", "of the executor"):
             monkeypatch.setattr(kind if "class" in whose else executor, "submit", submit, raising=False)
         user = executor.lane("lane", limit=1) if "lane" in whose else executor
-        handlers = Handlers(user, owned=False, lost=lambda: lambda *args: lost.append(args))
+        handlers = handling.Handlers(user, owned=False, lost=lambda: lambda *args: lost.append(args))
         assert handlers.submit(CLIENT, lambda *args: ran.append(args), 1, 2)
         assert handlers.join(TIMEOUT)
         # The future ends after the handler.

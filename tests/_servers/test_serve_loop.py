@@ -13,9 +13,20 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, needs_fork, needs_stacks, output_of
-from support.server import LOOPBACK, Held, ask, closing_server, connect, handler, looping, made, read_all, serving
+from support.server import (
+    LOOPBACK,
+    Held,
+    ask,
+    closing_server,
+    connect,
+    handler,
+    looping,
+    made,
+    read_all,
+    serve_loop,
+    serving,
+)
 
-from ebbpool._servers import serve_loop
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 
@@ -187,11 +198,11 @@ def test_a_loop_whose_listener_is_closed_ends() -> None:
 
 STARTS_NO_THREAD = sys.version_info[:2] == (3, 12)
 """CPython 3.12 starts no thread once it has begun to exit."""
-EXIT = """
+EXIT = f"""
     import socket, socketserver, sys, threading
     from concurrent.futures import ThreadPoolExecutor
     from ebbpool import AdaptiveExecutor
-    from ebbpool._servers import serve_loop
+    from {serve_loop.__package__} import serve_loop
     from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
     # A thread may take longer than a second to begin the loop.
@@ -300,8 +311,8 @@ def test_a_loop_in_a_daemon_thread_ends_before_its_pool() -> None:
 
 def test_which_threads_and_loops_the_exit_waits_for() -> None:
     lines = output_of(
-        """
-        from ebbpool._servers.serve_loop import _may_begin
+        f"""
+        from {serve_loop.__name__} import _may_begin
         gate, begun = threading.Event(), threading.Semaphore(0)
         def hold():
             begun.release()

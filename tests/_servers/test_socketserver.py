@@ -22,16 +22,18 @@ from support.server import (
     handler,
     looping,
     made,
+    mixin,
     noting,
     read_all,
     serving,
 )
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._testing.seams import crew_of
 
 
 def test_more_connections_than_are_accepted_at_once_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._servers.mixin.ACCEPTS", 3)
+    monkeypatch.setattr(mixin, "ACCEPTS", 3)
     served: list[Any] = []
     with (
         closing_server(made(handler(lambda request: served.append(request.client_address)), max_workers=1)) as server,
@@ -58,7 +60,8 @@ def test_the_knobs_are_class_attributes() -> None:
         pool: Any = server.pool_handlers.executor
         settings = pool._settings
         assert {name: getattr(settings, name) for name in knobs} == knobs
-        assert pool._crew.daemon and pool._when_full == "reject" and pool._crew.stack_size == 512 * 1024
+        crew = crew_of(pool)
+        assert crew.daemon and pool._when_full == "reject" and crew.stack_size == 512 * 1024
 
 
 def test_a_knob_may_be_set_before_the_server_is_activated() -> None:

@@ -196,13 +196,11 @@ def test_libraries_that_are_imported_later() -> None:
 UNKNOWN = """
 import warnings
 import anyio
-import trio
 import ebbpool.anyio
-import trio._core._thread_cache
+from trio.lowlevel import start_thread_soon
 
 ebbpool.anyio.TESTED["anyio"] = ("3.0",)
-trio._core._thread_cache.THREAD_CACHE = None
-del trio._core._thread_cache.THREAD_CACHE
+del start_thread_soon.__globals__["THREAD_CACHE"]
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     installed = ebbpool.install()

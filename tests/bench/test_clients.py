@@ -10,22 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.benchmark import answering, importable, talking
-from support.common import A_MOMENT, TIMEOUT, Boom, Gate, all_end, eventually
+from support.benchmark import answering, talking
+from support.common import A_MOMENT, TIMEOUT, Boom
 
 from benchmarks import slow_clients, web_server
 from benchmarks.load import ab, http, trickle
 from benchmarks.load import echo as echo_clients
 from benchmarks.load.echo import EchoClients, WrongEcho
 from benchmarks.load.reconnecting import Reconnecting
-from benchmarks.load.serving import serving
 from benchmarks.load.steady import Tally, ask_steadily
 from benchmarks.peers.table import peer_named
-from benchmarks.servers import fastapi, tcp
 
 RIGHT = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: 3\r\n\r\n042"
 
@@ -263,59 +259,6 @@ def test_what_comes_after_the_load_is_not_counted() -> None:
     with replying(b"right!", after=over) as port, Reconnecting(port, 3, 6) as clients:
         replies = clients.load(0.0, 0.02, TIMEOUT, watch)
     assert (replies.count, replies.errors, replies.unanswered) == (0, {}, 0)
-
-
-class Pooled(tcp.Rule2008Server):
-    """Its requests are numbers, and what a worker does with them is wait at a gate."""
-
-    def __init__(self, gate: Gate) -> None:
-        super().__init__(("127.0.0.1", 0), tcp._handler(lambda _: None), bind_and_activate=False)
-        self.gate = gate
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        self.gate(request)
-
-
-def test_the_rule_of_2008() -> None:
-    with Gate() as gate, Pooled(gate) as server:
-        server.start_pool(1, 3, 1)
-        server.process_request(0, None)
-        gate.await_begun()
-        for number in (1, 2, 3):
-            server.process_request(number, None)
-        assert gate.nobody_begins()
-        server.process_request(4, None)  # the fourth that waits
-        gate.await_begun()
-        server.process_request(5, None)
-        gate.await_begun()
-        for number in range(6, 16):
-            server.process_request(number, None)  # three workers are the most
-        assert gate.nobody_begins()
-        gate.open()
-        gate.await_begun(13)
-        assert gate.peak == 3
-        eventually(lambda: server._workers == 1, "all but the one spare worker leave")
-        server._spare = -1
-        server.process_request(16, None)
-        assert all_end(gate.threads)
-
-
-def refuses(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) != 0
-
-
-def test_the_server_is_gone_whatever_happens() -> None:
-    importable("fastapi")
-    with pytest.raises(Boom), serving("fastapi stock", ready=fastapi.ready) as found:
-        with http.Clients(found.port, 1, fastapi.target("trivial"), fastapi.BODY) as clients:
-            assert clients.burst(TIMEOUT).errors == 0
-        assert found.cpu_seconds() > 0 or not Path("/proc").exists()
-        raise Boom
-    eventually(lambda: refuses(found.port), "the server is gone")
-    assert (found.memory(), found.threads(), found.cpu_seconds()) == (0, 0, 0.0)
-    with pytest.raises(RuntimeError, match="ended with status"), serving("tcp no-such-way"):
-        pass
 
 
 AB = """\

@@ -109,13 +109,3 @@ def test_the_whole_demo_in_little(tmp_path: Path) -> None:
         assert all(row[-1] == "" for contender in found["contenders"] for row in contender["requests"])
         assert all(max(threads for _, threads, _ in contender["samples"]) for contender in found["contenders"])
         assert f"All {3 * len(asked[0]):,} answers were right." in done.stdout
-
-
-def test_a_case_whose_server_does_not_start_fails_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs(*NEEDED)
-    from benchmarks.demo import __main__, case
-
-    monkeypatch.setattr(case, "SIDES", {name: {"no-such-side": "none"} for name in case.SIDES})
-    monkeypatch.setattr(case, "serving", lambda *_: (_ for _ in ()).throw(RuntimeError("the server ended")))
-    assert __main__.demo(True, tmp_path) == 1
-    assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import ebbpool
 from benchmarks.guard import __main__ as guard
 from benchmarks.guard import counting, figures, script
-from benchmarks.guard.figures import FLOORS, LOADS, Figures, Load, Verdict
+from benchmarks.guard.figures import FLOORS, LOADS, Figures, Verdict
 
 CORES = ("compiled", "plain") if ebbpool.COMPILED else ("plain",)
 
@@ -39,23 +38,6 @@ def test_what_does_not_depend_on_the_number_cancels_out() -> None:
         figures.differences(totals[1:])
 
 
-def test_what_is_left_above_a_floor() -> None:
-    floors = {
-        "queue": 0.0,
-        "stock_submit": 1.0,
-        "locks": 4_000.0,
-        "stock_round_trip": 64_000.0,
-        "bare_run": 10.0,
-        "stock_run": 110.0,
-    }
-    _, round_trip, run = figures.above_floors({"submit": 1.0, "round_trip": 16_000.0, "run": 5.0}, floors)
-    assert round_trip == (
-        "submit one, wait for it: 16,000 instructions; two bare locks, there and back: 4,000; "
-        "the same with ThreadPoolExecutor: 64,000; 0.20 of what that adds is left"
-    )
-    assert run.endswith("-0.05 of what that adds is left")
-
-
 @pytest.mark.parametrize(
     ("count", "before", "change", "exceeds"),
     [
@@ -71,21 +53,6 @@ def test_tolerance(count: float, before: float | None, change: float, exceeds: b
     assert LOADS["submit"].tolerance == 0.03
     assert verdict.change == pytest.approx(change)
     assert verdict.exceeds is exceeds
-
-
-def test_without_valgrind_nothing_is_counted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(counting, "available", lambda: False)
-    assert guard.main([]) == 0
-    assert capsys.readouterr().out == "guard: no valgrind here, so no instruction is counted\n"
-
-
-def test_an_interpreter_without_figures_passes(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard.main([]) == 0
-    told = capsys.readouterr().out
-    assert told.count("no figures are kept for this interpreter") == len(CORES)
-    assert "submit, run, collect: 1,000 instructions\n" in told
 
 
 def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,30 +73,6 @@ def test_more_instructions_than_were_kept_fail(counted: Figures, capsys: pytest.
     assert guard.main([]) == 0
 
 
-def test_a_load_that_takes_too_many_is_counted_again_and_the_least_counts(
-    counted: Figures, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guard.main(["--update"])
-    asked: list[list[str]] = []
-
-    def busy(core: str, loads: Mapping[str, Load] = LOADS) -> Figures:
-        asked.append(list(loads))
-        return {load: counted[load] + 100 * (load == "gather" and len(asked) % 2) for load in loads}
-
-    monkeypatch.setattr(counting, "instructions", busy)
-    assert guard.main([]) == 0
-    assert asked == [list(LOADS), ["gather"]] * len(CORES)
-
-
-def test_figures_of_other_interpreters_stay(counted: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as other:
-        other.setattr(figures, "interpreter", lambda: "another")
-        figures.keep("plain", {"submit": 7.4})
-    guard.main(["--update"])
-    assert figures.kept()["another"] == {"plain": {"submit": 7}}
-    assert set(figures.kept()[figures.interpreter()]) == set(CORES)
-
-
 def test_total_of_a_part() -> None:
     assert counting.total("# callgrind format\nevents: Ir\nsummary: 12\n\nfn=(1)\n0 12\ntotals: 12\n") == 12
     with pytest.raises(ValueError, match="no total"):
@@ -141,7 +84,3 @@ def test_every_load_runs(name: str) -> None:
     with script.SCRIPTS[name]() as work:
         for count in (1, 3):
             work(count)
-
-
-def test_every_load_has_a_script() -> None:
-    assert list(script.SCRIPTS) == list(LOADS | FLOORS)

@@ -17,13 +17,11 @@ from support.common import TIMEOUT, Boom
 
 import ebbpool
 from benchmarks import kill_child, loop_lag, sizing
-from benchmarks.engine import runner
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
-from benchmarks.load.sizing import LOADS
 from benchmarks.peers import Unavailable
 from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import BareQueue, ExecutorPool, PingPong, Pool, stdlib
+from benchmarks.peers.pools import ExecutorPool, stdlib
 from benchmarks.peers.table import PEERS, peer_named
 
 PURE = "" if ebbpool.COMPILED else "-pure"
@@ -103,52 +101,6 @@ def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytes
         assert not any(samples.get(metric, []))
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "values"),
-    [
-        ("watching", "look", ("lane.stats()", "a scrape", "a scrape with histograms", "a scrape as text")),
-        ("fairness", "load", ("functions", "built-ins", "map", "run", "submit", "lane")),
-    ],
-)
-def test_every_variant_comes_to_its_end(name: str, key: str, values: tuple[str, ...]) -> None:
-    pytest.importorskip("prometheus_client")
-    for value in values:
-        samples = load_question(name).measure(peer_named(f"ebbpool{PURE}"), TINY[name] | {key: value})
-        assert all(found and min(found) >= 0 for found in samples.values())
-
-
-@pytest.mark.parametrize("peer", ["anyio-installed", "stdlib-default"])
-def test_overload_of_each_kind(peer: str) -> None:
-    pytest.importorskip("anyio")
-    question = load_question("overload")
-    kinds = ({"clients": 4}, {"offered": 0.5, "seconds": 0.4}, {"leave": 4, "burns": 0.1})
-    found = [question.measure(peer_named(peer), kind) for kind in kinds]
-    assert [set(samples) for samples in found] == [{"gave_up", "seconds"}, {"useful"}, {"burnt"}]
-    assert found[0]["gave_up"] == [0]
-    assert found[1]["useful"][0] > 0
-
-
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("loop", ["uvloop", "trio"])
-def test_other_loops(loop: str) -> None:
-    pytest.importorskip(loop)
-    pytest.importorskip("anyio")
-    for name in ("offload", "anyio_tasks"):
-        # In a process of its own: trio keeps its threads for a while.
-        params = TINY[name] | {"loop": loop, "workers": 2}
-        answer = runner.run_cell(name, peer_named("anyio"), params, None, 4 * TIMEOUT)
-        assert answer["status"] == "ok", answer
-        assert all(answer["samples"].values())
-
-
-@pytest.mark.parametrize("load", [name for name, load in LOADS.items() if name != "numpy"])
-def test_a_load_ends_and_a_fixed_size_is_kept(load: str) -> None:
-    threads = max(2, LOADS[load].stock_least)
-    samples = sizing.measure(peer_named("stdlib"), TINY["sizing"] | {"load": load, "threads": threads})
-    assert samples["threads"] == [threads]
-    assert min(samples["ms"]) > 0
-
-
 def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
     found = sizing.variants("stdlib", Settings())
     assert min(cell["threads"] for cell in found if cell["load"] == "nested") > 40
@@ -204,18 +156,6 @@ def test_pools_give_every_result(name: str) -> None:
     if name != "loop":
         with build(3, 10.0) as pool:
             assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("pool", [BareQueue, PingPong])
-def test_a_floor_raises_what_a_function_raises(pool: Callable[[int, float], Pool]) -> None:
-    def fail(*given: int) -> None:
-        raise Boom
-
-    with pool(2, 10.0) as each, pytest.raises(Boom):
-        each.one(fail)
-    if pool is BareQueue:
-        with pool(2, 10.0) as each, pytest.raises(Boom):
-            each.each(fail, range(20))
 
 
 @pytest.mark.parametrize("floor", [BareThread, partial(BatchedWorkers, workers=3)])

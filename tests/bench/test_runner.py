@@ -6,15 +6,13 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.benchmark import ROOT, question_of
 
-from benchmarks import processors
-from benchmarks.__main__ import main, question_named
+from benchmarks.__main__ import main
 from benchmarks.engine import runner
 from benchmarks.engine.model import Column, Settings
 from benchmarks.peers.peer import Peer
@@ -89,14 +87,6 @@ def test_a_cell_out_of_time_is_ended(broken: None) -> None:
     assert "0.5 s" in answer["reason"]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no pinning here")
-def test_pin(tmp_path: Path, broken: None) -> None:
-    status, found = bench(tmp_path / "out", "broken", "--rounds", "1", "--peers", "stdlib", "--pin")
-    assert status == 0
-    assert found["settings"]["pin"] in processors()
-    assert cell(found, "broken", "stdlib")["samples"] == {"processors": {"1": [1]}}
-
-
 def scripted(monkeypatch: pytest.MonkeyPatch, answers: Any) -> list[str]:
     """Have `answers(question, peer)` stand for every cell; return the names of the peers as they are asked."""
     asked: list[str] = []
@@ -122,29 +112,6 @@ def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(asked[4:]) == ["multiprocessing", "stdlib"]
     assert asked[0] != asked[4]
     assert len(announced) == 2 * len(names)
-
-
-def test_the_plain_core_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = scripted(monkeypatch, lambda *_: OK)
-    *_, found = runner.run([question_of(Column("us", "µs"))], Settings(rounds=3), lambda text: None, 1e9)
-    assert (asked.count("ebbpool"), asked.count("ebbpool-pure")) == (3, 1)
-    assert cell(found, "made_up", "ebbpool")["samples"] == {"us": {"1": [1], "2": [1], "3": [1]}}
-
-
-def test_rounds_that_would_end_too_late_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    def answers(question: str, peer: str) -> dict[str, Any]:
-        nonlocal now
-        now += 10.0 if question == "slow" else 1.0
-        return OK
-
-    asked = scripted(monkeypatch, answers)
-    questions = [replace(question_of(Column("us", "µs")), name=name) for name in ("slow", "quick")]
-    settings = Settings(rounds=3, peers=("stdlib",))
-    *_, found = runner.run(questions, settings, lambda text: None, seconds=14.0, clock=lambda: now)
-    assert {name: entry["rounds"] for name, entry in found["questions"].items()} == {"slow": 1, "quick": 3}
-    assert len(asked) == 4
 
 
 def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,27 +140,3 @@ def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch
         "EBBPOOL_PURE": "1",
         "PYTHONPATH": os.pathsep.join(map(str, (other / "src", helpers, ROOT / "src"))),
     }
-
-
-def test_a_question_is_found_by_how_its_name_begins(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [question_named(text) for text in ("submit", "map")] == ["submit_collect", "map_items"]
-    with pytest.raises(SystemExit):
-        main(["fast"])
-    assert "could be fastapi_burst, fastapi_rate" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("no_such_question",),
-        ("--peers", "stdlib,nobody"),
-        ("--workers", "0"),
-        ("--rounds", "0"),
-        ("--beside", "no/such/folder"),
-    ],
-)
-def test_bad_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert arguments[-1].rpartition(",")[2] in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Book-keeping and bounded waits shared by the stress tests.
 
 Every task that a stress test submits is a `Ticket`. The ticket notes each run, each callback and each
-``cancel()`` that returned True; `Ledger.audit` compares the notes with the futures and with ``stats()`` when
+``cancel()`` that returned True; `Ledger.tally` compares the notes with the futures and with ``stats()`` when
 all is over. The notes are lists that are only appended to, which is atomic on every build, so that taking
 them orders nothing else.
 """
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ebbpool import AdaptiveExecutor, BrokenThreadPool, Future, Lane, LaneStats, PoolStats, QueueFull
+from ebbpool import AdaptiveExecutor, Future, Lane, LaneStats, PoolStats, QueueFull
 
 SECONDS = float(os.environ.get("EBBPOOL_STRESS_SECONDS", "3.0"))
 """How long each test keeps the pressure up."""
@@ -108,11 +108,6 @@ class Crew:
         """Stop the crew, wait for all of it, and raise what the first to fail raised."""
         self.stop.set()
         self.wait()
-
-    def press(self) -> None:
-        """Let the crew go on for as long as the pressure is to last, or until one fails; then `join` it."""
-        self.stop.wait(SECONDS)
-        self.join()
 
     def wait(self) -> None:
         """Wait for all of the crew to end by itself, and raise what the first to fail raised."""
@@ -214,7 +209,6 @@ class Ledger:
         self.accepted: list[Ticket] = []
         self.full: list[Ticket] = []
         self.late: list[Ticket] = []
-        self.broken: list[Ticket] = []
         self.refusals: set[str] = set()
         self.problems: list[str] = []
         self.bodies: dict[str, Callable[..., object]] = {
@@ -234,9 +228,6 @@ class Ledger:
             future = submit(self.bodies[ticket.kind], ticket, *args)
         except QueueFull:
             self.full.append(ticket)
-            return None
-        except BrokenThreadPool:
-            self.broken.append(ticket)
             return None
         except RuntimeError as error:
             self.late.append(ticket)
@@ -275,16 +266,7 @@ class Ledger:
                 runs = len(ticket.runs)
                 stuck(f"a {ticket.kind} task that ran {runs} times has no outcome: {ticket.future!r}")
 
-    def audit(self, stats: PoolStats, *, broken: bool = False) -> None:
-        """Check the notes of every ticket, and that `stats`, taken after the last task, add up to them.
-
-        Args:
-            stats: The pool's figures, taken when nothing was queued or running any more.
-            broken: Whether a future may hold BrokenThreadPool instead of an outcome of its own.
-        """
-        add_up(stats, self.tally(broken=broken))
-
-    def tally(self, *, broken: bool = False) -> dict[str, int]:
+    def tally(self) -> dict[str, int]:
         """Check the notes of every ticket; return what `stats` ought to say once all are done."""
         assert not self.problems, self.problems[0]
         completed = failed = cancelled = 0
@@ -298,22 +280,18 @@ class Ledger:
             else:
                 error = future.exception(timeout=0)
                 assert not ticket.cancel_won, f"cancel() returned True, yet the future is {future!r}"
-                if broken and isinstance(error, BrokenThreadPool):
-                    failed += 1
-                    assert not ticket.runs, "a task ran and its future says that the pool broke first"
+                assert len(ticket.runs) == 1, f"a {ticket.kind} task ran {len(ticket.runs)} times"
+                assert error is ticket.error
+                if error is None:
+                    completed += 1
+                    assert future.result(timeout=0) is ticket.token
                 else:
-                    assert len(ticket.runs) == 1, f"a {ticket.kind} task ran {len(ticket.runs)} times"
-                    assert error is ticket.error
-                    if error is None:
-                        completed += 1
-                        assert future.result(timeout=0) is ticket.token
-                    else:
-                        failed += 1
+                    failed += 1
             assert len(ticket.notices) == len(ticket.asked), (
                 f"{len(ticket.notices)} calls for {len(ticket.asked)} callbacks: {future!r}"
             )
             assert set(ticket.notices) == set(ticket.asked)
-        for ticket in (*self.full, *self.late, *self.broken):
+        for ticket in (*self.full, *self.late):
             assert not ticket.runs, "a task ran although submit() raised"
         return {
             "submitted": len(self.accepted),
@@ -457,12 +435,6 @@ def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: L
         if time.monotonic() > end:
             stuck(f"workers outlived shutdown: {[thread.name for thread in named(f'{prefix}_')]}")
         time.sleep(0.001)
-
-
-def close(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: Ledger) -> None:
-    """Shut a pool down, within bounds, and check what is left."""
-    bounded("shutdown", pool.shutdown)
-    check_closed(pool, ledger, prefix, *others)
 
 
 def rounds(seconds: float | None = None) -> Iterable[int]:

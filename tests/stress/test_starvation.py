@@ -1,29 +1,17 @@
-"""No task is ever left without a thread: barriers, retiring workers, pools that break or come and go."""
+"""No task is ever left without a thread, and no thread without a pool: barriers, and pools that come and go."""
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
 import threading
 import time
-from typing import Any
 
 import pytest
-from stress_harness import (
-    LONG_ENOUGH,
-    PATIENCE,
-    SEED,
-    TIMEKEEPER,
-    Crew,
-    Ledger,
-    bounded,
-    bring,
-    close,
-    named,
-    rounds,
-    stuck,
-)
+from stress_harness import LONG_ENOUGH, PATIENCE, SECONDS, TIMEKEEPER, bounded, named, rounds, stuck
+from support.common import run_script
 
 from ebbpool import AdaptiveExecutor
 
@@ -80,66 +68,73 @@ def test_barrier_on_one_pool(ten_microseconds: None, parties: int, keep_alive: f
                 time.sleep(random.random() * 0.002)
 
 
-@pytest.mark.parametrize(
-    ("keep_alive", "submitters", "min_workers"), [(0.0, 1, 0), (0.0005, 1, 1), (0.0005, 3, 0), (0.002, 3, 1)]
-)
-def test_a_retiring_worker_never_loses_a_task(keep_alive: float, submitters: int, min_workers: int) -> None:
-    """Tasks that come exactly as the workers' keep-alive runs out are all taken."""
-    pool = AdaptiveExecutor(4, "retiring", min_workers=min_workers, keep_alive=keep_alive)
-    ledger = Ledger()
-    crew = Crew()
+@pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
+def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
+    """Executors made, used and dropped in thousands leave no thread, however long their keep-alive."""
+    made = 0
+    for _ in rounds():
+        for _ in range(20):
+            pool = AdaptiveExecutor(2, "forgotten", keep_alive=keep_alive)
+            futures = [pool.submit(pow, made, 2) for _ in range(3)]
+            if made % 3:
+                del pool
+            for future in futures:
+                try:
+                    assert future.result(timeout=PATIENCE) == made**2
+                except TimeoutError:
+                    stuck(f"a forgotten executor forgot {future!r}")
+            made += 1
+        pool = None
+        end = time.monotonic() + PATIENCE
+        while (left := len(named("forgotten_"))) >= 200:
+            if time.monotonic() > end:
+                stuck(f"workers of forgotten executors pile up: {left} of {made}")
+            time.sleep(0.001)
+    gc.collect()
+    end = time.monotonic() + PATIENCE
+    while named("forgotten_"):
+        if time.monotonic() > end:
+            stuck(f"{len(named('forgotten_'))} workers of {made} forgotten executors are left")
+        time.sleep(0.005)
 
-    def submitter(rng: random.Random) -> None:
-        tickets = [ledger.submit(pool) for _ in range(rng.choice((1, 1, 2, 3)))]
-        for ticket in tickets:
-            assert ticket is not None
-            ticket.add_callback()
-            bring(ticket, "a task that was lost", pool)
-        pause = max(0.0, keep_alive + rng.uniform(-0.0003, 0.0002))
-        if rng.random() < 0.8:
-            time.sleep(pause)
 
-    crew.repeat("submitter", submitter, copies=submitters)
-    crew.press()
-    close(pool, ledger, "retiring")
-    if keep_alive < 0.001 and min_workers == 0 and submitters == 1:
-        assert pool.stats().retired > 5 or not LONG_ENOUGH, "no worker ever retired: the race was not there"
+LOOKED_AT = """
+import faulthandler, sys, threading, time
+faulthandler.enable()
+sys.setswitchinterval(1e-6)
+from ebbpool import AdaptiveExecutor
+
+def build(size):
+    return {{number: [str(part) for part in range(size)] for number in range(size)}}
+
+over = threading.Event()
+pools = [AdaptiveExecutor(1, keep_alive=0, propagate_context=bool(number % 2)) for number in range(6)]
+
+def feed(pool):
+    while not over.is_set():
+        for future in [pool.submit(build, 5) for _ in range(3)]:
+            future.result(timeout={patience})
+
+feeders = [threading.Thread(target=feed, args=[pool]) for pool in pools]
+for feeder in feeders:
+    feeder.start()
+seen = set()
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    for stacks in (False, True):
+        for pool in pools:
+            seen.update(task.name for task in pool.running(stacks=stacks))
+over.set()
+for feeder in feeders:
+    feeder.join()
+for pool in pools:
+    pool.shutdown()
+print(*sorted(seen))
+"""
 
 
-@pytest.mark.parametrize("queue", [{}, {"max_queue": 2}], ids=["unbounded", "blocking"])
-def test_initializers_that_fail_at_random(queue: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    """A pool that breaks under its submitters fails what did not run and refuses what comes later."""
-    caplog.set_level("CRITICAL", logger="concurrent.futures")
-    for number in rounds():
-        dice = random.Random(f"{SEED} {number}")
-        chance = dice.choice((0.05, 0.3, 1.0)) if number else 1.0
-
-        def initializer(dice: random.Random = dice, chance: float = chance) -> None:
-            if dice.random() < chance:
-                raise ValueError("no")
-
-        pool = AdaptiveExecutor(6, "broken", initializer, keep_alive=0.0005, **queue)
-        ledger = Ledger()
-        crew = Crew()
-
-        def submitter(rng: random.Random, pool: AdaptiveExecutor = pool, ledger: Ledger = ledger) -> bool:
-            ticket = ledger.submit(pool, rng.choice(("quick", "sleepy")))
-            if ticket is not None:
-                ticket.add_callback()
-            return ticket is not None
-
-        crew.repeat("submitter", submitter, copies=4)
-        crew.stop.wait(0.1)
-        crew.join()
-        for ticket in ledger.accepted:
-            assert ticket.future is not None
-            try:
-                ticket.future.exception(timeout=PATIENCE)
-            except TimeoutError:
-                stuck(f"a future of a broken pool; {pool.stats()}")
-        bounded("shutdown of a broken pool", pool.shutdown)
-        if ledger.broken or chance == 1.0:
-            assert pool._broken
-        if pool._broken:
-            assert ledger.submit(pool) is None, "a broken pool took a task"
-        ledger.audit(pool.stats(), broken=True)
+def test_short_tasks_are_looked_at_while_their_threads_come_and_go() -> None:
+    """Looking at what runs, with stacks and without, harms neither the tasks nor the interpreter."""
+    done = run_script(LOOKED_AT.format(seconds=SECONDS, patience=PATIENCE), timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert "__main__.build" in done.stdout or not LONG_ENOUGH, done.stdout

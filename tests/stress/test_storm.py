@@ -6,29 +6,29 @@ import concurrent.futures
 import contextlib
 import itertools
 import random
-import threading
 import time
 from typing import Any
 
 import pytest
+from hypothesis.stateful import run_state_machine_as_test
 from stress_harness import (
     LONG_ENOUGH,
     PATIENCE,
+    SECONDS,
     SEED,
     Crew,
     Delays,
     Gauge,
-    Ledger,
     Share,
     add_up,
     bounded,
     bring,
     check_closed,
-    close,
     figures,
     rounds,
     stuck,
 )
+from support.model import ExecutorModel, profile
 
 from ebbpool import AdaptiveExecutor
 
@@ -246,30 +246,7 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
     assert total > 0 or not LONG_ENOUGH
 
 
-@pytest.mark.parametrize(("max_workers", "first"), [(1, False), (6, True)])
-def test_a_lane_for_one_keeps_the_order(max_workers: int, first: bool) -> None:
-    """Tasks of a lane for one never overlap, and those of each submitter run in the order of their submission."""
-    pool = AdaptiveExecutor(max_workers, "one", keep_alive=0.001)
-    lane = pool.lane("one", limit=1, first=first)
-    noise, ledger = Ledger(), Share(lane, Gauge())
-    order: list[tuple[str, int]] = []
-    places = itertools.count()
-
-    def submitter(rng: random.Random) -> None:
-        name = threading.current_thread().name
-        tickets = [ledger.ask("call", order.append, (name, next(places))) for _ in range(rng.randint(1, 20))]
-        for ticket in rng.sample(tickets, len(tickets) // 4):
-            assert ticket is not None
-            ticket.cancel()
-        bring(tickets[-1], "the last of several tasks of a lane", lane)
-
-    crew = Crew()
-    crew.repeat("submitter", submitter, copies=3)
-    crew.repeat("other", lambda rng: bring(noise.submit(pool, "sleepy"), "a task beside a lane", pool))
-    crew.press()
-    ledger.check()
-    close(pool, ledger, "one", noise)
-    assert order or not LONG_ENOUGH
-    for name in {name for name, _ in order}:
-        own = [place for submitter, place in order if submitter == name]
-        assert own == sorted(own)
+def test_executor_does_what_the_model_says_for_longer() -> None:
+    """Other examples each time."""
+    for _ in rounds(4 * SECONDS):
+        run_state_machine_as_test(ExecutorModel, settings=profile(40, database=None, print_blob=True))

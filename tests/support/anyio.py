@@ -74,12 +74,17 @@ class Way:
         return self.name
 
 
+async def begun(gate: Gate, count: int = 1) -> None:
+    """Wait until the tasks of the loop have called, and `count` calls have come to the gate."""
+    await anyio.wait_all_tasks_blocked()
+    gate.await_begun(count)
+
+
 async def leave_behind(way: Way, gate: Gate, call: Callable[..., Any], **options: Any) -> None:
     """Abandons `call`, which enters `gate`, as soon as it is there."""
     async with anyio.create_task_group() as group:
         group.start_soon(partial(way.run_sync, call, abandon_on_cancel=True, **options))
-        await anyio.wait_all_tasks_blocked()
-        gate.await_begun()
+        await begun(gate)
         group.cancel_scope.cancel()
 
 

@@ -123,13 +123,6 @@ def busy(path: str, line: str) -> None:
     note(path, line)
 
 
-def sleep_elsewhere(pid: int) -> int:
-    """Wait for long, unless the process is that of the caller."""
-    if os.getpid() != pid:
-        time.sleep(TIMEOUT)
-    return os.getpid()
-
-
 def here_or_wait(pid: int, name: str) -> str:
     """Wait at an event in a worker's thread; return at once elsewhere."""
     if os.getpid() != pid or "Dask" in threading.current_thread().name:

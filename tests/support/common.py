@@ -60,6 +60,8 @@ FORK = """
 """What a script that forks begins with."""
 
 
+HOME = str(Path(ebbpool.__file__).parent.parent)
+"""The folder that the package is imported from."""
 INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
 PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
 """How a run of pytest gets our plugin: through its entry point where the package is installed."""
@@ -283,19 +285,21 @@ def wait_for_idle(pool: Any) -> None:
     assert pool.wait_idle(TIMEOUT), f"not idle: {pool.stats()}"
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a process that is to import the same ebbpool, whatever folder it runs in."""
+    path = [HOME, os.environ.get("PYTHONPATH", "")]
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)))
+
+
 def run_script(script: str, prelude: str = "", *, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
     """Run `prelude` and `script` in an interpreter of its own, with the same ebbpool and the same core."""
-    environment = dict(os.environ)
-    home = str(Path(ebbpool.__file__).parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
     # Without a buffer, `print` writes a line and its end in two calls, and another interpreter can write between them.
-    environment["PYTHONUNBUFFERED"] = ""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(prelude) + textwrap.dedent(script)],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env=environment,
+        env=environment() | {"PYTHONUNBUFFERED": ""},
         check=False,
     )
 

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Self
 
-from ebbpool._http.connection import Connection
-from ebbpool._http.frontdoor import FrontDoor, Room
-from ebbpool._http.poller import SelectorPoller
+from ebbpool._http import connection as connections
+from ebbpool._http import framing as framing
+from ebbpool._http import frontdoor
+from ebbpool._http import poller as pollers
+from ebbpool._http import server as httpserver  # noqa: F401  (for its clock)
 from ebbpool._servers.serve_loop import Bell
+from ebbpool._stdio import wait_for as wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background
 
@@ -144,10 +147,10 @@ class Clock:
 class Porter:
     """A server whose front door is turned by the test's own thread, by a clock of its own."""
 
-    def __init__(self, server: Any, poller: SelectorPoller | None = None) -> None:
+    def __init__(self, server: Any, poller: pollers.SelectorPoller | None = None) -> None:
         self.server = server
         self.clock = Clock()
-        self.door = server._door = FrontDoor(server, server._limits, clock=self.clock, poller=poller)
+        self.door = server._door = frontdoor.FrontDoor(server, server._limits, clock=self.clock, poller=poller)
         server.socket.setblocking(False)
         self.bell = Bell()
         self.door.open(server.fileno(), self.bell)
@@ -173,7 +176,7 @@ class Porter:
         self.until(waiting.over.is_set)
         return bool(waiting.join())
 
-    def hold(self, room: Room, count: int) -> None:
+    def hold(self, room: frontdoor.Room, count: int) -> None:
         """Turn the door until so many connections are in the room."""
         self.until(lambda: len(room.held) == count)
 
@@ -181,12 +184,12 @@ class Porter:
         self.clock.now += seconds
         self.door.turn(0)
 
-    def oldest(self, room: Room) -> Connection:
+    def oldest(self, room: frontdoor.Room) -> connections.Connection:
         return next(iter(room.held.values()))
 
 
 @contextmanager
-def porter(handler: Any = Echo, poller: SelectorPoller | None = None, /, **attributes: Any) -> Iterator[Porter]:
+def porter(handler: Any = Echo, poller: pollers.SelectorPoller | None = None, /, **attributes: Any) -> Iterator[Porter]:
     """A `Porter`; the server is closed at the end of the block."""
     made: Any = type("Server", (AdaptivePoolHTTPServer,), attributes)
     with made(("127.0.0.1", 0), handler) as server:

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import importlib
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -145,25 +144,3 @@ async def turns(count: int = 10) -> None:
 def behind(pool: AdaptiveExecutor) -> None:
     """Keep the loop from turning until the one worker of `pool` is done with all that was queued before."""
     assert pool.submit(int).result(TIMEOUT) == 0
-
-
-def in_threads(*calls: Callable[[], Any]) -> list[Any]:
-    """Run each call in a thread of its own; return their results, or raise the first error."""
-    results: list[Any] = [None] * len(calls)
-    errors: list[BaseException] = []
-
-    def run(place: int) -> None:
-        try:
-            results[place] = calls[place]()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * TIMEOUT)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-    return results

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import durations
+from ebbpool._metrics import durations, service, source, table  # noqa: F401  (for tests of what is inside)
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
 

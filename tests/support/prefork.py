@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import ebbpool
-from ebbpool._prefork.watchdog import Limits, Phase, Watchdog
-from support.common import TIMEOUT, eventually
+from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
+from ebbpool._prefork import child as child
+from ebbpool._prefork import makers as makers
+from ebbpool._prefork import watchdog
+from support.common import TIMEOUT, environment, eventually
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""
@@ -47,7 +49,7 @@ class World:
     reports: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.dog = Watchdog(self, self.processes, Limits(LIMIT, LIMIT, LIMIT))
+        self.dog = watchdog.Watchdog(self, self.processes, watchdog.Limits(LIMIT, LIMIT, LIMIT))
 
     def start(self, serial: int, number: int) -> None:
         assert serial not in self.running
@@ -108,7 +110,7 @@ class World:
         return sorted(life.number for life in self.dog.lives.values() if life.live)
 
     def starting(self) -> list[int]:
-        return [life.serial for life in self.dog.lives.values() if life.phase is Phase.STARTING]
+        return [life.serial for life in self.dog.lives.values() if life.phase is watchdog.Phase.STARTING]
 
     def events(self) -> list[str]:
         return [report.event for report in self.reports]
@@ -181,15 +183,13 @@ class Site:
         program = folder / "program.py"
         call = "" if settings is None else f'if __name__ == "__main__":\n    go({settings})\n'
         program.write_text(HEAD + textwrap.dedent(script) + call, encoding="utf-8")
-        home = str(Path(ebbpool.__file__).parent.parent)
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]))
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(),
             cwd=folder,
             start_new_session=True,
         )

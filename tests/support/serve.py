@@ -13,12 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import ebbpool
-from support.common import Background, eventually
+from support.common import Background, environment, eventually
 
 PATIENCE = 40.0
 """Seconds that an interpreter may take to start, or to end, on a busy machine."""
-HOME = str(Path(ebbpool.__file__).parent.parent)
 
 
 class Served:
@@ -84,6 +82,16 @@ def read_all(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """Return what comes until `end`, which has to come."""
+    received = b""
+    while not received.endswith(end):
+        piece = connection.recv(65536)
+        assert piece, received
+        received += piece
+    return received
+
+
 def members(session: int) -> list[str]:
     """Return the processes of a session, zombies aside; none where the platform does not tell."""
     found = []
@@ -105,12 +113,6 @@ def fill(pipe: Path) -> None:
             while True:
                 os.write(writer, b"." * size)
     os.close(writer)
-
-
-def environment() -> dict[str, str]:
-    result = dict(os.environ)
-    result["PYTHONPATH"] = os.pathsep.join(filter(None, [HOME, result.get("PYTHONPATH", "")]))
-    return result
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Self
 
+from ebbpool._servers import accepting as accepting
+from ebbpool._servers import handlers as handling  # noqa: F401  (for tests of what is inside)
+from ebbpool._servers import mixin as mixin
+from ebbpool._servers import serve_loop as serve_loop
 from ebbpool.socketserver import AdaptivePoolTCPServer
 from support.common import TIMEOUT, Gate
 

@@ -1,20 +1,24 @@
-"""Tasks that wait for too long, in the queue, a lane or in line; and the newest first while the queue stands."""
+"""Tasks that wait or run for too long, in the queue, a lane or in line, and what one that is cancelled learns of it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
+from support.loops import until
 
+import ebbpool
 from ebbpool import AdaptiveExecutor, QueueFull, QueueTimeout
 from ebbpool._testing import seams
 
-LONG = 600.0
 SOON = 0.02
 """Seconds that a task may wait, and does not get a thread within."""
 
@@ -161,12 +165,24 @@ def test_the_newest_first_while_the_queue_stands() -> None:
         assert order == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("looks", [[11.0], [11.0, 11.05], [11.0, 5.0, 11.15], [9.0, 9.2, 9.4]])
-def test_the_oldest_first_while_it_does_not_stand(looks: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("looks", "max_wait"),
+    [
+        ([11.0], 100),
+        ([11.0, 11.05], 100),
+        ([11.0, 5.0, 11.15], 100),
+        ([9.0, 9.2, 9.4], 100),
+        ([50.0, 50.2, 50.4], None),
+    ],
+)
+def test_the_oldest_first_while_it_does_not_stand_or_the_pool_has_no_limit(
+    looks: list[float], max_wait: float | None
+) -> None:
     order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=max_wait) as pool, Gate() as gate:
         gate.hold(pool)
-        for name in "abcd":
+        pool.within(100.0).submit(order.append, "a")
+        for name in "bcd":
             pool.submit(order.append, name)
         now = time.monotonic()
         for seconds in looks:
@@ -174,20 +190,6 @@ def test_the_oldest_first_while_it_does_not_stand(looks: list[float]) -> None:
         gate.open()
         wait_for_idle(pool)
     assert order == ["a", "b", "c", "d"]
-
-
-def test_without_a_limit_the_oldest_goes_first_however_long_it_waits() -> None:
-    order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        pool.within(100.0).submit(order.append, "a")
-        pool.submit(order.append, "b")
-        now = time.monotonic()
-        for seconds in (50.0, 50.2, 50.4):
-            seams.look_at(pool, now + seconds)
-        gate.open()
-        wait_for_idle(pool)
-    assert order == ["a", "b"]
 
 
 def test_a_full_queue_says_when_to_come_again() -> None:
@@ -232,3 +234,183 @@ def test_what_is_no_time_is_refused(value: Any) -> None:
             pool.within()
         assert pool.stats().max_wait == 1
         assert pool.lanes() == []
+
+
+SHORT = 0.05
+
+
+def until_cancelled(begun: threading.Event | None = None) -> str:
+    """Run until somebody cancels the task."""
+    told = threading.Event()
+    with ebbpool.on_cancel(told.set):
+        if begun is not None:
+            begun.set()
+        assert told.wait(TIMEOUT), "nobody has cancelled"
+    try:
+        ebbpool.check_cancelled()
+    except CancelledError:
+        return f"left, {ebbpool.cancelled()}"
+    return "not cancelled"
+
+
+@pytest.mark.parametrize("way", ["future", "shutdown", "shutdown of a lane", "deadline", "deadline in a lane"])
+def test_what_cancels(way: str) -> None:
+    begun = threading.Event()
+    with AdaptiveExecutor(1) as pool:
+        lane = pool.lane("lane", limit=1)
+        submit: Callable[..., Any] = pool.submit
+        if way == "deadline":
+            submit = pool.within(deadline=SHORT).submit
+        elif way == "deadline in a lane":
+            submit = lane.within(deadline=SHORT).submit
+        elif way == "shutdown of a lane":
+            submit = lane.submit
+        future = submit(until_cancelled, begun)
+        if not way.startswith("deadline"):
+            assert begun.wait(TIMEOUT)
+        if way == "future":
+            # As with the standard library: it runs, so it is not cancelled.
+            assert not future.cancel()
+        elif way == "shutdown":
+            pool.shutdown(wait=False, cancel_futures=True)
+        elif way == "shutdown of a lane":
+            lane.shutdown(wait=False, cancel_futures=True)
+        assert future.result(TIMEOUT) == "left, True"
+        assert not future.cancelled()
+
+
+def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
+    begun = threading.Event()
+    with AdaptiveExecutor(1) as pool:
+        first = pool.submit(until_cancelled, begun)
+        second = pool.submit(ebbpool.cancelled)
+        assert begun.wait(TIMEOUT)
+        first.cancel()
+        assert second.result(TIMEOUT) is False
+        assert pool.submit(ebbpool.check_cancelled).result(TIMEOUT) is None
+        assert not first.cancel()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["run", "lane", "within", "amap"])
+async def test_an_await_that_is_cancelled(way: str) -> None:
+    async with AdaptiveExecutor(2) as pool:
+        outcome: list[str] = []
+        begun = threading.Event()
+
+        def work(*_: object) -> None:
+            outcome.append(until_cancelled(begun))
+
+        async def ask() -> None:
+            if way == "amap":
+                async for _ in pool.amap(work, [1]):
+                    pass
+            elif way == "run":
+                await pool.run(work)
+            elif way == "lane":
+                await pool.lane("lane", limit=1).run(work)
+            else:
+                await pool.within(LONG).run(work)
+
+        task = asyncio.ensure_future(ask())
+        await until(begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(eventually, lambda: outcome == ["left, True"])
+
+
+@pytest.mark.asyncio
+async def test_what_nobody_waits_for_is_seen() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        with Gate() as gate:
+            given_up, wanted = pool.run(gate), pool.run(gate)
+            gate.await_begun(2)
+            assert (pool.stats().abandoned, pool.stats().longest_abandoned) == (0, 0)
+            given_up.cancel()
+            stats = pool.stats()
+            assert (stats.abandoned, stats.running) == (1, 2)
+            assert stats.longest_abandoned > 0
+            assert sorted(task.abandoned for task in pool.running()) == [False, True]
+            gate.open()
+            await wanted
+            await asyncio.to_thread(wait_for_idle, pool)
+        assert (pool.stats().abandoned, pool.stats().longest_abandoned) == (0, 0)
+
+
+def test_the_time_that_is_left() -> None:
+    with AdaptiveExecutor(1) as pool:
+        assert pool.submit(ebbpool.time_left).result(TIMEOUT) is None
+        assert pool.within(5).submit(ebbpool.time_left).result(TIMEOUT) is None
+        left = pool.within(deadline=LONG).submit(ebbpool.time_left).result(TIMEOUT)
+        assert left is not None
+        assert LONG - TIMEOUT < left <= LONG
+
+        def use_it_up() -> float | None:
+            until_cancelled()
+            return ebbpool.time_left()
+
+        assert pool.within(deadline=SHORT).submit(use_it_up).result(TIMEOUT) == 0.0
+
+
+def test_a_deadline_holds_for_the_queue_too() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        gate.hold(pool)
+        late = pool.within(LONG, deadline=SHORT).submit(int)
+        error = late.exception(TIMEOUT)
+        assert type(error) is QueueTimeout
+        assert "deadline=0.05" in str(error)
+
+
+def test_outside_of_a_task_nothing_is_cancelled() -> None:
+    assert not ebbpool.cancelled()
+    ebbpool.check_cancelled()
+    assert ebbpool.time_left() is None
+    with ebbpool.on_cancel(pytest.fail):
+        pass
+
+
+def test_callbacks_are_called_once_and_only_within_their_block(caplog: pytest.LogCaptureFixture) -> None:
+    called: list[str] = []
+    begun, told = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with ebbpool.on_cancel(lambda: called.append("too early")):
+            pass
+        with ebbpool.on_cancel(lambda: 1 / 0), ebbpool.on_cancel(told.set):
+            begun.set()
+            assert told.wait(TIMEOUT)
+        # Called at once, in this thread.
+        with ebbpool.on_cancel(lambda: called.append(threading.current_thread().name)):
+            called.append("block")
+
+    with caplog.at_level(logging.ERROR, "concurrent.futures"), AdaptiveExecutor(1, "own") as pool:
+        future = pool.submit(work)
+        assert begun.wait(TIMEOUT)
+        future.cancel()
+        future.cancel()
+        future.result(TIMEOUT)
+    assert called == ["own_0", "block"]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+@pytest.mark.asyncio
+async def test_a_loop_does_not_run_callbacks_itself() -> None:
+    threads: list[threading.Thread] = []
+    begun, told = threading.Event(), threading.Event()
+
+    def note() -> None:
+        threads.append(threading.current_thread())
+        told.set()
+
+    def work() -> None:
+        with ebbpool.on_cancel(note):
+            begun.set()
+            assert told.wait(TIMEOUT)
+
+    async with AdaptiveExecutor(1) as pool:
+        future = pool.run(work)
+        await until(begun.is_set)
+        future.cancel()
+        await asyncio.to_thread(eventually, lambda: threads)
+    assert threads[0] is not threading.current_thread()
