@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import re
 import signal
 import sys
 import threading
@@ -41,6 +43,26 @@ def test_it_tells_of_pools_lanes_and_tasks() -> None:
     assert "  lane 'reports': 1 of at most 1 running, 1 waiting\n" in text
     assert text.count(f"{__name__}.hang") == 2 and text.count(f"{__name__}.hang, lane 'reports', running for") == 1
     assert text.count("in hang\n" if STACKS else "(no stack") == 2
+
+
+def test_it_tells_of_what_came_too_late_and_of_what_nobody_waits_for() -> None:
+    async def ask(pool: AdaptiveExecutor, gate: Gate, out: io.StringIO) -> None:
+        given_up = pool.run(hang, gate)
+        await asyncio.to_thread(gate.await_begun)
+        late = pool.within(0.001).submit(int)
+        await asyncio.to_thread(late.exception)
+        given_up.cancel()
+        dump(out)
+        gate.open()
+
+    out = io.StringIO()
+    with AdaptiveExecutor(1, thread_name_prefix="web") as pool, Gate() as gate:
+        asyncio.run(ask(pool, gate, out))
+    assert (
+        "1 running, 0 of these blocked, 1 abandoned), 0 waiting; 1 waited for too long and were not run"
+        in out.getvalue()
+    )
+    assert re.search(r"web_0: .*hang, running for .* s, abandoned: nobody waits for it\n", out.getvalue())
 
 
 def test_a_pool_that_waits_for_its_last_task_is_shown() -> None:

@@ -60,6 +60,15 @@ def test_without_keys_nothing_is_chosen_or_explained() -> None:
     assert not any("▸" in line or "quit" in line for line in lines)
 
 
+def test_what_came_too_late_and_what_nobody_waits_for_is_marked() -> None:
+    late = pool_of("web", expired=12, lanes=[lane_of("images")], tasks=[task_of("f", 1.0, abandoned=True)])
+    lines = drawn(state_of(snapshot_of(late, pool_of("quick", expired=0))))
+    assert lines[1].split() == ["POOL", "THREADS", "BUSY", "BLOCKED", "WAIT", "OLDEST", "EXPIRED", "DONE/s"]
+    assert [line.split()[-2] for line in lines[2:5]] == ["12", "-", "0"]
+    assert lines[7].split() == ["▸", "f", "web", "thread_of_f", "abandoned", "1.00", "s"]
+    assert "EXPIRED" not in drawn(state_of(snapshot_of(BUSY)))[1]
+
+
 def test_stacks_follow_where_there_are_no_keys() -> None:
     stack = '  File "app.py", line 1, in f\n    ' + "x" * 100 + "\n"
     tasks = [task_of("f", 1.0, stack=stack)]

@@ -58,6 +58,27 @@ for _ in range(2):
     assert printed == ["{'status': 'done'}", "['web'] []", "True", "[] 0"] * 2
 
 
+def test_fastapi_hears_of_errors_while_it_watches_its_clients() -> None:
+    printed = use_example(
+        "fastapi",
+        """
+import ebbpool.anyio
+from starlette.testclient import TestClient
+
+@app.post("/sold-out")
+def sold_out(order: dict[str, int]):
+    raise HTTPException(410, f"no {order['what']} left")
+
+with ebbpool.anyio.install(), TestClient(app) as client:
+    answer = client.post("/sold-out", json={"what": 7})
+    print(answer.status_code, answer.json())
+    print(client.get("/sum").json())
+""",
+        1,
+    )
+    assert printed == ["410 {'detail': 'no 7 left'}", "{'sum': 49999995000000}"]
+
+
 def test_starlette() -> None:
     printed = use_example(
         "starlette",

@@ -72,11 +72,10 @@ class CallFuture(asyncio.Future[Any]):
                 return False
             by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
             if not call.withdraw(by_anyio):
+                call.abandon()
                 if self.shielded and by_anyio:
                     self.relay = self.get_loop().create_future()
                     self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
-                else:
-                    call.abandon()
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:

@@ -131,7 +131,7 @@ class TrioCall:
         withdrawn = self.call.withdraw(True)
         if withdrawn:
             self._give_back()
-        elif self.abandon:
+        else:
             self.call.abandon()
         if withdrawn or self.abandon:
             self.task[0] = None

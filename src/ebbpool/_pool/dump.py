@@ -115,8 +115,11 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
     ending = " (shut down)" if closed else ""
     yield (
         f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads "
-        f"({stats.idle} idle, {stats.running} running, {stats.blocked} of these blocked), {stats.queued} waiting"
+        f"({stats.idle} idle, {stats.running} running, {stats.blocked} of these blocked"
+        + (f", {stats.abandoned} abandoned" if stats.abandoned else "")
+        + f"), {stats.queued} waiting"
         + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
+        + (f"; {stats.expired} waited for too long and were not run" if stats.expired else "")
         + (f"; {stats.away} away, {stats.spill_returned} of {stats.spilled} came back" if stats.spilled else "")
         + (f"; {stats.last_decision}" if stats.last_decision else "")
     )
@@ -129,5 +132,6 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
             yield f"  away at {task.thread}: {task.name}{lane_name}, sent {task.seconds:.1f} s ago"
             continue
         state = ", waits for its own pool" if task.blocked else ""
+        state += ", abandoned: nobody waits for it" if task.abandoned else ""
         yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
         yield from (f"  {line}" for line in (task.stack or "").splitlines())

@@ -40,7 +40,7 @@ class RunningTask:
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
             why there is none: without a GIL it cannot be read safely. None if it was not asked for, and for a task that
             is away.
-        abandoned: Whether nobody waits for it any more: the event loop that asked for it has given it up.
+        abandoned: Whether its await was cancelled, so that nobody wants what it returns.
         away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
             that, and `seconds` counts from the sending.
     """

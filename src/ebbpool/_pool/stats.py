@@ -25,8 +25,8 @@ class PoolStats:
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
         expired: Those of the failed that waited for longer than `max_wait`, or until after their deadline.
-        abandoned: Those of the running for which nobody waits any more: the event loop that asked has given them up.
-        longest_abandoned: For how long the one that was given up first has run since.
+        abandoned: Those of the running whose await was cancelled, so that nobody wants what they return.
+        longest_abandoned: For how long the one that was cancelled first has run since.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
         retired: Threads that have left so far.

@@ -119,9 +119,11 @@ class View:
         spills = any(row.figures.get("spilled") for row in rows)
         bars: list[tuple[str, dict[str, Any]]] = [("", {"width": spark})] if spark else []
         away = [("AWAY", RIGHT)] if spills else []
+        expires = any(row.figures.get("expired") for row in rows)
+        expired = [("EXPIRED", RIGHT)] if expires else []
         table = _table(
             *[("POOL", {"ratio": 1, "min_width": 10}), ("THREADS", RIGHT), *bars, ("BUSY", RIGHT), *away],
-            *[("BLOCKED", RIGHT), ("WAIT", RIGHT), *bars, ("OLDEST", RIGHT), ("DONE/s", RIGHT)],
+            *[("BLOCKED", RIGHT), ("WAIT", RIGHT), *bars, ("OLDEST", RIGHT), *expired, ("DONE/s", RIGHT)],
         )
         shown = rows if len(rows) <= height else rows[: height - 1]
         for row in shown:
@@ -146,6 +148,7 @@ class View:
                 Text(str(figures.get("blocked", "")), "red" if figures.get("blocked") else "dim"),
                 *waiting,
                 duration(figures["oldest_wait"]) if figures["queued"] else "-",
+                *([str(figures.get("expired", "-"))] if expires else []),
                 f"{row.rate:.0f}" if row.rate is not None else "-",
             )
         if not rows:
