@@ -18,8 +18,8 @@ WORKERS = 256
 class Overload:
     """A pool with a standing queue, at whose tasks `rate(workers)` tasks a second end."""
 
-    def __init__(self, rate: Callable[[int], float]) -> None:
-        self.rate = rate
+    def __init__(self, rate: Callable[[int], float], max_wait: float = 1.0) -> None:
+        self.rate, self.max_wait = rate, max_wait
         self.restraint = Restraint()
         self.now = 1000.0
         self.begun = 0.0
@@ -31,7 +31,7 @@ class Overload:
         for _ in range(int(seconds / 0.01)):
             used = min(WORKERS, self.restraint.most)
             self.begun += 0.01 * self.rate(used)
-            most = self.restraint.decide(self.now, int(self.begun), used, self.restraint.most >= WORKERS)
+            most = self.restraint.decide(self.now, int(self.begun), used, used == WORKERS, self.max_wait)
             if self.seen[-1:] != [most]:
                 self.seen.append(most)
             self.now += 0.01
@@ -40,15 +40,33 @@ class Overload:
 
 def test_where_more_get_no_more_done_few_are_used() -> None:
     pool = Overload(lambda workers: min(8, workers) / 0.05)
+    assert pool.go_on(6.0) == 16
+    assert pool.seen == [ALL, 64, 16]
+
+
+def test_too_few_are_given_back() -> None:
+    pool = Overload(lambda workers: min(8, workers) / 0.05, 0.2)
     assert pool.go_on(6.0) == 8
-    assert pool.seen[:7] == [ALL, 128, 64, 32, 16, 8, 4]
+    assert pool.seen == [ALL, 64, 16, 4, 8]
+
+
+def test_where_tasks_are_short_all_are_used() -> None:
+    pool = Overload(lambda workers: min(8, workers) / 0.05, 60.0)
+    pool.go_on(10.0)
+    assert pool.seen == [ALL]
 
 
 def test_where_each_one_counts_all_are_used_and_few_are_tried_ever_more_seldom() -> None:
     pool = Overload(lambda workers: workers / 0.5)
     pool.go_on(120.0)
-    assert set(pool.seen) == {ALL, 128}
-    assert pool.seen.count(128) == 5
+    assert set(pool.seen) == {ALL, 64}
+    assert pool.seen.count(64) == 5
+
+
+def test_half_are_used_where_a_quarter_get_less_done() -> None:
+    pool = Overload(lambda workers: min(100, workers) / 0.5)
+    assert pool.go_on(10.0) == 128
+    assert pool.seen == [ALL, 64, 128, 256, 128]
 
 
 def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -> None:
@@ -57,20 +75,20 @@ def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -
         # All of them end together, and wait for half a second again.
         pool.begun += min(WORKERS, pool.restraint.most)
         pool.go_on(0.5)
-        assert pool.restraint.most >= 128, beat
+        assert pool.restraint.most >= 64, beat
 
 
 def test_where_those_left_wait_for_those_held_back_all_are_used() -> None:
-    pool = Overload(lambda workers: 400 if workers > 100 else 0)
+    pool = Overload(lambda workers: 400 if workers > 20 else 0)
     pool.go_on(4.0)
-    assert pool.seen[:3] == [ALL, 128, 64]
+    assert pool.seen[:3] == [ALL, 64, 16]
     assert pool.seen[-1] == ALL
 
 
 def test_more_are_used_once_they_get_more_done() -> None:
     places = 8
     pool = Overload(lambda workers: min(places, workers) / 0.05)
-    assert pool.go_on(6.0) == 8
+    assert pool.go_on(6.0) == 16
     places = 100
     assert pool.go_on(2.0 * HOLD) == 128
 
@@ -79,7 +97,7 @@ def test_a_queue_that_does_not_stand_leaves_all_workers() -> None:
     pool = Overload(lambda workers: min(8, workers) / 0.05)
     pool.go_on(6.0)
     pool.restraint.rest()
-    assert pool.restraint.decide(pool.now, 0, WORKERS, True) == ALL
+    assert pool.restraint.decide(pool.now, 0, WORKERS, True, 1.0) == ALL
 
 
 def test_few_tasks_say_nothing() -> None:
@@ -95,7 +113,7 @@ def pool() -> Iterator[AdaptiveExecutor]:
 
 
 class Half(Restraint):
-    def decide(self, now: float, begun: int, used: int, full: bool) -> int:
+    def decide(self, now: float, begun: int, used: int, full: bool, max_wait: float) -> int:
         self.most = 2
         return 2
 

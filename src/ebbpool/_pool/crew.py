@@ -330,7 +330,8 @@ class Crew:
         if pool.stands(tick.now):
             most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
             served = pool.taken - pool.expired
-            allowed = min(allowed, self._restraint.decide(tick.now, served, used, not seen.may_grow))
+            held_to = self._restraint.decide(tick.now, served, used, not seen.may_grow, pool.max_wait)
+            allowed = min(allowed, held_to)
             if self._restraint.most != most:
                 self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
         elif self._restraint.most != ALL:
