@@ -206,8 +206,8 @@ def install(
             not, the executor's bounds are the only limit.
         strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
             `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
-        max_wait: For how many seconds a call may wait for a thread of the shared pool: longer, and it raises
-            `QueueTimeout`. A pool of your own has a `max_wait` of its own.
+        max_wait: Seconds that a call may wait for a thread of the shared pool; after that it raises `QueueTimeout`. A
+            pool of your own has a `max_wait` of its own.
 
     Returns:
         A context manager that uninstalls.

@@ -262,7 +262,7 @@ class Pool:
         moment = time.mktime(_runat) if isinstance(_runat, time.struct_time) else time_limit("_runat", _runat)
         delay = moment - time.time()
         if delay < 0:
-            raise ValueError(f"_runat must be a time to come, not {_runat!r}, which was {-delay:g} s ago")
+            raise ValueError(f"_runat must be in the future, not {_runat!r}, which was {-delay:g} s ago")
         return self._repeat(delay, interval, done_callback, fn, args, kwargs)
 
     def schedule(self, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TimerObj:

@@ -63,7 +63,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         return future
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
-        """Return a view of the lane for calls that are of no use later; see `AdaptiveExecutor.within`."""
+        """Return a view of the lane for calls that are useless if late; see `AdaptiveExecutor.within`."""
         return Within(self.executor, self.core, max_wait, deadline)
 
     def stats(self) -> LaneStats:

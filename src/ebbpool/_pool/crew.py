@@ -61,7 +61,7 @@ def _at_limit() -> str:
 
 
 def _for_those_under_way() -> str:
-    return f"no task was taken for {WIDEN:g} s, and some go on with what earlier ones began"
+    return f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
 
 
 class QueueView:

@@ -300,7 +300,9 @@ class Spill:
             self._pool.close()
         name = called_name(call.fn)
         if refused and first and back:
-            LOGGER.warning("%s came back to pool %r from %r, and runs there: %s", name, crew.name, self.target, reason)
+            LOGGER.warning(
+                "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
+            )
         elif not refused and back and name not in self._told:
             self._told.add(name)
             LOGGER.warning(
