@@ -223,8 +223,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says which calls are still with the cluster, for how long, and
                 on which worker. The executor stays shut down.
         """

@@ -33,7 +33,7 @@ def asgi(
             should have ``finalizer=connections.close_all``.
 
     Raises:
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     if executor is None:
         executor = AdaptiveExecutor(thread_name_prefix="django", finalizer=connections.close_all)

@@ -293,7 +293,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             kwargs: Its keyword arguments.
 
         Raises:
-            TypeError: `genfn` is not callable, or `buffersize` is no integer.
+            TypeError: `genfn` is not callable, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
             RuntimeError: As `submit` does.
 
@@ -324,8 +324,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             kwargs: Its keyword arguments; use `functools.partial` for those with the name of one of the above.
 
         Raises:
-            TypeError: `fn` is not callable, or `interval` or `first` is no number.
-            ValueError: `interval` is not above 0, `first` is negative, one is infinite or not a number, or `on_error`
+            TypeError: `fn` is not callable, or `interval` or `first` is not a number.
+            ValueError: `interval` is not above 0, `first` is negative, one is infinite or NaN, or `on_error`
                 is neither "log" nor "stop".
             RuntimeError: As for `submit_later`.
         """
@@ -348,7 +348,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             buffersize: How many calls may be submitted and not yet handed out; None for as many as `max_workers`.
 
         Raises:
-            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
+            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
@@ -368,8 +368,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 that runs is told: see `ebbpool.cancelled`, `ebbpool.time_left` and `ebbpool.on_cancel`.
 
         Raises:
-            TypeError: One is no number of seconds, or both are None.
-            ValueError: One is not above 0, infinite or not a number.
+            TypeError: One is not a number of seconds, or both are None.
+            ValueError: One is not above 0, infinite or NaN.
         """
         return Within(self, None, max_wait, deadline)
 
@@ -388,7 +388,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 `QueueTimeout`. None for as long as those of the pool; `math.inf` for no limit.
 
         Raises:
-            TypeError: `name` is no string, `limit` is no integer, or `max_wait` no number of seconds.
+            TypeError: `name` is not a string, `limit` is not an integer, or `max_wait` not a number of seconds.
             ValueError: `limit` is below 1, `max_wait` is not above 0, or a lane of this name is in use.
         """
         if not isinstance(name, str):
@@ -501,8 +501,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
         Raises:
             RuntimeError: Called by a task of this same pool, which would wait for itself.
-            TypeError: `timeout` is no number.
-            ValueError: `timeout` is not a number.
+            TypeError: `timeout` is not a number.
+            ValueError: `timeout` is NaN.
         """
         if self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
@@ -525,8 +525,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says which tasks still run, for how long, and where, and how
                 many wait without a thread. The pool stays shut down.
             RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.

@@ -80,8 +80,8 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says how many tasks are left. The lane stays shut down.
             RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.
         """

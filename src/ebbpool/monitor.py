@@ -27,7 +27,7 @@ def listen(path: str | os.PathLike[str]) -> Listener:
             or the process exits.
 
     Raises:
-        TypeError: `path` is no path.
+        TypeError: `path` is not a path.
         ValueError: `path` is empty, or has a NUL character in it.
         OSError: `path` is taken, too long, or cannot be used; the message says which.
         RuntimeError: This Python has no Unix sockets, or the system refuses another thread.

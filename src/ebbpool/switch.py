@@ -129,7 +129,7 @@ def install(
 
     Raises:
         RuntimeError: It is installed already.
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None and not isinstance(executor, AdaptiveExecutor):

@@ -24,7 +24,7 @@ def path_of(value: Any) -> str:
     """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
 
     Raises:
-        TypeError: It is no path.
+        TypeError: It is not a path.
         ValueError: It is empty, or has a NUL character in it.
     """
     try:

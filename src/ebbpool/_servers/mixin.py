@@ -431,8 +431,8 @@ class AdaptivePoolMixIn(_Base):
             False if `timeout` ran out.
 
         Raises:
-            TypeError: `timeout` is no number.
-            ValueError: `timeout` is not a number.
+            TypeError: `timeout` is not a number.
+            ValueError: `timeout` is NaN.
         """
         limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return self.pool_handlers.join(limit)
