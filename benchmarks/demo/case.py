@@ -46,8 +46,8 @@ SIDES = {
     "fastapi": {"stock": "stock", "raised": f"{CEILING} tokens", "installed": "ebbpool.anyio.install()"},
     "asyncio": {
         "default": "ThreadPoolExecutor()",
-        "adaptive": "AdaptiveExecutor()",
         "fixed": f"ThreadPoolExecutor({CEILING})",
+        "adaptive": "AdaptiveExecutor()",
     },
 }
 

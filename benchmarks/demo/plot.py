@@ -66,7 +66,7 @@ def draw(runs: Sequence[Run], load: Load, title: str, stem: Path) -> None:
         place = waiting.get_xaxis_transform()
         waiting.text(sum(load.trouble) / 2, 1.02, "upstream slow: 1 s per call", transform=place, ha="center")
     waiting.legend(loc="upper right", frameon=False)
-    marked = {load.steady_at: "steady load", load.steady_at + load.steady: "it ends", load.burst_at: "burst"}
+    marked = {load.steady_at: "steady load", load.steady_at + load.steady: "steady load ends", load.burst_at: "burst"}
     for moment, label in marked.items():
         threads.text(moment, 1.01, label, transform=threads.get_xaxis_transform(), color="#777777", fontsize=8)
     threads.set_xlim(0, end * 1.03)
