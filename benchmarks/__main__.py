@@ -131,7 +131,7 @@ def _compare(argv: Sequence[str]) -> int:
 def _publish(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks publish",
-        description="copy a run to docs/evidence, and write docs/performance.md and the figures in README and docs",
+        description="copy a run to docs/evidence, and write the pages on performance and the figures in docs",
     )
     parser.add_argument("run", type=Path, help="the JSON of a run")
     parser.add_argument(

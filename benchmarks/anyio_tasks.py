@@ -60,7 +60,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    title="Calls from the tasks of anyio task groups of 200",
+    title="Calls from anyio task groups of 200 tasks",
     method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
     "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
     "workers",

@@ -119,7 +119,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    title="Tasks that wait, each pool as it comes",
+    title="Tasks that wait, each pool with its defaults",
     method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
     "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
     "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "

@@ -70,7 +70,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    title="A correct echo: 5 clients, one message of so many bytes under way each",
+    title="An echo server: 5 clients, each with one message under way",
     method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
     "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
     "messages that differ in every byte, and looks that nothing follows the last; buffers of 64 KiB, TCP_NODELAY; "

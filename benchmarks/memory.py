@@ -42,7 +42,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    title="What a pending future keeps",
+    title="The memory of a pending future",
     method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
     "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
     columns=(

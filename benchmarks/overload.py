@@ -1,4 +1,4 @@
-"""When it is too much: who gives up, how many answers are of use, and what burns after clients have left?"""
+"""Overload: who gives up, how many answers are useful, and how much work goes on after clients have left?"""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 _OURS = "anyio-installed"
 QUESTION = Question(
     name="overload",
-    title="When it is too much",
+    title="Overload",
     method="a loop hands calls to threads. *clients*: so many requests at once, of three calls each: get one of "
     f"{_CONNECTIONS} connections (it gives up after {_PATIENCE:g} s), use it for 5 ms, give it back; who is not "
     f"answered after {_LONGEST:g} s has given up, too. *offered*: calls of {_TAKES * 1e3:g} ms behind {_PLACES} "

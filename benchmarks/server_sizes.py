@@ -42,7 +42,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    title="A TCP server that writes so many bytes and closes: 100 clients that reconnect",
+    title="A TCP server that sends a reply and closes: 100 clients that reconnect",
     method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
     "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
     "nothing stays in TIME_WAIT; what it needs of a processor is shown: near 100 it would be what is measured; "

@@ -77,7 +77,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    title="Regret: the untuned pool beside the best fixed size",
+    title="The untuned pool beside the best fixed size",
     method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
     "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
     "clock starts, before the pool is made; of 1, 2, 4 ... 256 and the number of processors the best counts, the "

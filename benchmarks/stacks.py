@@ -68,7 +68,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    title="The memory of waiting workers, by the size of their stacks",
+    title="The memory of waiting workers, by stack size",
     method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
     "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
     "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "

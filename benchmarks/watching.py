@@ -60,7 +60,7 @@ def measure(peer: Peer, params: Params) -> Samples:
 
 
 QUESTION = Question(
-    title="Looking at pools",
+    title="The cost of watching pools",
     method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
     "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
     columns=(Column("us", "µs a look", 1, ratio=False),),

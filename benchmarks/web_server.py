@@ -84,7 +84,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 
 QUESTION = Question(
-    title="A web server: ab, a connection a request",
+    title="A web server under ab, one connection per request",
     method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
     f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
     "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import html
 import os
 import signal
 import sys
@@ -32,6 +33,29 @@ async def _within(deadline: float, work: Awaitable[bool]) -> bool:
         return await work
 
 
+def write_index(out: Path) -> Path:
+    """Write the page that shows every case in a report folder; return its path."""
+    import ebbpool
+
+    core = "compiled" if ebbpool.COMPILED else "plain"
+    heading = f"The same load with and without ebbpool {ebbpool.__version__} ({core} core)"
+    parts = [f"<h1>{html.escape(heading)}</h1>"]
+    for told in sorted(out.glob("*.txt"), reverse=True):
+        name, text = told.stem, html.escape(told.read_text(encoding="utf-8"))
+        parts.append(
+            f'<h2>{name}</h2><img src="{name}.svg" alt="Unanswered requests and threads over time" width="100%">'
+            f'<pre>{text}</pre><p><a href="{name}.json">Every request and sample</a></p>'
+        )
+    style = "body { font: 16px sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em } pre { overflow-x: auto }"
+    page = out / "index.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(heading)}</title>'
+        f"<style>{style}</style>{''.join(parts)}</html>\n",
+        encoding="utf-8",
+    )
+    return page
+
+
 def demo(quick: bool, out: Path) -> int:
     """Run every case and write the report folder; return the exit status: 0 only if all answers were right."""
     from rich.console import Console
@@ -55,7 +79,9 @@ def demo(quick: bool, out: Path) -> int:
         except RuntimeError as error:
             console.print(f"The {name} case failed: {error}", style="bold red", highlight=False, markup=False)
             status = 1
-    console.print(f"Tables, plots and JSON are in {out}", highlight=False, markup=False)
+    if any(out.glob("*.txt")):
+        address = write_index(out).resolve().as_uri()
+        console.print(f"The report: {address}", highlight=False, markup=False, soft_wrap=True)
     return status
 
 

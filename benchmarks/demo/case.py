@@ -46,8 +46,8 @@ SIDES = {
     "fastapi": {"stock": "stock", "raised": f"{CEILING} tokens", "installed": "ebbpool.anyio.install()"},
     "asyncio": {
         "default": "ThreadPoolExecutor()",
-        "adaptive": "AdaptiveExecutor()",
         "fixed": f"ThreadPoolExecutor({CEILING})",
+        "adaptive": "AdaptiveExecutor()",
     },
 }
 
@@ -143,14 +143,14 @@ def table_rows(runs: Sequence[Run], load: Load) -> list[tuple[str, list[str]]]:
     first = runs[0].outcomes
     checks = sum(one.kind == "health" and one.phase == "steady" for one in first)
     questions: list[tuple[str, Callable[[Run], str]]] = [
-        (f"{load.burst_size} at once, the last (ms)", lambda run: in_ms(burst_took(run, load))),
+        (f"{load.burst_size} at once: last answer (ms)", lambda run: in_ms(burst_took(run, load))),
         ("  p50 / p99 (ms)", lambda run: spread(of(run, "burst"))),
         ("steady: health, p50 / p99 (ms)", lambda run: spread(of(run, "steady", "health"))),
         ("  digest", lambda run: spread(of(run, "steady", "digest"))),
         ("  verify", lambda run: spread(of(run, "steady", "verify"))),
-        (f"  health over {_TOO_LATE:g} s", lambda run: f"{len(late_checks(run))}/{checks}"),
+        (f"  health checks over {_TOO_LATE:g} s", lambda run: f"{len(late_checks(run))}/{checks}"),
         ("peak threads", lambda run: str(max(sample.threads for sample in run.samples))),
-        (f"threads {load.watch:g} s after", lambda run: str(len(run.left))),
+        (f"threads {load.watch:g} s later", lambda run: str(len(run.left))),
         ("CPU seconds", lambda run: f"{run.samples[-1].cpu - run.samples[0].cpu:.2f}"),
         ("peak memory (MiB)", lambda run: f"{run.memory / 2**20:.0f}" if run.memory else "unknown"),
         ("right answers", lambda run: f"{sum(not one.problem for one in run.outcomes):,}/{len(run.outcomes):,}"),
@@ -160,12 +160,16 @@ def table_rows(runs: Sequence[Run], load: Load) -> list[tuple[str, list[str]]]:
 
 def headline(runs: Sequence[Run], load: Load) -> str:
     """Say what was seen, whoever came out ahead: above the table, and the plot's title."""
-    threads = ", ".join(f"{run.name} {max(s.threads for s in run.samples)} → {len(run.left)}" for run in runs)
-    bursts = ", ".join(in_ms(burst_took(run, load)) for run in runs)
-    late = ", ".join(str(len(late_checks(run))) for run in runs)
+
+    def each(tell: Callable[[Run], object]) -> str:
+        return ", ".join(f"{run.name}: {tell(run)}" for run in runs)
+
+    peaks = each(lambda run: f"{max(sample.threads for sample in run.samples)} → {len(run.left)}")
+    bursts = each(lambda run: f"{in_ms(burst_took(run, load))} ms")
     return (
-        f"Peak threads → threads {load.watch:g} s after the load: {threads}\n"
-        f"{load.burst_size} at once answered in {bursts} ms; health checks over {_TOO_LATE:g} s: {late} (same order)"
+        f"Most threads → threads {load.watch:g} s after the load. {peaks}\n"
+        f"Until {load.burst_size} requests at once were answered. {bursts}\n"
+        f"Health checks that took over {_TOO_LATE:g} s. {each(lambda run: len(late_checks(run)))}"
     )
 
 
@@ -175,7 +179,7 @@ def notes(runs: Sequence[Run], seconds: float) -> list[str]:
     system = f"CPython {platform.python_version()}, {os.cpu_count()} processors, {facts['loop']}, {facts['parser']}"
     lines = [
         f"{system}, ebbpool {facts['ebbpool']} ({facts['core']} core). {seconds:.0f} s in all.",
-        "Latency counts from when a request was due. Threads: all beside the event loop's own.",
+        "Latency counts from when a request was due. Threads do not include the event loop's own.",
     ]
     return lines + [f"Left in {run.name}'s server: {', '.join(run.left)}." for run in runs if 0 < len(run.left) <= 3]
 

@@ -35,7 +35,7 @@ def in_flight(run: Run, times: Sequence[float]) -> list[int]:
 
 def save(figure: Figure, axes: Axes, stem: Path) -> None:
     """Write ``stem``.png and ``stem``.svg; `axes` are the lowest."""
-    axes.set_xlabel("seconds since the start of the load")
+    axes.set_xlabel("seconds since the load began")
     for suffix in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{suffix}"))
 
@@ -55,8 +55,8 @@ def draw(runs: Sequence[Run], load: Load, title: str, stem: Path) -> None:
             str(counts[-1]), (at[-1], counts[-1]), xytext=(5, 1), textcoords="offset points", color=color,
             fontweight="bold", annotation_clip=False,
         )  # fmt: skip
-    plain(waiting, "requests due and\nnot yet answered")
-    plain(threads, "threads of the server\nbesides its event loop's own")
+    plain(waiting, "unanswered requests")
+    plain(threads, "threads of the server\n(without the event loop's)")
     for axes in (waiting, threads):
         if load.trouble[1]:
             axes.axvspan(*load.trouble, color="#F6E3B4", zorder=0)
@@ -64,7 +64,10 @@ def draw(runs: Sequence[Run], load: Load, title: str, stem: Path) -> None:
             axes.axvline(moment, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)
     if load.trouble[1]:
         place = waiting.get_xaxis_transform()
-        waiting.text(sum(load.trouble) / 2, 1.02, "upstream slow: 1 s a call", transform=place, ha="center")
+        waiting.text(sum(load.trouble) / 2, 1.02, "upstream slow: 1 s per call", transform=place, ha="center")
     waiting.legend(loc="upper right", frameon=False)
+    marked = {load.steady_at: "steady load", load.steady_at + load.steady: "steady load ends", load.burst_at: "burst"}
+    for moment, label in marked.items():
+        threads.text(moment, 1.01, label, transform=threads.get_xaxis_transform(), color="#777777", fontsize=8)
     threads.set_xlim(0, end * 1.03)
     save(figure, threads, stem)

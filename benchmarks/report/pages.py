@@ -1,14 +1,14 @@
-"""docs/performance.md, from the committed runs: a summary, rivals that win first, and half a screen a question."""
+"""docs/performance.md and a page for each question, from the committed runs: where rivals win stands first."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.engine.model import asks
 from benchmarks.engine.results import Answers, Run
-from benchmarks.report.tables import lead, markdown, short_rows, standing
+from benchmarks.report.tables import lead, markdown, short_rows
 
 MAIN = "bench"
 EVIDENCE = ROOT / "docs" / "evidence"
@@ -18,22 +18,26 @@ _ROWS_AT_MOST = 4
 _INTRO = """\
 # Performance
 
-What ebbpool and its rivals need for the same work, question by question. A script writes this page from
-[the samples of committed runs](evidence/index.md).
+Each row is the comparison in which ebbpool does worst; the question leads to the others, and to how it was measured.
 
 - *Times better* compares the best of ebbpool's ways with the best rival: above 1 ebbpool is ahead, below 1 the rival.
   In parentheses is its 95% interval.
-- **Bold** is whoever is ahead with all of that interval. Otherwise nobody is: the difference is within the noise. A
-  question that was asked in one round shows no noise, and is not judged.
-- A figure is the median over rounds. Each round is a process of its own, in which the peers take turns.
+- **Bold** marks a lead beyond the noise: the whole interval is on one side of 1. A row without an interval was measured
+  in one round only, and is not judged.
+- Figures are medians over rounds, each in a process of its own in which the peers take turns.
 - It is one machine. Ratios carry over to yours better than times do: `python -m nox -s bench` repeats all of it there
   in half an hour, and `python -m benchmarks show docs/evidence/bench.json` prints every figure of this run.
 """
 
 _TOCTREE = """\
+[Other runs](performance/other-runs.md) compare floors, earlier commits, pinned processes and Pythons without a GIL. A
+script writes these pages from [the samples of committed runs](evidence/index.md).
+
 ```{toctree}
 :hidden:
+:glob:
 
+performance/*
 experiments/index
 evidence/index
 ```
@@ -51,27 +55,27 @@ _OTHERS = {
 
 
 def _overview(run: Run) -> str:
-    rows = []
-    for answers in run.answers.values():
-        found = standing(answers)
-        counts = (len(found.behind), found.level, found.ahead, len(found.unjudged))
-        if not any(counts):
+    rows, alone = [], []
+    for name, answers in run.answers.items():
+        link = f"[{answers.question.title}](performance/{name}.md)"
+        if not (contests := answers.contests()):
+            alone.append(link)
             continue
-        worst = next((contest for contest in (*found.behind, *found.unjudged[:1]) if contest.ratio < 1), None)
-        told = f"{worst.ratio:.2f}, {worst.rival.label}" if worst else ""
-        anchor = re.sub(r"[^\w\- ]", "", answers.question.title.lower()).replace(" ", "-")
-        title = f"[{answers.question.title}](#{anchor})"
-        order = (not found.behind, worst is None, worst.ratio if worst else -found.level)
-        names = ("a rival in", "nobody in", "ebbpool in", "not judged:")
-        who = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True) if count)
-        rows.append((order, [title, who, told]))
-    headers = ["question", "who is ahead", "ebbpool furthest behind"]
-    return markdown([headers, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))])
+        worst = min(
+            contests, key=lambda contest: (contest.judged and contest.winner != contest.rival.label, contest.ratio)
+        )
+        order = (worst.winner != worst.rival.label, worst.judged, worst.ratio)
+        variant, *figures = short_rows([worst])[1]
+        where = ", ".join(text for text in (variant.strip("-"), worst.column.label) if text)
+        rows.append((order, [link, where, *figures]))
+    headers = ["question", "variant, figure", "ebbpool", "best rival", "times better"]
+    table = markdown([headers, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))])
+    return table + (f"\n\nWithout a rival: {', '.join(alone)}." if alone else "")
 
 
-def _section(answers: Answers) -> list[str]:
+def _page(answers: Answers) -> str:
     question = answers.question
-    lines = [f"### {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
+    lines = [f"# {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
     contests = [contest for contest in answers.contests() if contest.column == _first(answers)]
     if contests:
         # Of many variants some, from the first to the last.
@@ -80,29 +84,31 @@ def _section(answers: Answers) -> list[str]:
         unit = f"{chosen[0].column.label}; {'more' if chosen[0].column.more else 'less'} is better"
         lines += [f"*{unit}.*", "", markdown(short_rows(chosen)), ""]
     facts = [("Measured", question.method), ("Floor", question.floor), ("Limited by", question.limits)]
-    told = [f"**{name}**: {text}." for name, text in facts if text]
-    return [*lines, ":::{dropdown} How it was measured", " ".join(told), ":::", ""]
+    lines += [f"- **{name}**: {text}." for name, text in facts if text]
+    return "\n".join([*lines, "", "[All questions](../performance.md)"]) + "\n"
 
 
 def _first(answers: Answers) -> object:
     return next((contest.column for contest in answers.contests()), None)
 
 
-def performance(runs: Mapping[str, Run]) -> str:
-    """Return docs/performance.md."""
+def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
+    """Return docs/performance.md and the pages behind it, by path."""
     main = runs[MAIN]
     minutes = round(main.document["seconds"]) // 60
-    lines = [_INTRO, f"This run: {main.told()}, {minutes} minutes.", "", "## Summary", "", _overview(main), ""]
-    lines += ["## Question by question", ""]
-    for answers in main.answers.values():
-        lines += _section(answers)
-    lines += ["## Other runs", ""]
+    lines = [_INTRO, _overview(main), "", f"This run: {main.told()}, {minutes} minutes.", "", _TOCTREE.rstrip()]
+    folder = PERFORMANCE.with_suffix("")
+    others = ["# Other runs", ""]
     for name, run in runs.items():
         if name != MAIN:
-            lines += [f"### {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
-            lines += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
-            lines.append("")
-    return "\n".join([*lines, _TOCTREE]).rstrip() + "\n"
+            others += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
+            others += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
+            others.append("")
+    return {
+        PERFORMANCE: "\n".join(lines) + "\n",
+        folder / "other-runs.md": "\n".join(others).rstrip() + "\n",
+        **{folder / f"{name}.md": _page(answers) for name, answers in main.answers.items()},
+    }
 
 
 def committed() -> dict[str, Run]:
@@ -112,12 +118,16 @@ def committed() -> dict[str, Run]:
 
 
 def check(runs: Mapping[str, Run], write: bool) -> list[str]:
-    """Return whether docs/performance.md differs from the runs; with `write` make it the same."""
-    before = PERFORMANCE.read_text(encoding="utf-8") if PERFORMANCE.exists() else ""
-    after = performance(runs)
-    if before == after:
-        return []
-    if write:
-        PERFORMANCE.write_text(after, encoding="utf-8")
-        return []
-    return ["docs/performance.md: not what the committed runs say; `python -m benchmarks figures --write`"]
+    """Return which of these pages differ from the runs; with `write` make them the same."""
+    wanted, folder = performance(runs), PERFORMANCE.with_suffix("")
+    there = {path: path.read_text(encoding="utf-8") for path in (PERFORMANCE, *folder.glob("*.md")) if path.exists()}
+    if not write:
+        different = sorted(path for path in {*wanted, *there} if wanted.get(path) != there.get(path))
+        how = "not what the committed runs say; `python -m benchmarks figures --write`"
+        return [f"{path.relative_to(PERFORMANCE.parent.parent)}: {how}" for path in different]
+    folder.mkdir(exist_ok=True)
+    for path in there.keys() - wanted.keys():
+        path.unlink()
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
+    return []

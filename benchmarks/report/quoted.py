@@ -49,7 +49,7 @@ TABLES: dict[str, list[Row]] = {
         Row("one call and its result, 1 worker, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`"),
         Row("200 calls that sleep 50 ms, from a cold start, ms", *_COLD, "gevent", "gevent's greenlets"),
         Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
-        Row("200 FastAPI clients, an endpoint that sleeps 100 ms: all answered after, ms", *_BURST, digits=0),
+        Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
         Row("5,000 calls gathered on asyncio, µs each", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
         Row("20,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "fastthreadpool", "fastthreadpool",
             digits=2),

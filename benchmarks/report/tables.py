@@ -100,7 +100,7 @@ def lead(answers: Answers) -> str:
     if not judged and not found.unjudged:
         return "There is no rival to compare with."
     if not judged:
-        text = "It was asked in one round, which shows no noise, so nobody is called ahead."
+        text = "It was measured in one round only, so the noise is unknown and nobody is called ahead."
         worse = sum(contest.ratio < 1 for contest in found.unjudged)
         if not worse:
             return text

@@ -14,7 +14,7 @@ def whole(name: str, value: Any, least: int) -> int:
     """Return `value` as an int of at least `least`.
 
     Raises:
-        TypeError: It is no integer, or a bool.
+        TypeError: It is not an integer, or a bool.
         ValueError: It is too small, or above `sys.maxsize`.
     """
     number = _number_of(name, value, "an integer")
@@ -28,7 +28,7 @@ def whole_or_none(name: str, value: Any) -> int | None:
     """Return `value` as an int of at least 1, or None for None; the messages begin as the standard library's do.
 
     Raises:
-        TypeError: It is no integer, or a bool.
+        TypeError: It is not an integer, or a bool.
         ValueError: It is too small, or above `sys.maxsize`.
     """
     if value is None:
@@ -56,8 +56,8 @@ def seconds(name: str, value: Any) -> float:
     """Return `value` as a float of at least 0; infinity is allowed.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is negative or not a number.
+        TypeError: It is not a number, or a bool.
+        ValueError: It is negative or NaN.
     """
     number = _seconds(name, value)
     if number < 0:
@@ -75,8 +75,8 @@ def time_limit(name: str, value: Any) -> float:
     """Return `value` as a float; a negative value becomes 0, as in waiting for futures.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is not a number.
+        TypeError: It is not a number, or a bool.
+        ValueError: It is NaN.
     """
     return max(0.0, _seconds(name, value))
 
@@ -115,8 +115,8 @@ def finite_seconds(name: str, value: Any) -> float:
     """Return `value` as a float of at least 0 that is not infinite.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is negative, infinite or not a number.
+        TypeError: It is not a number, or a bool.
+        ValueError: It is negative, infinite or NaN.
     """
     number = seconds(name, value)
     if number == math.inf:
@@ -128,8 +128,8 @@ def above_zero(name: str, value: Any) -> float:
     """Return `value` as a float above 0; infinity is allowed.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is 0, negative or not a number.
+        TypeError: It is not a number, or a bool.
+        ValueError: It is 0, negative or NaN.
     """
     number = seconds(name, value)
     if number == 0:

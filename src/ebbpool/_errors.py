@@ -7,7 +7,7 @@ class QueueFull(RuntimeError):
     """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject".
 
     Attributes:
-        retry_after: After how many seconds it may be worth another try: as long as the oldest task has waited by now.
+        retry_after: Seconds after which to try again: as long as the oldest task has waited by now.
     """
 
     __module__ = "ebbpool"
@@ -18,7 +18,7 @@ class QueueFull(RuntimeError):
 
 
 class QueueTimeout(QueueFull):
-    """A task has waited for longer than `max_wait`, or until after its deadline, and will not run.
+    """A task waited longer than `max_wait`, or past its deadline, and will not run.
 
     Attributes:
         waited: For how many seconds it has waited.

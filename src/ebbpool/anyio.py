@@ -140,7 +140,7 @@ async def run_sync(
         executor: The pool; if None the installed one, or one that is shared by the whole process.
 
     Raises:
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
         RuntimeError: The executor was shut down. Its subclasses: `UnsupportedVersion`, `QueueFull`,
             `BrokenThreadPool`; of anyio's own, `NoEventLoopError` outside a loop.
         concurrent.futures.CancelledError: The executor cancelled the call before it began.
@@ -206,8 +206,8 @@ def install(
             not, the executor's bounds are the only limit.
         strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
             `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
-        max_wait: For how many seconds a call may wait for a thread of the shared pool: longer, and it raises
-            `QueueTimeout`. A pool of your own has a `max_wait` of its own.
+        max_wait: Seconds that a call may wait for a thread of the shared pool; after that it raises `QueueTimeout`. A
+            pool of your own has a `max_wait` of its own.
 
     Returns:
         A context manager that uninstalls.
@@ -216,7 +216,7 @@ def install(
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
         UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
             changed. If trio comes into use later, anyio's first call there raises it.
-        TypeError: `executor` is no `AdaptiveExecutor`, `max_wait` is no number, or both are given.
+        TypeError: `executor` is not an `AdaptiveExecutor`, `max_wait` is not a number, or both are given.
         ValueError: `max_wait` is not above 0.
     """
     global _installed

@@ -1,6 +1,6 @@
 """Celery: a pool of threads that come and go, with ``--autoscale`` and soft time limits.
 
-Have the app take it with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or a worker with
+Set it in the app, with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or for one worker, with
 ``CELERY_CUSTOM_WORKER_POOL=ebbpool.celery:TaskPool celery -A tasks worker --pool custom``.
 """
 
@@ -58,11 +58,11 @@ class TaskPool(_ThreadTaskPool):
         self._limits.shutdown()
 
     def grow(self, n: int = 1) -> None:
-        """Let the pool have `n` threads more; for ``--autoscale`` and ``celery control pool_grow``."""
+        """Let the pool have `n` more threads; for ``--autoscale`` and ``celery control pool_grow``."""
         self._resize(self.limit + n)
 
     def shrink(self, n: int = 1) -> None:
-        """Let the pool have `n` threads less, but one at least; none is stopped in its task."""
+        """Let the pool have `n` fewer threads, but at least one; none is stopped in its task."""
         self._resize(max(1, self.limit - n))
 
     def _resize(self, limit: int) -> None:

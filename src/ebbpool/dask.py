@@ -1,4 +1,4 @@
-"""An executor over a Dask cluster, in the place of a local pool.
+"""An executor over a Dask cluster, in place of a local pool.
 
 It needs ``distributed``: ``pip install ebbpool[dask]``, here, on the scheduler and on the workers.
 When to use it, and when not: ``docs/cluster.md``.
@@ -101,8 +101,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
 
     Each call that is with the cluster has a thread here that waits for its outcome; as many as `window` allows. The
     other calls wait here, in the executor's own queue, where they can be cancelled. So `running()` is true, and
-    `cancel()` false, from the moment at which a thread takes a call to hand it over. While only short calls are made,
-    several share a task of the cluster's, and there are up to sixteen threads for each place of the window.
+    `cancel()` false, from the moment a thread takes a call to send it. While only short calls are made, several share a
+    task of the cluster's, and there are up to sixteen threads for each place of the window.
 
     Args:
         client_or_address: A `distributed.Client` that is not asynchronous, or the address of a scheduler. A client that
@@ -223,8 +223,8 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says which calls are still with the cluster, for how long, and
                 on which worker. The executor stays shut down.
         """

@@ -21,7 +21,7 @@ __all__ = ["asgi"]
 def asgi(
     application: Callable[..., Awaitable[Any]], executor: AdaptiveExecutor | None = None
 ) -> Callable[..., Awaitable[None]]:
-    """Return an ASGI application each of whose requests has a `Session` of the pool for its sync code.
+    """Return an ASGI application that gives each request a `Session` of the pool for its sync code.
 
     Django by itself starts a thread for each request, and ends it afterwards. At the end of a session
     `close_old_connections` is called in its thread; connections that may live longer (`CONN_MAX_AGE`) stay with it for
@@ -33,7 +33,7 @@ def asgi(
             should have ``finalizer=connections.close_all``.
 
     Raises:
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     if executor is None:
         executor = AdaptiveExecutor(thread_name_prefix="django", finalizer=connections.close_all)

@@ -70,9 +70,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
-        max_workers: How many threads there may be at a time; 256 if None. Workers that block on a future of this same
-            pool do not count, so that nested submits cannot deadlock. While calls of tasks that have called before wait
-            at this limit, there may be a sixteenth more, up to a quarter if these are stuck; none with fewer than 16.
+        max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
+            count, so nested submits cannot deadlock. While calls of tasks that have called before wait at this limit,
+            there may be a sixteenth more, up to a quarter if they are stuck; none if it is below 16.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
@@ -80,18 +80,18 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         min_spare_workers: Idle threads to keep ahead of demand, started in the background once the pool is in use.
         keep_alive: Seconds after which an idle thread leaves; `math.inf` for never.
         max_queue: How many tasks may wait for a thread; None for no limit. With 0 nothing waits: a task that finds no
-            idle thread has one started, up to `max_workers`.
+            idle thread gets a new one, up to `max_workers`.
         when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
             its own pool runs the call in place instead), "reject" with `QueueFull` once the pool cannot grow either,
             or run the call in the submitting thread ("caller_runs"). A finaliser in ebbpool's own timekeeper thread,
             and a finaliser or signal handler that has interrupted the pool's code, must neither wait nor run the call:
             with "block" and with "caller_runs" their calls wait for room without blocking the thread, as calls from
             event loops do.
-        max_wait: For how many seconds a task may wait for a thread; one that has waited longer fails with
-            `QueueTimeout`, as soon as a thread would take it or ebbpool's timer looks, whichever comes first. While the
-            oldest task has waited for more than a tenth of it, for 0.1 s on end, the newest go first: who asked for the
-            oldest is about to leave. It counts for turns of maps, too. Callbacks of a future that fails so may run in
-            ebbpool's timer thread, and must not block. None for no limit.
+        max_wait: Seconds that a task may wait for a thread. One that has waited longer fails with `QueueTimeout`, as
+            soon as a thread would take it or ebbpool's timer looks, whichever comes first. Once the oldest task has
+            waited more than a tenth of it for 0.1 s on end, the newest go first: whoever asked for the oldest is about
+            to leave. Turns of maps count, too. Callbacks of a future that fails this way may run in ebbpool's timer
+            thread, and must not block. None for no limit.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; queued tasks are cancelled then.
@@ -101,17 +101,17 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             started: a thread that other code starts then may get this size, too. On CPython up to 3.13 less than 4 MiB
             is a risk: recursion through C (``__repr__`` of nested objects, a key function, deeply nested JSON) may use
             it up, which kills the process, before the recursion limit raises ``RecursionError``.
-        warn_after: Seconds after which a task that still runs is logged, once, with its stack, and after which a queue
-            whose oldest task still waits is logged, once until that is over; to the ``concurrent.futures`` logger at
-            level WARNING. Tasks that a lane holds back do not count as waiting. None for never.
-        warn_lag: Seconds after which an event loop that has not come for a result of `run`, or of `ebbpool.anyio`, is
-            logged, once for each time, at the same place: with the stack of its thread, and that of the thread which
-            has computed most meanwhile. While the pool has threads it is looked for so often, but for every 0.01 s at
-            most. C code that keeps the GIL keeps this from looking, too. None for never.
-        spill: An executor that takes tasks which wait here for too long, such as `ebbpool.dask.ClusterExecutor`, if
-            their function is marked with `ebbpool.spillable`. The oldest goes first; at most as many are there at a
-            time as it takes at once. What it loses or refuses comes back, and runs here. See ``docs/cluster.md``.
-        spill_after: For how many seconds a marked task waits in the queue first; 0.25 if None.
+        warn_after: Seconds after which a running task is logged once, with its stack, and a queue whose oldest task
+            still waits is logged once, until that is over; to the ``concurrent.futures`` logger at level WARNING. Tasks
+            that a lane holds back do not count as waiting. None for never.
+        warn_lag: Seconds after which an event loop that has not picked up a result of `run` or `ebbpool.anyio` is
+            logged, once each time, to the same logger: with the stack of its thread, and of the thread that computed
+            most meanwhile. The pool checks this often while it has threads, at most every 0.01 s. C code that holds the
+            GIL prevents the check. None for never.
+        spill: An executor, such as `ebbpool.dask.ClusterExecutor`, for tasks that have waited here too long, if their
+            function is marked with `ebbpool.spillable`. The oldest go first, no more at a time than it runs at once.
+            What it loses or refuses comes back and runs here. See ``docs/cluster.md``.
+        spill_after: Seconds that a marked task waits in the queue first; 0.25 if None.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -293,7 +293,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             kwargs: Its keyword arguments.
 
         Raises:
-            TypeError: `genfn` is not callable, or `buffersize` is no integer.
+            TypeError: `genfn` is not callable, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
             RuntimeError: As `submit` does.
 
@@ -324,8 +324,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             kwargs: Its keyword arguments; use `functools.partial` for those with the name of one of the above.
 
         Raises:
-            TypeError: `fn` is not callable, or `interval` or `first` is no number.
-            ValueError: `interval` is not above 0, `first` is negative, one is infinite or not a number, or `on_error`
+            TypeError: `fn` is not callable, or `interval` or `first` is not a number.
+            ValueError: `interval` is not above 0, `first` is negative, one is infinite or NaN, or `on_error`
                 is neither "log" nor "stop".
             RuntimeError: As for `submit_later`.
         """
@@ -348,7 +348,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             buffersize: How many calls may be submitted and not yet handed out; None for as many as `max_workers`.
 
         Raises:
-            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is no integer.
+            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
@@ -359,17 +359,17 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
-        """Return a view of the pool, with `submit` and `run`, for calls that are of no use later.
+        """Return a view of the pool, with `submit` and `run`, for calls that are useless if late.
 
         Args:
-            max_wait: For how many seconds they may wait for a thread, in place of the pool's `max_wait`; one that has
-                waited longer fails with `QueueTimeout`. None for the pool's own.
+            max_wait: Seconds that they may wait for a thread, in place of the pool's `max_wait`; after that they fail
+                with `QueueTimeout`. None for the pool's own.
             deadline: Seconds after which they should be over. One that still waits then fails with `QueueTimeout`; one
                 that runs is told: see `ebbpool.cancelled`, `ebbpool.time_left` and `ebbpool.on_cancel`.
 
         Raises:
-            TypeError: One is no number of seconds, or both are None.
-            ValueError: One is not above 0, infinite or not a number.
+            TypeError: One is not a number of seconds, or both are None.
+            ValueError: One is not above 0, infinite or NaN.
         """
         return Within(self, None, max_wait, deadline)
 
@@ -380,15 +380,15 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         threads free.
 
         Args:
-            name: The lane's name, of which a pool has only one in use.
+            name: The lane's name, unique among the pool's lanes in use.
             limit: How many of its tasks may be in the pool's queue or run at once; the others wait in the lane.
             first: Whether its tasks go ahead of the pool's ordinary ones: for look-ups, and for cleaning up. Once an
                 ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
-            max_wait: For how many seconds its tasks may wait, in the lane and for a thread: longer, and they fail with
+            max_wait: Seconds that its tasks may wait, in the lane and for a thread; after that they fail with
                 `QueueTimeout`. None for as long as those of the pool; `math.inf` for no limit.
 
         Raises:
-            TypeError: `name` is no string, `limit` is no integer, or `max_wait` no number of seconds.
+            TypeError: `name` is not a string, `limit` is not an integer, or `max_wait` not a number of seconds.
             ValueError: `limit` is below 1, `max_wait` is not above 0, or a lane of this name is in use.
         """
         if not isinstance(name, str):
@@ -501,8 +501,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
         Raises:
             RuntimeError: Called by a task of this same pool, which would wait for itself.
-            TypeError: `timeout` is no number.
-            ValueError: `timeout` is not a number.
+            TypeError: `timeout` is not a number.
+            ValueError: `timeout` is NaN.
         """
         if self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
@@ -525,8 +525,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says which tasks still run, for how long, and where, and how
                 many wait without a thread. The pool stays shut down.
             RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.

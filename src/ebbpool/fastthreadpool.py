@@ -215,7 +215,7 @@ class Pool:
         """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`.
 
         Raises:
-            TypeError: `fn` is not callable, or `delay` is no number.
+            TypeError: `fn` is not callable, or `delay` is not a number.
             PoolStopped: As for `submit`.
         """
         return self.submit_done_later(delay, fn, self._default, *args, **kwargs)
@@ -243,7 +243,7 @@ class Pool:
             kwargs: Keyword arguments for `fn`.
 
         Raises:
-            TypeError: `fn` is not callable, or one of the times is no number.
+            TypeError: `fn` is not callable, or one of the times is not a number.
             ValueError: `_runat` is in the past.
             PoolStopped: As for `submit`.
         """
@@ -262,7 +262,7 @@ class Pool:
         moment = time.mktime(_runat) if isinstance(_runat, time.struct_time) else time_limit("_runat", _runat)
         delay = moment - time.time()
         if delay < 0:
-            raise ValueError(f"_runat must be a time to come, not {_runat!r}, which was {-delay:g} s ago")
+            raise ValueError(f"_runat must be in the future, not {_runat!r}, which was {-delay:g} s ago")
         return self._repeat(delay, interval, done_callback, fn, args, kwargs)
 
     def schedule(self, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> TimerObj:
@@ -271,7 +271,7 @@ class Pool:
         The times do not drift, and a job never overlaps itself: see `ebbpool.ScheduledTask`.
 
         Raises:
-            TypeError: `fn` is not callable, or `interval` is no number.
+            TypeError: `fn` is not callable, or `interval` is not a number.
             PoolStopped: As for `submit`.
         """
         return self.schedule_done(interval, fn, self._default, *args, **kwargs)
@@ -371,7 +371,7 @@ class Pool:
 
         Raises:
             PoolCallback: The pool was made with `done_callback`, `failed_callback` or `log_level`.
-            TypeError: `wait` or `cnt_max` is no number.
+            TypeError: `wait` or `cnt_max` is not a number.
             ValueError: `cnt_max` is negative.
             RuntimeError: From the iterator: a job waits for its own pool.
         """
@@ -437,7 +437,7 @@ class Pool:
             False if `timeout` ran out.
 
         Raises:
-            TypeError: `timeout` is no number.
+            TypeError: `timeout` is not a number.
             RuntimeError: A job, or a callback, waits for its own pool.
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
@@ -526,7 +526,7 @@ class Pool:
             Whether all threads have ended.
 
         Raises:
-            TypeError: `timeout` is no number.
+            TypeError: `timeout` is not a number.
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
         self._stop(bool(soon))

@@ -63,7 +63,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         return future
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
-        """Return a view of the lane for calls that are of no use later; see `AdaptiveExecutor.within`."""
+        """Return a view of the lane for calls that are useless if late; see `AdaptiveExecutor.within`."""
         return Within(self.executor, self.core, max_wait, deadline)
 
     def stats(self) -> LaneStats:
@@ -80,8 +80,8 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TypeError: `timeout` is no number of seconds.
-            ValueError: `timeout` is negative or not a number.
+            TypeError: `timeout` is not a number of seconds.
+            ValueError: `timeout` is negative or NaN.
             TimeoutError: `timeout` ran out; the message says how many tasks are left. The lane stays shut down.
             RuntimeError: Called with `wait` by a task of this same pool, which would wait for itself.
         """

@@ -15,21 +15,19 @@ __all__ = ["Listener", "dump", "dump_on_signal", "listen", "snapshot"]
 
 
 def listen(path: str | os.PathLike[str]) -> Listener:
-    """Tell on a Unix socket at `path` what the pools of this process do.
+    """Answer on a Unix socket at `path` what the pools of this process are doing.
 
-    Only processes of the same user, and of root, are answered. One thread does it for all clients. It does not keep
-    the interpreter alive. `EBBPOOL_MONITOR=PATH` in the environment does the same when the first pool is made.
+    Only processes of the same user, and of root, are answered. One thread serves all clients. It does not keep the
+    interpreter alive. `EBBPOOL_MONITOR=PATH` in the environment does the same when the first pool is made.
 
     Args:
-        path: Where the socket's file is to be; ``{pid}`` in it stands for the number of the process. A file that a
-            dead process has left there is replaced. After a fork the child listens as well if the path has ``{pid}``
-            in it, and does not listen otherwise.
-
-    Returns:
-        What listens, until its `close` is called, its ``with`` block ends, or the process exits.
+        path: Path of the socket's file; ``{pid}`` in it becomes the process ID. A file that a dead process has left
+            there is replaced. After a fork the child listens as well if the path has ``{pid}`` in it, and does not
+            listen otherwise.  Returns: The listener, which works until its `close` is called, its ``with`` block ends,
+            or the process exits.
 
     Raises:
-        TypeError: `path` is no path.
+        TypeError: `path` is not a path.
         ValueError: `path` is empty, or has a NUL character in it.
         OSError: `path` is taken, too long, or cannot be used; the message says which.
         RuntimeError: This Python has no Unix sockets, or the system refuses another thread.

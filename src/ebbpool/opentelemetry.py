@@ -126,7 +126,7 @@ class Instrumentation:
         self._source = source
 
     def uninstrument(self) -> None:
-        """Report nothing more. OpenTelemetry cannot remove instruments: they stay, without a number."""
+        """Report nothing more. OpenTelemetry cannot remove instruments: they stay, and report nothing."""
         with _lock:
             if self._instruments.source is self._source:
                 self._instruments.source = None
@@ -153,7 +153,7 @@ def instrument(
     sample: float | None = None,
     buckets: Iterable[float] | None = None,
 ) -> Instrumentation:
-    """Have what `AdaptiveExecutor.stats` and `Lane.stats` tell reported, read once for each pool and collection.
+    """Report what `AdaptiveExecutor.stats` and `Lane.stats` return, read once per pool and collection.
 
     Pools may come and go between collections; none is kept alive. When a pool is gone, nothing is reported of it any
     more. A pool whose name cannot be encoded (lone surrogates) is reported with these escaped.

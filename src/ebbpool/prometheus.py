@@ -11,7 +11,7 @@ For all pools, in the registry that most programs use::
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
 the documentation, on the page about metrics.
 
-**In several processes** a collector shows the pools of its own process, whichever process that is that a scrape
+**With several processes** a collector shows the pools of its own process, that is, of whichever process a scrape
 reaches. ``prometheus_client``'s multiprocess mode does not help: it shares only metrics of its own kinds through files
 in ``PROMETHEUS_MULTIPROC_DIR``; its `MultiProcessCollector` knows nothing of other collectors. Registered beside it,
 this one would show a different process with each scrape; so a `RuntimeWarning` is given where that variable is set.
@@ -49,7 +49,7 @@ MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class PoolCollector(Collector):
-    """Shows what `AdaptiveExecutor.stats` and `Lane.stats` tell, read once for each pool and scrape.
+    """Shows what `AdaptiveExecutor.stats` and `Lane.stats` return, read once per pool and scrape.
 
     Pools may come and go between scrapes; the collector keeps none alive. When a pool is gone, its series end, its
     counters among them. A pool whose name cannot be encoded (lone surrogates) is shown with these escaped.

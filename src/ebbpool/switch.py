@@ -1,4 +1,4 @@
-"""One switch: every thread hand-over of a process on one pool. `ebbpool.install` is what this module is for."""
+"""One switch, `ebbpool.install`, that puts all thread work of a process on one pool."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _installed: Installed | None = None
 
 
 class Installed:
-    """What `install` has done, and the way back. As a context manager it undoes that at the end.
+    """What `install` did, and how to undo it. As a context manager it undoes it at the end.
 
     ``str()`` of it has a line for each part.
 
@@ -109,29 +109,27 @@ def install(
     streams: bool = True,
     explain: Callable[[str], object] | None = None,
 ) -> Installed:
-    """Have a pool do what a process hands over to threads, whichever library it is that does so.
+    """Run on one pool everything that a process sends to threads, through whichever library.
 
-    That is: `anyio.to_thread` (see `ebbpool.anyio.install`), and with it Starlette and FastAPI; `trio.to_thread`; the
-    default executor of all loops of asyncio and uvloop that are made from now on, and of the one that runs here, and
-    with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's ``sync_to_async(thread_sensitive=False)``. A
-    library that is not imported yet is changed when it is; one that is not known in its version is left as it is, with
-    a `RuntimeWarning`.
+    This covers `anyio.to_thread` (see `ebbpool.anyio.install`), and with it Starlette and FastAPI; `trio.to_thread`;
+    the default executor of all loops of asyncio and uvloop that are made from now on, and of the one that runs here,
+    and with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's ``sync_to_async(thread_sensitive=False)``. A
+    library imported later is switched then; one in an unknown version is left as it is, with a `RuntimeWarning`.
 
     Args:
         executor: The pool; None for a new one.
-        executors: Whether each `ThreadPoolExecutor` that is made from now on works on the pool's threads: with its
-            limit, its initializer, the names of its threads and its own `shutdown`. One of a single thread has a
-            `Session`. Those of subclasses are left alone.
-        streams: Whether Starlette's sync iterators as bodies make their chunks in batches. A worker is up to 64 chunks,
-            or 256 KiB, ahead of the client.
-        explain: Called with a line for each part, now, or in the thread that imports it.
+        executors: Whether every `ThreadPoolExecutor` made from now on uses the pool's threads. It keeps its limit,
+            initializer, thread names and `shutdown`; a single-threaded one gets a `Session`. Subclasses are left alone.
+        streams: Whether sync iterators as bodies in Starlette are read in batches, up to 64 chunks or 256 KiB ahead of
+            the client.
+        explain: Called with one line per library: now, or later in the thread that imports it.
 
     Returns:
         A context manager that undoes it.
 
     Raises:
         RuntimeError: It is installed already.
-        TypeError: `executor` is no `AdaptiveExecutor`.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None and not isinstance(executor, AdaptiveExecutor):

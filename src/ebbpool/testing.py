@@ -54,7 +54,7 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
 
     Raises:
         AssertionError: A thread was left; the text holds the name and the stack of each.
-        ValueError: `grace` is negative or not a number.
+        ValueError: `grace` is negative or NaN.
     """
     if not grace >= 0:
         raise ValueError(f"grace must be a number of seconds, at least 0, not {grace!r}")

@@ -252,6 +252,6 @@ async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
         given_back.set()
         await asyncio.gather(*beginners, *[task.end() for task in tasks])
         reasons = [each.reason for each in pool.decisions()]
-        assert sum("go on with what earlier ones began" in reason for reason in reasons) == 3
+        assert sum("while calls of tasks under way waited" in reason for reason in reasons) == 3
         # Those that came later leave again.
         await asyncio.to_thread(eventually, lambda: pool.stats().workers <= 17)

@@ -91,7 +91,7 @@ def test_one_odd_pool_does_not_hide_the_others(talk: Talk, caplog: pytest.LogCap
     with Odd(thread_name_prefix="odd"), AdaptiveExecutor(thread_name_prefix="web"):
         names = [each["name"] for each in talk.ask()["pools"]]
     assert "web" in names and "odd" not in names
-    assert "pool 'odd' cannot be looked at" in caplog.text
+    assert "the figures of pool 'odd' cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_the_environment_asked_for_is_no_leak(path: Path) -> None:
 
 
 def test_a_path_where_somebody_listens_is_refused(listening: monitor.Listener, path: Path) -> None:
-    with pytest.raises(OSError, match=rf"cannot listen on '{path}': a process.* listens there already"):
+    with pytest.raises(OSError, match=rf"cannot listen on '{path}': a process.* is already listening there"):
         monitor.listen(path)
     with Talk(path) as talk:
         assert "pools" in talk.ask()
@@ -300,7 +300,7 @@ def test_a_path_where_somebody_listens_is_refused(listening: monitor.Listener, p
 
 def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match=rf"cannot listen on '{path}': there is a file that is no socket"):
+    with pytest.raises(FileExistsError, match=rf"cannot listen on '{path}': there is a file that is not a socket"):
         monitor.listen(path)
     assert path.read_text() == "mine"
     assert list(path.parent.iterdir()) == [path]

@@ -9,10 +9,11 @@ import pytest
 from support.common import Gate
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool.restraint import ALL, ENOUGH, HOLD, Restraint
+from ebbpool._pool.restraint import ENOUGH, HOLD, Restraint
 from ebbpool._testing import seams
 
 WORKERS = 256
+ALL = seams.ALL
 
 
 class Overload:
@@ -22,7 +23,7 @@ class Overload:
         self.rate, self.max_wait = rate, max_wait
         self.restraint = Restraint()
         self.now = 1000.0
-        self.begun = 0.0
+        self.ended = 0.0
         self.seen: list[int] = []
 
     def go_on(self, seconds: float) -> int:
@@ -30,8 +31,8 @@ class Overload:
         used = WORKERS
         for _ in range(int(seconds / 0.01)):
             used = min(WORKERS, self.restraint.most)
-            self.begun += 0.01 * self.rate(used)
-            most = self.restraint.decide(self.now, int(self.begun), used, used == WORKERS, self.max_wait)
+            self.ended += 0.01 * self.rate(used)
+            most = self.restraint.decide(self.now, int(self.ended), used, used == WORKERS, self.max_wait)
             if self.seen[-1:] != [most]:
                 self.seen.append(most)
             self.now += 0.01
@@ -73,13 +74,13 @@ def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -
     pool = Overload(lambda workers: 0)
     for beat in range(60):
         # All of them end together, and wait for half a second again.
-        pool.begun += min(WORKERS, pool.restraint.most)
+        pool.ended += min(WORKERS, pool.restraint.most)
         pool.go_on(0.5)
         assert pool.restraint.most >= 64, beat
 
 
 def test_where_those_left_wait_for_those_held_back_all_are_used() -> None:
-    pool = Overload(lambda workers: 400 if workers > 20 else 0)
+    pool = Overload(lambda workers: 100 if workers > 20 else 0)
     pool.go_on(4.0)
     assert pool.seen[:3] == [ALL, 64, 16]
     assert pool.seen[-1] == ALL
@@ -113,7 +114,7 @@ def pool() -> Iterator[AdaptiveExecutor]:
 
 
 class Half(Restraint):
-    def decide(self, now: float, begun: int, used: int, full: bool, max_wait: float) -> int:
+    def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
         self.most = 2
         return 2
 

@@ -256,7 +256,7 @@ class TestUnix:
 
     def test_another_file_is_left_alone(self) -> None:
         Path("s").write_text("dear diary")
-        with pytest.raises(OSError, match="something else than a socket"):
+        with pytest.raises(OSError, match="something other than a socket"):
             prefork.run(serve, bind="unix:s")
         assert Path("s").read_text() == "dear diary"
 

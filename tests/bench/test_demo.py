@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.benchmark import ROOT, answering
 
+import ebbpool
 from benchmarks.demo import load
 from benchmarks.demo.load import Load, Outcome, Request
 
@@ -69,10 +70,10 @@ def test_the_table_has_what_was_seen() -> None:
     samples = [case.Sample(-0.1, 0, 1.0), case.Sample(0.5, 7, 1.5), case.Sample(9.0, 2, 2.0)]
     run = case.Run("ours", outcomes, samples, {}, ["a", "b"], 2**20)
     rows = {question.strip(): found for question, (found,) in case.table_rows([run], TINY)}
-    assert rows["5 at once, the last (ms)"] == "750"
+    assert rows["5 at once: last answer (ms)"] == "750"
     assert rows["steady: health, p50 / p99 (ms)"] == "250 / 1,500"
-    assert (rows["health over 1 s"], rows["right answers"]) == ("1/2", "3/4")
-    assert (rows["peak threads"], rows["threads 12 s after"], rows["CPU seconds"]) == ("7", "2", "1.00")
+    assert (rows["health checks over 1 s"], rows["right answers"]) == ("1/2", "3/4")
+    assert (rows["peak threads"], rows["threads 12 s later"], rows["CPU seconds"]) == ("7", "2", "1.00")
     assert case.in_ms(math.nan) == "-"
     (said,) = case.wrong("ours", [outcome.problem for outcome in outcomes])
     assert said == "ours: 1 of 4 answers were wrong or missing:\n  wrong: 500 b'x'"
@@ -99,7 +100,10 @@ def test_the_whole_demo_in_little(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     cases = ["asyncio", "fastapi"] if find_spec("fastapi") else ["asyncio"]
     suffixes = (".json", ".png", ".svg", ".txt")
-    assert sorted(path.name for path in out.iterdir()) == [case + suffix for case in cases for suffix in suffixes]
+    files = sorted([*(case + suffix for case in cases for suffix in suffixes), "index.html"])
+    assert sorted(path.name for path in out.iterdir()) == files
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert all(f"{case}.svg" in page for case in cases) and ebbpool.__version__ in page
     assert list(temporary.iterdir()) == []
     for case in cases:
         found: dict[str, Any] = json.loads((out / f"{case}.json").read_text(encoding="utf-8"))

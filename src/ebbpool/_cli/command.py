@@ -43,18 +43,20 @@ def _add_run(commands: Any) -> None:
     run = commands.add_parser(
         "run",
         usage="python -m ebbpool run [OPTION ...] (-m MODULE | SCRIPT) [ARGUMENT ...]",
-        help="run a program, unchanged, with what it hands over to threads on one pool",
-        description="Run a module or a script as Python does, after ebbpool.install(): what the program hands over to "
-        "threads through anyio, trio, asyncio or uvloop runs on one pool. Options after the program are its own.",
+        help="run a program unchanged, with all its thread work on one pool",
+        description="Run a module or a script as Python does, after ebbpool.install(): everything it sends to threads "
+        "through anyio, trio, asyncio or uvloop runs on one pool. Options after the program belong to the program.",
         allow_abbrev=False,
     )
     run.set_defaults(refuse=run.error)
-    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="the module, as after -m")
-    run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="or the file; then its arguments")
+    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="the module to run")
     run.add_argument(
-        "--executors", action="store_true", help="each ThreadPoolExecutor that the program makes is on the pool, too"
+        "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="or the script to run, with its arguments"
     )
-    run.add_argument("--explain", action="store_true", help="say on standard error what was done for each library")
+    run.add_argument(
+        "--executors", action="store_true", help="also put every ThreadPoolExecutor that the program makes on the pool"
+    )
+    run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
     add_options(run, OF_POOL)
 
 

@@ -55,7 +55,7 @@ def compare(versions: dict[str, Any]) -> None:
         if found != here[name]
     ]
     if differing:
-        raise RuntimeError("the cluster is not like this process: " + "; ".join(differing))
+        raise RuntimeError("the cluster does not match this process: " + "; ".join(differing))
 
 
 def _of(described: dict[str, Any]) -> dict[str, str | None]:

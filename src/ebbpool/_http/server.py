@@ -41,15 +41,14 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     Attributes:
         header_timeout: Seconds for a whole head, from its first byte, or from the accept. After that the answer is 408.
-        body_timeout: Seconds for a body that the server waits for, and as long again for a client that has sent 500
-            bytes for each of them. After that the answer is 408.
+        body_timeout: Seconds that the server waits for a body, renewed while the client sends at least 500 bytes a
+            second. After that the answer is 408.
         idle_timeout: Seconds between two requests. After that the connection is closed.
-        request_timeout: Seconds for one operation of a handler on its connection; `math.inf` for no limit. For a body
-            that the handler reads from the client it is seconds in all, and one more for each 500 bytes that came.
+        request_timeout: Seconds for one operation of a handler on its connection; `math.inf` for no limit. While a
+            handler reads a body it is a total, plus a second for each 500 bytes received.
         max_header_size: How many bytes a head may have. With more the answer is 431, or 414 for a long first line.
-        max_buffered_body: How many bytes a body may have for which the server waits before it takes a worker. Once the
-            bodies that it waits for have 64 MiB together, those that go on coming are handed to workers, as larger ones
-            are.
+        max_buffered_body: The largest body, in bytes, that the server reads before it takes a worker. Once the bodies
+            being read have 64 MiB together, those still arriving go to workers, as larger ones do.
         retry_after: Seconds that the answer 503 names to clients that are refused.
     """
 

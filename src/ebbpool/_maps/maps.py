@@ -126,8 +126,8 @@ class Maps(Executor):
 
         Raises:
             TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
-            TypeError: `fn` is not callable, `timeout` is no number, or a size is no integer.
-            ValueError: `timeout` is not a number, or `chunksize` or `buffersize` is below 1.
+            TypeError: `fn` is not callable, `timeout` is not a number, or a size is not an integer.
+            ValueError: `timeout` is NaN, or `chunksize` or `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
         3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,

@@ -46,7 +46,7 @@ def one_in(sample: Any, name: str = "sample") -> int:
     """Return the n of a sample of 1/n, rounded to a whole number, 0 for None; errors call it `name`.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is not above 0 and at most 1.
     """
     if sample is None:

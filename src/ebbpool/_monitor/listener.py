@@ -167,7 +167,7 @@ class Listener:
             try:
                 self._start()
             except (OSError, RuntimeError) as error:
-                LOGGER.warning("the process forked, and its child cannot be looked at: %s", error)
+                LOGGER.warning("the process forked, and its child cannot be watched: %s", error)
 
     def _run(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
@@ -177,7 +177,7 @@ class Listener:
             self._serve()
         except Exception:
             if self._open:
-                LOGGER.exception("%r ends", self)
+                LOGGER.exception("%r has failed", self)
         finally:
             self._end()
 

@@ -24,7 +24,7 @@ def path_of(value: Any) -> str:
     """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
 
     Raises:
-        TypeError: It is no path.
+        TypeError: It is not a path.
         ValueError: It is empty, or has a NUL character in it.
     """
     try:
@@ -102,7 +102,7 @@ def _must_be_free(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -114,7 +114,7 @@ def _must_be_free(path: str) -> None:
         else:
             owner = peer(probe)
             whom = f" (process {owner[0]})" if owner is not None and owner[0] is not None else ""
-    raise OSError(errno.EADDRINUSE, f"a process{whom} listens there already")
+    raise OSError(errno.EADDRINUSE, f"a process{whom} is already listening there")
 
 
 def peer(connection: socket.socket) -> tuple[int | None, int] | None:

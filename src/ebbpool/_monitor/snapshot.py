@@ -31,7 +31,7 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
             try:
                 pools.append(_pool(owner, bool(crew.pool.closed), stacks))
             except Exception:
-                LOGGER.exception("pool %r cannot be looked at", crew.name)
+                LOGGER.exception("the figures of pool %r cannot be read", crew.name)
     return {
         "ebbpool": __version__,
         "pid": os.getpid(),

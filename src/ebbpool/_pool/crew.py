@@ -61,7 +61,7 @@ def _at_limit() -> str:
 
 
 def _for_those_under_way() -> str:
-    return f"no task was taken for {WIDEN:g} s, and some go on with what earlier ones began"
+    return f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
 
 
 class QueueView:
@@ -329,8 +329,8 @@ class Crew:
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
         if pool.stands(tick.now):
             most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
-            served = pool.taken - pool.expired
-            held_to = self._restraint.decide(tick.now, served, used, not seen.may_grow, pool.max_wait)
+            ended = pool.taken - pool.expired - used
+            held_to = self._restraint.decide(tick.now, ended, used, not seen.may_grow, pool.max_wait)
             allowed = min(allowed, held_to)
             if self._restraint.most != most:
                 self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)

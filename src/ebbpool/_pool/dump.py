@@ -50,7 +50,7 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
         file: An open text file; None for `sys.stderr`.
 
     Raises:
-        TypeError: `signum` is no integer, or `file` has no `write`.
+        TypeError: `signum` is not an integer, or `file` has no `write`.
         ValueError: `signum` is no signal that can be handled, or this is not the main thread.
     """
     if file is not None:

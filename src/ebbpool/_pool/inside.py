@@ -14,16 +14,16 @@ from ebbpool._core.accel import current_scope
 def cancelled() -> bool:
     """Return whether the task that runs in this thread was cancelled, or its deadline has passed.
 
-    It was if somebody called `Future.cancel`, if the await of `AdaptiveExecutor.run`, `amap`, `run_in_executor` or
-    anyio's `run_sync` was cancelled, or by ``shutdown(cancel_futures=True)``. Nothing is ever cancelled outside of a
-    task. It costs about as much as a function call: ask in each turn of a loop.
+    A task is cancelled by `Future.cancel`, by ``shutdown(cancel_futures=True)``, or when the await of
+    `AdaptiveExecutor.run`, `amap`, `run_in_executor` or anyio's `run_sync` is cancelled. Outside of a task this is
+    always false. It costs about as much as a function call: check in each turn of a loop.
     """
     scope = current_scope(False)
     return scope is not None and scope.cancelled
 
 
 def check_cancelled() -> None:
-    """Leave the task if it was cancelled; see `cancelled`.
+    """Raise an error if this thread's task was cancelled; see `cancelled`.
 
     Raises:
         concurrent.futures.CancelledError: It was.
@@ -45,15 +45,15 @@ def time_left() -> float | None:
 def on_cancel(callback: Callable[[], object]) -> Iterator[None]:
     """Have `callback()` called if the task in this thread is cancelled while the block runs.
 
-    It is what ends a call that cannot ask: close the socket, kill the child process, or::
+    Use it for a call that cannot check: close the socket, kill the child process, or::
 
         with ebbpool.on_cancel(connection.interrupt):
             rows = connection.execute(query).fetchall()
 
     Args:
-        callback: Called once, at once if the task has been cancelled already. It runs in the thread that cancels, but
-            for one that runs an event loop: then, and at a deadline, in ebbpool's own timer thread, on which all pools
-            rely. So it must not block. What it raises is logged to the ``concurrent.futures`` logger.
+        callback: Called once; immediately if the task is already cancelled. It runs in the thread that cancels; at a
+            deadline, or if that thread runs an event loop, in ebbpool's timer thread, which all pools share. So it must
+            not block. What it raises is logged to the ``concurrent.futures`` logger.
 
     Outside of a task the block just runs.
     """

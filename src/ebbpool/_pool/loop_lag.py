@@ -17,15 +17,15 @@ from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 
 @dataclass(frozen=True)
 class LoopLag:
-    """How late an event loop was in the last minute: how long it took to come when a result was there for it.
+    """How late an event loop was in the last minute: how long it took to pick up a result.
 
-    Whatever else wakes the loop waits as long: other threads had the processor or the GIL, or a callback ran on.
+    Anything else that wakes the loop waits as long: other threads have the processor or the GIL, or a callback runs on.
 
     Attributes:
         name: The name of the thread that the loop runs in. Loops of one name are taken together.
-        p50: Half of the times it took at most this long, to about 10% (seconds).
-        p99: The same of 99 times in 100.
-        most: The longest that it took.
+        p50: The median, to about 10% (seconds).
+        p99: The 99th percentile.
+        most: The longest.
     """
 
     __module__ = "ebbpool"

@@ -59,11 +59,10 @@ class Spillable:
 def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
     """Mark a function whose calls may run elsewhere, and again, for `AdaptiveExecutor(spill=...)`.
 
-    The mark is a promise: a call gives the same whether another process makes it, and whether it is made once or twice.
-    It needs nothing of this process (no locks, no connections, no globals that change), and its arguments and its
-    result can be pickled where the other executor needs that. It may be used as a decorator, or where a call is
-    submitted: ``pool.submit(spillable(render), page)``. In a pool without `spill`, and called directly, it changes
-    nothing.
+    The mark is a promise: a call gives the same result in another process, and whether it is made once or twice. It
+    needs nothing of this process (no locks, no connections, no globals that change), and its arguments and its result
+    can be pickled where the other executor needs that. It may be used as a decorator, or where a call is submitted:
+    ``pool.submit(spillable(render), page)``. In a pool without `spill`, and called directly, it changes nothing.
 
     Args:
         fn: The function.

@@ -67,24 +67,23 @@ class Restraint:
             return "the pool is overloaded, and each worker gets more done"
         return f"the pool is overloaded, and more workers got no more done: {self.most} may be used"
 
-    def decide(self, now: float, begun: int, used: int, full: bool, max_wait: float) -> int:
+    def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
         """Return how many workers may have a task in hand, `ALL` for as many as there are.
 
         Args:
             now: Monotonic seconds.
-            begun: How many tasks have begun so far.
+            ended: How many tasks have ended so far.
             used: How many workers have a task in hand.
             full: Whether there are as many workers as there may be.
             max_wait: For how many seconds a task may wait.
         """
-        settled = used <= self.most and (full or used == self.most)
-        if self._begun < 0.0 or now < self._resting or not settled:
-            self._begun, self._counted = now, begun
+        if self._begun < 0.0 or now < self._resting or used > self.most or not (full or used == self.most):
+            self._begun, self._counted = now, ended
             return self.most
-        elapsed, done = now - self._begun, begun - self._counted
+        elapsed, done = now - self._begun, ended - self._counted
         # Twice as many by what was done before: then few do much less.
         if elapsed >= SPAN and max(float(done), self._rate * elapsed / 2.0) >= max(ENOUGH, used):
-            self._begun, self._counted = now, begun
+            self._begun, self._counted = now, ended
             self._climb(done / elapsed, now, used, SHORT * max_wait)
         return self.most
 

@@ -31,7 +31,7 @@ class RunningTask:
     Attributes:
         name: The module and the name of the function that was to be called, seen through what wraps it: partials,
             contexts, and what anyio, asyncio, Starlette, FastAPI and asgiref put around it. A callable without a name
-            is called by that of its type.
+            goes by that of its type.
         lane: The name of its lane, or None.
         thread: The name of its thread.
         native_id: The number that the operating system gave the thread; None if it gives none.

@@ -58,7 +58,7 @@ def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, floa
     """Return where tasks go and after how many seconds; None if they stay.
 
     Raises:
-        TypeError: `spill` is no executor, or does not say how many calls it takes; `spill_after` is no number.
+        TypeError: `spill` is no executor, or does not say how many calls it takes; `spill_after` is not a number.
         ValueError: `spill_after` is negative, infinite, not a number, or given without `spill`; `spill` is `owner`, or
             leads back to it, or has been shut down.
     """
@@ -300,7 +300,9 @@ class Spill:
             self._pool.close()
         name = called_name(call.fn)
         if refused and first and back:
-            LOGGER.warning("%s came back to pool %r from %r, and runs there: %s", name, crew.name, self.target, reason)
+            LOGGER.warning(
+                "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
+            )
         elif not refused and back and name not in self._told:
             self._told.add(name)
             LOGGER.warning(

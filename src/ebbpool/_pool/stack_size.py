@@ -60,7 +60,7 @@ def stack_size(name: str, value: Any) -> int | None:
     """Return `value` (bytes) rounded up to whole pages of memory, or None for None; start no thread.
 
     Raises:
-        TypeError: `value` is no integer, or a bool.
+        TypeError: `value` is not an integer, or a bool.
         ValueError: The platform has no such stacks: `value` is too small, or there is no memory for one.
     """
     if value is None:

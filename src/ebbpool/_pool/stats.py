@@ -24,24 +24,24 @@ class PoolStats:
         failed: Tasks that raised, that a broken initializer kept from running, or that waited for too long.
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
-        expired: Those of the failed that waited for longer than `max_wait`, or until after their deadline.
-        abandoned: Those of the running whose await was cancelled, so that nobody wants what they return.
-        longest_abandoned: For how long the one that was cancelled first has run since.
+        expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
+        abandoned: Running tasks whose await was cancelled, so that nobody waits for them any more.
+        longest_abandoned: How long ago the first of them was cancelled.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
         retired: Threads that have left so far.
         longest_running: How long the longest of the running tasks has run, or has been away.
         spilled: Tasks that were sent to the executor that `AdaptiveExecutor(spill=)` names, so far.
-        spill_returned: Those of them that came back, because that executor lost, refused or cancelled them, or because
-            they could not be pickled. They run here.
+        spill_returned: Those that came back because that executor lost, refused or cancelled them, or because they
+            could not be pickled. They run here.
         away: Those that are there now.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
         min_workers: The limit of the settings, as are the next two.
         max_workers: How many threads there may be, apart from those that wait for this same pool.
         max_queue: How many tasks may wait; None for no limit.
-        max_wait: For how many seconds they may; None for no limit.
+        max_wait: How many seconds they may wait; None for no limit.
         last_decision: What the sizing decided last, and why; empty before it had to decide.
-        loop_lag: How late the event loops of this process were, each that has handed calls to any pool.
+        loop_lag: How late each event loop of this process was that has sent calls to a pool.
     """
 
     __module__ = "ebbpool"
@@ -85,13 +85,13 @@ class LaneStats:
         limit: How many of its tasks may run at once.
         running: Its tasks that run, here or away, or whose callbacks do.
         queued: Its tasks that wait, for their turn in the lane or for a worker.
-        oldest_wait: How long the oldest of them has waited, or at most: with 10,000 tasks before it in the pool's
-            queue, how long the last of these has.
+        oldest_wait: How long the oldest of them has waited. Behind 10,000 tasks in the pool's queue, how long the last
+            of these has: an upper bound.
         submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
         completed: Tasks that returned.
         failed: Tasks that raised, or that a broken initializer kept from running.
         cancelled: Tasks cancelled before they ran.
-        expired: Those of the failed that waited for longer than `max_wait`, or until after their deadline.
+        expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
     """
 
     __module__ = "ebbpool"

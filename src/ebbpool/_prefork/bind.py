@@ -203,7 +203,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is something else than a socket")
+        raise FileExistsError(errno.EEXIST, "there is something other than a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         # One that is busy answers EAGAIN.

@@ -228,6 +228,6 @@ def _check_policy(executor: Executor) -> None:
     pool = executor.executor if isinstance(executor, Lane) else executor
     if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
         raise ValueError(
-            'executor must have when_full="reject" or no max_queue, for a server cannot wait, '
+            'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
             f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
         )

@@ -204,8 +204,8 @@ class AdaptivePoolMixIn(_Base):
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until `shutdown`; other threads may call that, and it ends the loop at once.
 
-        The interpreter's exit waits for a loop in a thread that is no daemon, whose pool goes on meanwhile; but not
-        while some thread waits for the end of the main thread. CPython 3.12 starts no worker then.
+        Interpreter exit waits for a loop in a non-daemon thread, whose pool works on meanwhile, unless some thread
+        waits for the main thread to end. CPython 3.12 starts no worker then.
 
         Args:
             poll_interval: Seconds between calls of `service_actions`, at most.
@@ -431,8 +431,8 @@ class AdaptivePoolMixIn(_Base):
             False if `timeout` ran out.
 
         Raises:
-            TypeError: `timeout` is no number.
-            ValueError: `timeout` is not a number.
+            TypeError: `timeout` is not a number.
+            ValueError: `timeout` is NaN.
         """
         limit = None if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return self.pool_handlers.join(limit)
