@@ -81,7 +81,7 @@ def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -
 
 def test_where_those_left_wait_for_those_held_back_all_are_used() -> None:
     pool = Overload(lambda workers: 100 if workers > 20 else 0)
-    pool.go_on(4.0)
+    pool.go_on(6.0)
     assert pool.seen[:3] == [ALL, 64, 16]
     assert pool.seen[-1] == ALL
 
