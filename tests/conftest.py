@@ -7,8 +7,9 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
 
 import hypothesis
 import pytest
@@ -88,3 +89,28 @@ def no_turns() -> Iterator[None]:
     """Let tasks that go first do so however long the others have waited: a machine may be slow."""
     with seams.setting(overtaken=math.inf):
         yield
+
+
+@pytest.fixture
+def one_interrupt() -> Iterator[Callable[[BaseException], None]]:
+    """Interrupt the main thread with an error, once."""
+    left: list[BaseException] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if left:
+            raise left.pop()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(error: BaseException) -> None:
+        left.append(error)
+        # A signal that comes before the thread sleeps does not wake it: hence again and again.
+        tick = threading.Event()
+        while left:
+            signal.pthread_kill(main, signal.SIGUSR1)
+            tick.wait(0.01)
+
+    yield interrupt
+    signal.signal(signal.SIGUSR1, before)

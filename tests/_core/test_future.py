@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from types import ModuleType, TracebackType
 from typing import Any
@@ -469,32 +470,15 @@ def test_as_completed_that_times_out_leaves_no_waiter(pair: tuple[Any, Any], tim
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals sent to a thread")
-def test_a_signal_interrupts_a_wait_for_the_result(core: ModuleType) -> None:
-    future, main = core.Future(), threading.main_thread().ident
-    assert main == threading.get_ident()
-
-    about_to_wait, interrupted = threading.Event(), threading.Event()
-
-    def interrupt(number: int, frame: object) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
-            raise Boom("signalled")
-
-    def send() -> None:
-        """Send it again and again: a signal that comes just before the wait does not cut it short."""
-        assert about_to_wait.wait(TIMEOUT)
-        while not interrupted.wait(0.01):
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        sender = Background(send)
-        with pytest.raises(Boom, match="signalled"):
-            about_to_wait.set()
-            future.result(TIMEOUT)
-        sender.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+def test_a_signal_interrupts_a_wait_for_the_result(
+    core: ModuleType, one_interrupt: Callable[[BaseException], None]
+) -> None:
+    future, about_to_wait = core.Future(), threading.Event()
+    sender = Background(lambda: about_to_wait.wait(TIMEOUT) and one_interrupt(Boom()))
+    with pytest.raises(Boom):
+        about_to_wait.set()
+        future.result(TIMEOUT)
+    sender.join()
     assert len(future._waiters) == 0
     future.set_result("after")
     assert future.result(TIMEOUT) == "after"

@@ -11,8 +11,8 @@ import threading
 import time
 import unittest
 import weakref
-from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import hypothesis.strategies as st
@@ -466,38 +466,14 @@ def test_a_signal_handler_may_release_what_its_own_thread_releases(monkeypatch: 
     assert (sem._value, waiting(sem)) == (1, 0)
 
 
-@pytest.fixture
-def one_interrupt() -> Iterator[Callable[[], None]]:
-    """Interrupt the main thread with an exception, once."""
-    left = [Boom()]
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if left:
-            raise left.pop()
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        # A signal that comes before the thread sleeps does not wake it: hence again and again.
-        tick = threading.Event()
-        while left:
-            signal.pthread_kill(main, signal.SIGUSR1)
-            tick.wait(0.01)
-
-    yield interrupt
-    signal.signal(signal.SIGUSR1, before)
-
-
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals cannot be sent to a thread here")
-def test_a_signal_in_a_waiter_costs_no_permit(kind: Any, one_interrupt: Callable[[], None]) -> None:
+def test_a_signal_in_a_waiter_costs_no_permit(kind: Any, one_interrupt: Callable[[BaseException], None]) -> None:
     sem = kind(1)
     sem.acquire()
 
     def interrupt() -> None:
         eventually(lambda: waiting(sem) == 1)
-        one_interrupt()
+        one_interrupt(Boom())
 
     thread = Background(interrupt)
     with pytest.raises(Boom):

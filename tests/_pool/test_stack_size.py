@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, output_of
+from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, output_of
 
 from ebbpool import AdaptiveExecutor
 
@@ -166,14 +166,11 @@ def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: py
         threading.stack_size(0)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the platform cannot fork")
+@needs_fork
 def test_a_fork_while_another_thread_starts_a_worker() -> None:
     """The fork does not wait for the start; the child finds the usual setting and a lock that is free."""
     lines = output_of(
         """
-    import os, threading
-    from ebbpool import AdaptiveExecutor
-
     def setting():
         size = threading.stack_size()
         threading.stack_size(size)
@@ -196,21 +193,18 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
     starter.start()
     assert inside.wait(10)
     assert setting() == 1 << 18
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ok = setting() == 1 << 20
-            with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
-                ok = ok and pool.submit(pow, 2, 3).result(10) == 8
-            ok = ok and setting() == 1 << 20
-        finally:
-            os._exit(0 if ok else 1)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    def check():
+        assert setting() == 1 << 20
+        with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
+            assert pool.submit(pow, 2, 3).result(10) == 8
+        assert setting() == 1 << 20
+    print(in_child(check))
     go.set()
     starter.join(10)
     print(setting())
     with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
         print(pool.submit(pow, 2, 4).result(10))
-    """
+    """,
+        FORK,
     )
     assert lines == ["0", str(1 << 20), "16"]
