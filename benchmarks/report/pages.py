@@ -51,6 +51,7 @@ _OTHERS = {
     "kill-child": "Killed children",
     "loop": "How long event loops wait, beside an earlier commit",
     "loop-free-threaded": "How long event loops wait without a GIL",
+    "overload": "Overload, beside an earlier commit",
 }
 
 
