@@ -20,10 +20,12 @@ from benchmarks.peers import package, program
 from benchmarks.servers import Kinds, main
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
+TRIVIAL, ASLEEP, WORD = "/trivial", "/asleep", b"done"
+ASLEEP_SECONDS = 0.02
 BACKLOG = 1024
 WAIT_SECONDS = 0.005
 _TURNS = 40_000
-_GUNICORN_THREADS = 64
+_GUNICORN_THREADS = "64"
 _ALL = str(len(processors()))
 _PARAGRAPH = b"<p>A pool that ebbs and flows has as many threads as its work needs, and no more.</p>\n"
 
@@ -68,7 +70,12 @@ def waited() -> bytes:
     return b"%010d" % os.getpid()
 
 
-_MADE: dict[str, Callable[[], bytes]] = {COMPUTING: computed, WAITING: waited}
+def asleep() -> bytes:
+    time.sleep(ASLEEP_SECONDS)
+    return WORD
+
+
+_MADE: dict[str, Callable[[], bytes]] = {COMPUTING: computed, WAITING: waited, TRIVIAL: lambda: WORD, ASLEEP: asleep}
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):
@@ -164,7 +171,9 @@ def _wsgi(environ: dict[str, Any], start_response: Callable[..., object]) -> Ite
     return [body]
 
 
-def _gunicorn(directory: str, log: str = "", processes: str = _ALL, worker: str = "gthread") -> None:
+def _gunicorn(
+    directory: str, log: str = "", processes: str = _ALL, worker: str = "gthread", threads: str = _GUNICORN_THREADS
+) -> None:
     """Gunicorn with as many processes; its log gets the watchdog's own words for a worker that is there."""
     listener = _listener()
     announce(listener.getsockname()[1])
@@ -178,7 +187,7 @@ def _gunicorn(directory: str, log: str = "", processes: str = _ALL, worker: str 
         "bind": f"fd://{listener.fileno()}",
         "workers": int(processes),
         "worker_class": worker,
-        "threads": _GUNICORN_THREADS,
+        "threads": int(threads),
         "backlog": BACKLOG,
         "keepalive": 60,
         "loglevel": "critical",
