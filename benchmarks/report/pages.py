@@ -47,6 +47,7 @@ _OTHERS = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "The same, with each process held to one processor",
     "free-threaded": "Without a GIL",
+    "gunicorn": "Worker classes of gunicorn",
     "health": "A FastAPI health check under load",
     "kill-child": "Killed children",
     "loop": "How long event loops wait, beside an earlier commit",
