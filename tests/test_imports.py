@@ -41,7 +41,7 @@ IMPORTS: dict[str, set[str]] = {
     "_prefork": {"_frames", "_stdio"},
     "sync": {"_core", "_interpreter"},
     "_pool": {"_checks", "_core", "_frames", "_interpreter"},
-    "_loops": {"_core", "_pool"},
+    "_loops": {"_core", "_errors", "_pool"},
     "_maps": {"_checks", "_core", "_interpreter", "_pool"},
     "_monitor": {"_interpreter", "_pool", "_version"},
     "lane": {"_checks", "_core", "_maps", "_pool"},

@@ -28,12 +28,13 @@ from ebbpool._pool import instruments, lifecycle, stack_size
 from ebbpool._pool import spill as spilling
 from ebbpool._pool.crew import Crew, QueueView
 from ebbpool._pool.decisions import Decision
+from ebbpool._pool.interrupt import sender
 from ebbpool._pool.loop_lag import lags
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull, longest_wait
 from ebbpool._pool.stats import PoolStats
 from ebbpool._pool.within import Within
-from ebbpool.lane import Lane
+from ebbpool.lane import InterruptingLane, Lane
 from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         RuntimeError: `daemon` is true in a sub-interpreter that has no daemon threads.
     """
 
-    _lane_type = Lane
+    _lane_type: type[Lane] = Lane
 
     def __init__(
         self,
@@ -373,7 +374,15 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         """
         return Within(self, None, max_wait, deadline)
 
-    def lane(self, name: str, *, limit: int, first: bool = False, max_wait: float | None = None) -> Lane:
+    def lane(
+        self,
+        name: str,
+        *,
+        limit: int,
+        first: bool = False,
+        max_wait: float | None = None,
+        interrupt: bool = False,
+    ) -> Lane:
         """Return a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
 
         Use a lane for slow work, and for a resource that takes only so many users at a time: it leaves the pool's other
@@ -386,21 +395,36 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
             max_wait: Seconds that its tasks may wait, in the lane and for a thread; after that they fail with
                 `QueueTimeout`. None for as long as those of the pool; `math.inf` for no limit.
+            interrupt: Whether a task that is cancelled while it runs is interrupted: Python raises
+                `concurrent.futures.CancelledError` in it, *between any two lines*, also within ``finally``, within
+                ``with``, and in whatever it calls. So it is only for Python code that computes, and that changes
+                nothing which others use: locks stay locked, logging and imports may stay broken, in all threads. It
+                does not end a call of C code, such as a wait. See ``docs/how-to/deadlines.md``.
 
         Raises:
             TypeError: `name` is not a string, `limit` is not an integer, or `max_wait` not a number of seconds.
-            ValueError: `limit` is below 1, `max_wait` is not above 0, or a lane of this name is in use.
+            ValueError: `limit` is below 1, `max_wait` is not above 0, a lane of this name is in use, or `interrupt` is
+                given to an executor whose calls are made elsewhere.
+            RuntimeError: `interrupt` needs CPython.
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
         limit = whole("limit", limit, 1)
         wait = longest_wait(max_wait)
+        kind = self._lane_type
+        if interrupt:
+            if kind is not Lane:
+                raise ValueError(
+                    f"interrupt must be False, not {interrupt!r}: {type(self).__name__} makes no calls here"
+                )
+            sender()
+            kind = InterruptingLane
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), 0.0 if wait is None else wait)
+            lane = self._lanes[name] = kind(self, name, limit, bool(first), 0.0 if wait is None else wait)
             self._lane_cores[name] = lane.core
         return lane
 

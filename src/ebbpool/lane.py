@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._maps import maps
+from ebbpool._pool.interrupt import Interrupting, interruptible
 from ebbpool._pool.settings import Unmade
 from ebbpool._pool.stats import LaneStats
 from ebbpool._pool.within import Within
@@ -127,3 +128,18 @@ class Lane(maps.Maps, ThreadPoolExecutor):
     _discarding: Any = property(lambda self: self._cancelling or self.executor._discarding)
     _broken: Any = property(lambda self: self.executor._broken)
     _thread_name_prefix: Any = property(lambda self: self.executor._thread_name_prefix)
+
+
+class _InterruptingWithin(Interrupting, Within):
+    pass
+
+
+class InterruptingLane(Interrupting, Lane):
+    """A lane whose tasks are interrupted once they are cancelled, and the calls of its maps, one by one."""
+
+    def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
+        """See `Lane.within`."""
+        return _InterruptingWithin(self.executor, self.core, max_wait, deadline)
+
+    def _map(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        return super()._map(interruptible(fn), *args, **kwargs)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import from_thread, to_thread
 from support.anyio import until
-from support.common import TIMEOUT, Gate
+from support.common import LONG, TIMEOUT, Gate
 
 import ebbpool
 import ebbpool.anyio
@@ -121,3 +121,34 @@ async def test_what_a_cancelled_scope_leaves_running_counts_as_abandoned(abandon
                 gate.open()
         await until(lambda: pool.stats().running == 0)
         assert pool.stats().abandoned == 0
+
+
+async def test_a_call_knows_the_deadlines_of_the_scopes_around_it(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("trio does not tell")
+    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool):
+        for abandon in (False, True):
+            assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
+            with anyio.fail_after(2 * LONG), anyio.fail_after(LONG), anyio.fail_after(3 * LONG):
+                left = await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon)
+                assert left is not None and LONG - TIMEOUT < left <= LONG
+                with anyio.CancelScope(shield=True):
+                    assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
+
+
+async def test_no_time_is_left_once_the_scope_is_cancelled(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("trio does not tell")
+
+    def work() -> None:
+        gate()
+        left.append(ebbpool.time_left())
+
+    left: list[float | None] = []
+    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool), Gate() as gate:
+        async with anyio.create_task_group() as group:
+            group.start_soon(to_thread.run_sync, work)
+            await until(lambda: pool.stats().running == 1)
+            group.cancel_scope.cancel()
+            gate.open()
+    assert left == [0.0]

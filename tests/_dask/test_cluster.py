@@ -207,6 +207,8 @@ def test_run_and_amap(pool: ClusterExecutor) -> None:
 def test_a_lane_is_one_of_the_cluster(pool: ClusterExecutor, gate: Any) -> None:
     lane = pool.lane("few", limit=1)
     assert isinstance(lane, ClusterLane)
+    with pytest.raises(ValueError, match="interrupt must be False, not True: ClusterExecutor makes no calls here"):
+        pool.lane("other", limit=1, interrupt=True)
     first = lane.submit(remote.wait_at, gate.name)
     gate.wait_begun()
     second = lane.submit(remote.where)

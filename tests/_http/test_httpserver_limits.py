@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import socket
@@ -12,6 +13,7 @@ import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
 from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, pollers, porter, serving
 
+from ebbpool import AdaptiveExecutor, PoolStats
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -205,6 +207,38 @@ def test_a_full_queue_is_answered_503_where_workers_read_themselves(busy: tuple[
         server.handle_request()
         response = second.response()
         assert (response.status, response.headers["retry-after"]) == (503, "1")
+        gate.open()
+        assert first.body() == b"/wait"
+
+
+class Waiting(AdaptiveExecutor):
+    """Says that its oldest task has waited for long."""
+
+    def stats(self) -> PoolStats:
+        return dataclasses.replace(super().stats(), oldest_wait=41.2)
+
+
+@pytest.mark.parametrize("way", ["refused", "cancelled"])
+@pytest.mark.parametrize(("least", "told"), [(1, "42"), (60, "60")])
+def test_a_client_is_told_to_wait_as_long_as_the_queue_is(
+    busy: tuple[Gate, type], way: str, least: int, told: str
+) -> None:
+    gate, handler = busy
+    with (
+        Waiting(1, max_queue=1, when_full="reject") as pool,
+        serving(handler, executor=pool, retry_after=least) as server,
+        Client(server) as first,
+        Client(server) as second,
+        Client(server) as third,
+    ):
+        first.get("/wait")
+        gate.await_begun()
+        second.get("/wait")
+        eventually(lambda: pool.stats().queued == 1)
+        if way == "cancelled":
+            pool.shutdown(wait=False, cancel_futures=True)
+        response = (second if way == "cancelled" else third.get()).response()
+        assert (response.status, response.headers["retry-after"]) == (503, told)
         gate.open()
         assert first.body() == b"/wait"
 

@@ -11,6 +11,7 @@ import concurrent.futures
 from asyncio import CancelledError, current_task
 from asyncio import _get_running_loop as running_loop
 from contextvars import copy_context
+from math import inf
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -20,6 +21,7 @@ from anyio._core._eventloop import threadlocals
 
 from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
 from ebbpool._loops.delivery import mailbox_of
+from ebbpool._pool.inside import deadlines_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -177,6 +179,19 @@ def _start(
         executor._unlimited if lifts_ceiling else None,
     )
     return ticket
+
+
+def _deadline() -> float:
+    """Return when the scopes around the call in this worker expire. The loop's thread may change them meanwhile."""
+    deadline = inf
+    scope = getattr(threadlocals, "current_cancel_scope", None)
+    while scope is not None:
+        deadline = min(deadline, -inf if scope.cancel_called else scope.deadline)
+        scope = None if scope.shield else scope._parent_scope
+    return deadline
+
+
+deadlines_elsewhere.append(_deadline)
 
 
 def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:

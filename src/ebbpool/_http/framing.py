@@ -32,7 +32,6 @@ class RequestLimits(NamedTuple):
     request_timeout: float | None
     max_header_size: int
     max_buffered_body: int
-    retry_after: int
 
 
 class BadRequest(Exception):
@@ -170,7 +169,7 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
     return parse_head(bytes(data[:size]))
 
 
-def response(status: HTTPStatus, retry_after: int, *, body: bool = True) -> bytes:
+def response(status: HTTPStatus, retry_after: int = 0, *, body: bool = True) -> bytes:
     """Return a whole response that ends the connection.
 
     Args:

@@ -284,14 +284,14 @@ class FrontDoor:
                 return
         self._arm(connection)
 
-    def answer(self, connection: Connection, status: HTTPStatus) -> None:
+    def answer(self, connection: Connection, status: HTTPStatus, retry_after: int = 0) -> None:
         """Answer in place of a handler, and end the connection."""
         self._leave(connection)
         body = not connection.data.startswith(b"HEAD ")
         connection.data = b""
         LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
         try:
-            connection.post(response(status, self._limits.retry_after, body=body))
+            connection.post(response(status, retry_after, body=body))
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             connection.ended = True

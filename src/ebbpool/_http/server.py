@@ -49,7 +49,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         max_header_size: How many bytes a head may have. With more the answer is 431, or 414 for a long first line.
         max_buffered_body: The largest body, in bytes, that the server reads before it takes a worker. Once the bodies
             being read have 64 MiB together, those still arriving go to workers, as larger ones do.
-        retry_after: Seconds that the answer 503 names to clients that are refused.
+        retry_after: The least seconds that the answer 503 names to clients that are refused: it names as many as the
+            oldest task has waited.
     """
 
     request_queue_size = 1024
@@ -77,8 +78,12 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             request_timeout=None if patience == math.inf else patience,
             max_header_size=whole("max_header_size", self.max_header_size, 1),
             max_buffered_body=whole("max_buffered_body", self.max_buffered_body, 0),
-            retry_after=whole("retry_after", self.retry_after, 0),
         )
+
+    @property
+    def _pause(self) -> int:
+        waited = self.pool_handlers.oldest_wait() if "pool_handlers" in vars(self) else 0.0
+        return max(whole("retry_after", self.retry_after, 0), math.ceil(waited))
 
     def server_activate(self) -> None:
         """Check the attributes, make the pool, and listen.
@@ -87,7 +92,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             TypeError: An attribute is of the wrong type; the message names it.
             ValueError: An attribute is out of range; the message names it.
         """
-        self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
+        # Checked here, so that a bad attribute is found now.
+        _ = self._limits, self._pause
         super().server_activate()
         if self.socket.family in (socket.AF_INET, socket.AF_INET6):
             # Accepted sockets inherit it, so that a short body is not held back until the client confirms the head.
@@ -169,19 +175,19 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         connection.again = False
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
-            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after))
+            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause))
         self._front_door.give_back(connection)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
         """Answer 503 with Retry-After. An override must not wait either."""
         connection = request
         if isinstance(connection, Connection):
-            self._front_door.answer(connection, HTTPStatus.SERVICE_UNAVAILABLE)
+            self._front_door.answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
             return
         if isinstance(connection, socket.socket):
             with contextlib.suppress(OSError):
                 connection.setblocking(False)
-                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, self._limits.retry_after))
+                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause))
         super().refuse_request(connection, client_address)
 
     def _close_listener(self, patience: float | None) -> float | None:

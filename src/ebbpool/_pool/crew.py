@@ -21,6 +21,7 @@ from ebbpool._pool import census, instruments, lifecycle, stack_size
 from ebbpool._pool.admission import LONG, Admission, Look
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.decisions import Decisions
+from ebbpool._pool.interrupt import Interruptible
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.restraint import Restraint
 from ebbpool._pool.running import RunningTask, away, running
@@ -488,6 +489,8 @@ class Crew:
 
 # Compiled functions have neither code objects nor frames.
 _BELOW = frozenset(
-    run.__code__ for run in (Crew._work, Crew._serve, Worker.run, Probe.__call__) if hasattr(run, "__code__")
+    run.__code__
+    for run in (Crew._work, Crew._serve, Worker.run, Probe.__call__, Interruptible.__call__)
+    if hasattr(run, "__code__")
 )
 """The code that runs below a task in the thread of a worker."""

@@ -10,6 +10,9 @@ from time import monotonic
 
 from ebbpool._core.accel import current_scope
 
+deadlines_elsewhere: list[Callable[[], float]] = []
+"""What else knows of a deadline of the call in this thread, and returns it (monotonic seconds; infinite for none)."""
+
 
 def cancelled() -> bool:
     """Return whether the task that runs in this thread was cancelled, or its deadline has passed.
@@ -35,10 +38,11 @@ def check_cancelled() -> None:
 def time_left() -> float | None:
     """Return how many seconds the task in this thread has until its deadline, at least 0; None if it has none.
 
-    See `AdaptiveExecutor.within`.
+    See `AdaptiveExecutor.within`. The deadlines of anyio's scopes around the call count too, on asyncio.
     """
     scope = current_scope(False)
-    return None if scope is None or scope.deadline == inf else max(0.0, scope.deadline - monotonic())
+    deadline = min([inf if scope is None else scope.deadline, *(ask() for ask in deadlines_elsewhere)])
+    return None if deadline == inf else max(0.0, deadline - monotonic())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ebbpool._core.accel import Pool, Probe
 from ebbpool._frames import stacks as stacks_of
+from ebbpool._pool.interrupt import Interruptible
 from ebbpool._pool.marks import Spillable
 
 OVER: Final = "a call that is over"
@@ -114,7 +115,7 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):
             fn, args, keywords = fn.func, (*fn.args, *args), fn.keywords | keywords
-        elif isinstance(fn, (Probe, Spillable)):
+        elif isinstance(fn, (Interruptible, Probe, Spillable)):
             fn = fn.fn
         elif isinstance(owner, Context) and args:
             fn, args = args[0], args[1:]

@@ -158,6 +158,10 @@ class Handlers:
         """Return how many handlers are queued or run."""
         return len(self._live)
 
+    def oldest_wait(self) -> float:
+        """Return for how many seconds the oldest task of the executor has waited; 0 if the executor does not say."""
+        return self.executor.stats().oldest_wait if isinstance(self.executor, (AdaptiveExecutor, Lane)) else 0.0
+
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no handler is queued or runs; None waits for ever.
 

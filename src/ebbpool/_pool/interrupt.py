@@ -1,0 +1,116 @@
+"""An asynchronous exception for a task that was cancelled: it ends code that never asks, and hits nothing else.
+
+At most one is sent to a call. So where it arrives within `Interruptible.__call__` does not matter: from then on none is
+on its way. What matters is that the call does not end before that is certain.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+from ebbpool._core.accel import current_scope
+from ebbpool._pool.inside import check_cancelled
+
+
+@functools.cache
+def sender() -> Callable[[int, Any], object]:
+    """Return CPython's function that has an exception raised in a thread.
+
+    Raises:
+        RuntimeError: This Python has no such function.
+    """
+    try:
+        import ctypes
+
+        # Not the attribute of `pythonapi`, whose argument types other code may set.
+        make = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)
+        return make(("PyThreadState_SetAsyncExc", ctypes.pythonapi))
+    except (ImportError, AttributeError):
+        raise RuntimeError(
+            f"interrupt=True needs PyThreadState_SetAsyncExc, which this {sys.implementation.name} lacks"
+        ) from None
+
+
+class Shot:
+    """The exception that one call may get.
+
+    Whoever acquires `claim` decides: the canceller that it is sent, or the call that it never will be.
+    """
+
+    __slots__ = ("_claim", "_sent", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._claim = allocate_lock()
+        self._sent = allocate_lock()
+        self._sent.acquire()
+
+    def fire(self) -> None:
+        """Send it, once, in the canceller's thread. In the call's own it would be raised here, and be logged."""
+        if get_ident() == self._thread:
+            return
+        try:
+            if self._claim.acquire(False):
+                sender()(self._thread, CancelledError)
+        finally:
+            # Whatever has interrupted this thread: the call must not wait for ever.
+            self._sent.release()
+
+    def end(self) -> None:
+        """Make sure that it will not come any more; or it comes right now."""
+        if not self._claim.acquire(False):
+            # Once sent it is raised as this returns: the interpreter looks for it after each call of C code.
+            self._sent.acquire()
+
+
+class Interruptible:
+    """A function whose calls, as tasks, are interrupted once they are cancelled.
+
+    Attributes:
+        fn: The function itself.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self.fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        scope = current_scope(True)
+        if scope is None:
+            return self.fn(*args, **kwargs)
+        shot = Shot()
+        try:
+            try:
+                scope.add(shot, shot.fire)
+                # The turn of a map may have been cancelled in an earlier call.
+                check_cancelled()
+                return self.fn(*args, **kwargs)
+            finally:
+                shot.end()
+        finally:
+            scope.discard(shot)
+
+
+def interruptible(fn: Any) -> Any:
+    """Return what is to be queued for a call of `fn` that may be interrupted."""
+    # What ebbpool itself runs, such as the turn of a map, has locks that must not be left behind.
+    if not callable(fn) or str(getattr(fn, "__module__", "")).startswith("ebbpool."):
+        return fn
+    return Interruptible(fn)
+
+
+class Interrupting:
+    """A mix-in for what has `submit` and `run`: their calls may be interrupted."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Do what `submit` of the class does."""
+        return super().submit(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to
+
+    def run(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Do what `run` of the class does."""
+        return super().run(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to

@@ -1,0 +1,211 @@
+"""A lane whose tasks are interrupted: code that never checks ends once it is cancelled, and nothing else is hit."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Gate,
+    needs_stacks,
+    no_collector,
+    tight_switching,
+    wait_for_idle,
+)
+from support.loops import until
+
+import ebbpool
+from ebbpool import AdaptiveExecutor, spillable
+
+HERE = __name__
+SOON = 0.3
+STEPS = 30
+"""More than a canceller makes calls."""
+COUNTED = sum(range(2000))
+needs_cpython = pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="only CPython interrupts threads")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """An error that arrives in a callback of the garbage collector, as hypothesis has one, is swallowed there."""
+    with no_collector():
+        yield
+
+
+def spin(begun: threading.Event) -> None:
+    """Compute, and never check."""
+    begun.set()
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end:
+        pass
+    raise AssertionError("nobody has interrupted")
+
+
+def count() -> int:
+    """Go through many places at which a task may be interrupted."""
+    total = 0
+    for number in range(2000):
+        total += number
+    return total
+
+
+def interrupted(future: Any) -> bool:
+    return isinstance(future.exception(TIMEOUT), CancelledError) and not future.cancelled()
+
+
+@needs_cpython
+@pytest.mark.parametrize("way", ["future", "shutdown", "shutdown of the lane", "deadline", "run", "within", "loop"])
+def test_code_that_never_checks_ends(way: str) -> None:
+    async def leave() -> None:
+        if way == "loop":
+            call = asyncio.get_running_loop().run_in_executor(lane, spin, begun)
+        else:
+            call = (lane if way == "run" else lane.within(LONG)).run(spin, begun)
+        await until(begun.is_set)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    begun = threading.Event()
+    with AdaptiveExecutor(1) as pool:
+        lane = pool.lane("lane", limit=1, interrupt=True)
+        if way in ("run", "within", "loop"):
+            asyncio.run(leave())
+        else:
+            future = (lane.within(deadline=SOON) if way == "deadline" else lane).submit(spin, begun)
+            assert begun.wait(TIMEOUT)
+            if way == "future":
+                assert not future.cancel()
+            elif way != "deadline":
+                (pool if way == "shutdown" else lane).shutdown(wait=False, cancel_futures=True)
+            assert interrupted(future)
+        wait_for_idle(pool)
+        if way != "shutdown":
+            assert pool.submit(count).result(TIMEOUT) == COUNTED
+
+
+@needs_cpython
+def test_nothing_else_is_hit_at_whatever_moment_it_comes() -> None:
+    """The task comes to its end between any two calls that its canceller makes."""
+
+    def work() -> int:
+        begun.set()
+        while not over:
+            pass
+        return count()
+
+    def step(*_: object) -> None:
+        if next(steps) == 0:
+            over.append(True)
+        count()
+
+    ends = []
+    with AdaptiveExecutor(1, keep_alive=LONG) as pool, tight_switching():
+        lane = pool.lane("lane", limit=1, interrupt=True)
+        for before in list(range(STEPS)) * 4:
+            begun, steps = threading.Event(), itertools.count(-before)
+            over: list[bool] = []
+            told: list[int] = []
+            future = lane.submit(work)
+            future.add_done_callback(lambda _, told=told: told.append(count()))  # type: ignore[misc]
+            following = [pool.submit(count), lane.submit(count)]
+            assert begun.wait(TIMEOUT)
+            sys.setprofile(step)
+            try:
+                future.cancel()
+            finally:
+                sys.setprofile(None)
+            over.append(True)
+            assert [each.result(TIMEOUT) for each in following] == [COUNTED] * 2
+            assert told == [COUNTED]
+            ends.append(interrupted(future))
+        assert set(ends) == {False, True}
+        assert pool.stats().started == 1, "the worker was hit"
+
+
+@needs_cpython
+def test_a_task_that_cancels_itself_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    mine: list[Any] = []
+
+    def work() -> tuple[bool, int]:
+        gate()
+        mine[0].cancel()
+        return ebbpool.cancelled(), count()
+
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        mine.append(pool.lane("lane", limit=1, interrupt=True).submit(work))
+        gate.open()
+        assert mine[0].result(TIMEOUT) == (True, COUNTED)
+    assert not caplog.records
+
+
+@needs_cpython
+def test_each_call_of_a_map_is_interrupted_by_itself() -> None:
+    begun = threading.Event()
+    called: list[int] = []
+
+    def call(item: int) -> None:
+        called.append(item)
+        spin(begun)
+
+    with AdaptiveExecutor(1) as pool:
+        lane = pool.lane("lane", limit=1, interrupt=True)
+        assert list(lane.map(divmod, [9, 7], [4, 2])) == [(2, 1), (3, 1)]
+        results = lane.map(call, [1, 2], chunksize=2)
+        assert begun.wait(TIMEOUT)
+        lane.shutdown(wait=False, cancel_futures=True)
+        with pytest.raises(CancelledError):
+            list(results)
+        wait_for_idle(pool)
+        assert called == [1], "the next call of the same turn was made"
+
+
+@needs_cpython
+@needs_stacks
+@pytest.mark.parametrize("fn", [lambda fn: fn, functools.partial, spillable], ids=["plain", "partial", "spillable"])
+def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate:
+
+        def wait_here() -> None:
+            gate()
+
+        pool.lane("lane", limit=1, interrupt=True).submit(fn(wait_here))
+        gate.await_begun()
+        (task,) = pool.running(stacks=True)
+        assert task.name == f"{HERE}.{wait_here.__qualname__}"
+        assert "_pool/interrupt.py" not in (task.stack or "")
+
+
+@needs_cpython
+def test_tracing_tools_see_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    plain = ThreadPoolExecutor.submit
+
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        seen.append(fn.__qualname__)
+        return plain(self, fn, *args, **kwargs)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    with AdaptiveExecutor(1) as pool:
+        assert pool.lane("lane", limit=1, interrupt=True).submit(count).result(TIMEOUT) == COUNTED
+    assert seen == ["count"]
+
+
+def test_where_it_cannot_be_done() -> None:
+    if hasattr(ctypes, "pythonapi"):
+        pytest.skip("CPython can")
+    with AdaptiveExecutor() as pool:
+        with pytest.raises(RuntimeError, match="interrupt=True needs PyThreadState_SetAsyncExc, which this"):
+            pool.lane("lane", limit=1, interrupt=True)
+        assert pool.lanes() == []
