@@ -32,6 +32,7 @@ class RequestLimits(NamedTuple):
     request_timeout: float | None
     max_header_size: int
     max_buffered_body: int
+    retry_after: int
 
 
 class BadRequest(Exception):

@@ -78,12 +78,12 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             request_timeout=None if patience == math.inf else patience,
             max_header_size=whole("max_header_size", self.max_header_size, 1),
             max_buffered_body=whole("max_buffered_body", self.max_buffered_body, 0),
+            retry_after=whole("retry_after", self.retry_after, 0),
         )
 
     @property
     def _pause(self) -> int:
-        waited = self.pool_handlers.oldest_wait() if "pool_handlers" in vars(self) else 0.0
-        return max(whole("retry_after", self.retry_after, 0), math.ceil(waited))
+        return max(self._limits.retry_after, math.ceil(self.pool_handlers.oldest_wait()))
 
     def server_activate(self) -> None:
         """Check the attributes, make the pool, and listen.
@@ -92,8 +92,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
             TypeError: An attribute is of the wrong type; the message names it.
             ValueError: An attribute is out of range; the message names it.
         """
-        # Checked here, so that a bad attribute is found now.
-        _ = self._limits, self._pause
+        self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
         if self.socket.family in (socket.AF_INET, socket.AF_INET6):
             # Accepted sockets inherit it, so that a short body is not held back until the client confirms the head.
