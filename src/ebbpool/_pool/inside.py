@@ -41,7 +41,9 @@ def time_left() -> float | None:
     See `AdaptiveExecutor.within`. The deadlines of anyio's scopes around the call count too, on asyncio.
     """
     scope = current_scope(False)
-    deadline = min([inf if scope is None else scope.deadline, *(ask() for ask in deadlines_elsewhere)])
+    deadline = inf if scope is None else scope.deadline
+    for ask in deadlines_elsewhere:
+        deadline = min(deadline, ask())
     return None if deadline == inf else max(0.0, deadline - monotonic())
 
 
