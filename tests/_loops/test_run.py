@@ -145,7 +145,7 @@ def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
         async def main() -> list[str]:
             loop = asyncio.get_running_loop()
             here: list[threading.Thread] = []
-            for _ in range(10):
+            for _ in range(3):
                 futures = [pool.run(int, n) for n in range(50)]
                 for future in futures:
                     future.add_done_callback(lambda _: here.append(threading.current_thread()))
@@ -157,7 +157,7 @@ def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
         threads = [Background(lambda: loops(main)) for _ in range(3)]
         assert [thread.join() for thread in threads] == [["well"]] * 3
         wait_for_idle(pool)
-        assert pool.stats().completed == 1500
+        assert pool.stats().completed == 450
 
 
 HERE = __name__

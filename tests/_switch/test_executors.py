@@ -195,7 +195,7 @@ def test_a_flood_does_not_shut_out_the_pools_own_tasks(pool: AdaptiveExecutor) -
 
 
 def test_what_libraries_read(pool: AdaptiveExecutor) -> None:
-    with Gate() as gate, ThreadPoolExecutor(2, "mine") as executor:
+    with ThreadPoolExecutor(2, "mine") as executor, Gate() as gate:
         gate.hold(executor, 2)
         executor.submit(int)
         read: Any = executor
