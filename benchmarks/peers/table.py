@@ -145,7 +145,7 @@ _SERVERS = (
     Peer("web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True),
     Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_forks),
     Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_forks),
-    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_forks),
+    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_forks, core=True),
     Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx")),
 )
 

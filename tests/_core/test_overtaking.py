@@ -29,8 +29,6 @@ def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
     lane = pool.lane("look-ups", limit=2, first=True)
     for number in range(3):
         pool.submit(order.append, number)
-    # What is queued at the same look has not been overtaken.
-    seams.look_at(pool)
     for letter in "abcd":
         (lane.submit if way == "lane" else pool.submit_first)(order.append, letter)
     return gate
@@ -74,7 +72,6 @@ def test_a_cancelled_task_takes_no_turn(overtaken: Callable[[float], None]) -> N
         dropped = [pool.submit(order.append, "dropped") for _ in range(3)]
         for number in range(2):
             pool.submit(order.append, number)
-        seams.look_at(pool)
         for letter in "ba":
             pool.submit_first(order.append, letter)
         assert all(future.cancel() for future in dropped)

@@ -529,8 +529,9 @@ class Pool:
             and self._has_place()
         ):
             oldest, first = self.queue[self.ahead], self.queue[0]
-            # What came later has not been overtaken: calls of one task of a loop keep their order.
-            if oldest._queued_at < first._queued_at and self.clock - oldest._queued_at >= OVERTAKEN:
+            # Calls of one task of a loop keep their order: what came later has not been overtaken.
+            later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
+            if not later and self.clock - oldest._queued_at >= OVERTAKEN:
                 del self.queue[self.ahead]
                 # A cancelled task does not use up the turn.
                 if oldest._code == PENDING:
@@ -611,7 +612,8 @@ class Pool:
         if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
-        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < self.max_workers:
+        most = min(self.max_workers, max(self.allowed, self.min_workers))
+        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < most:
             return "grow"
         return "full"
 

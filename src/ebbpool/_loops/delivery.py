@@ -57,7 +57,10 @@ class LoopFuture(asyncio.Future[T]):
 
     def abandoned(self, error: BaseException) -> None:
         """Tell the loop what a call raised after its future was cancelled, unless that is why it left or never ran."""
-        if isinstance(error, (concurrent.futures.CancelledError, QueueTimeout)):
+        if isinstance(error, concurrent.futures.CancelledError):
+            return
+        if isinstance(error, QueueTimeout) and error.__traceback__ is None:
+            # Nobody raised it: the call never ran.
             return
         message = "exception in an offloaded call whose future was cancelled"
         self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})

@@ -237,7 +237,7 @@ class Crew:
         self._sizing.begin(rest)
         if rest > MEMORY:
             self._admission.rest()
-            self._restraint.rest()
+            self._restraint.rest(tick.now)
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
         self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
@@ -335,8 +335,8 @@ class Crew:
             allowed = min(allowed, held_to)
             if self._restraint.most != most:
                 self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
-        elif self._restraint.most != ALL:
-            self._restraint.rest()
+        else:
+            self._restraint.rest(tick.now)
         if allowed != ALL or pool.allowed != ALL:
             pool.admit(allowed)
         return allowed

@@ -1,9 +1,10 @@
 """How many workers an overloaded pool uses: as few as get as much done.
 
 Where tasks wait for something of their own, a lock, a connection, a busy database, more workers get no more done. They
-only move the queue to where no `max_wait` ends a wait, and all answers come too late. So a pool whose queue stands, and
-whose workers are all in use, tries a quarter of them, or half, goes on while that costs nothing, and goes back where it
-does, as .NET's pool climbs its hill. docs/design/growth.md has the reasons.
+only move the queue to where no `max_wait` ends a wait, and all answers come too late. So a pool whose queue has stood
+for a while, with all workers in use, tries a quarter of them, or half, and keeps what costs nothing, as .NET's pool
+climbs its hill. A trial is short, ends at once where nothing gets done, and comes ever more seldom where it does not
+pay. docs/design/growth.md has the reasons.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Final
 
 from ebbpool._core.accel import ALL
 
+WATCH: Final = 2.0
+"""Seconds for which the queue stands until something is tried; what all workers get done meanwhile is the measure."""
+
 SPAN: Final = 0.25
-"""Seconds for which tasks are counted, at least ..."""
+"""Seconds for which a trial is counted, at least ..."""
 
 ENOUGH: Final = 50
-"""... and how many there have to be, one for each worker at least: they may all begin and end at the same moments."""
+"""... and how many tasks have to end, one for each worker at least: they may all begin and end at the same moments."""
 
 SAME: Final = 0.9
 """What fewer workers get done is as much if it is this share of what all of them did ..."""
@@ -26,13 +30,19 @@ MORE: Final = 1.2
 """... and what twice as many do is worth having if it is so many times as much."""
 
 STOPPED: Final = 0.3
-"""So small a share means that those left wait for what others hold, who are held back."""
+"""So small a share, or no task that ends ..."""
+
+STALL: Final = 0.25
+"""... for so many seconds, means that those left wait for what others hold, who are held back."""
+
+TRIAL: Final = 4.0
+"""Seconds after which a trial has failed in any case."""
 
 SHORT: Final = 0.2
 """Tasks that run for this share of `max_wait` or less, on average, leave nothing to gain."""
 
 HOLD: Final = 5.0
-"""Seconds until something is tried again after a change that did not pay; each time twice as many ..."""
+"""Seconds until something is tried again after a trial that did not pay; each time twice as many ..."""
 
 LONGEST: Final = 60.0
 """... up to so many."""
@@ -45,21 +55,38 @@ class Restraint:
         most: How many workers may have a task in hand; `ALL` where that is not limited.
     """
 
-    __slots__ = ("_before", "_begun", "_counted", "_down", "_hold", "_part", "_rate", "_resting", "_used", "most")
+    __slots__ = (
+        "_begun",
+        "_counted",
+        "_ended",
+        "_good",
+        "_hold",
+        "_moved",
+        "_part",
+        "_rate",
+        "_resting",
+        "_since",
+        "_trying",
+        "_used",
+        "most",
+    )
 
     def __init__(self) -> None:
-        self.rest()
-
-    def rest(self) -> None:
-        """Let all workers be used: the queue does not stand, or no task has waited for a while."""
-        self.most = self._before = ALL
-        self._down = True
+        self.most = self._good = ALL
+        self._trying = False
         self._part = 4
-        self._used = self._counted = 0
-        self._rate = 0.0
+        self._used = self._counted = self._ended = 0
+        self._rate = self._since = self._moved = 0.0
         self._begun = -1.0
         self._hold = HOLD
         self._resting = -inf
+
+    def rest(self, now: float) -> None:
+        """Let all workers be used: the queue does not stand. How long nothing is to be tried is kept."""
+        if self._trying:
+            self._lift(now)
+        self.most = ALL
+        self._begun = -1.0
 
     def why(self) -> str:
         """Return in words why workers are held back."""
@@ -77,28 +104,70 @@ class Restraint:
             full: Whether there are as many workers as there may be.
             max_wait: For how many seconds a task may wait.
         """
-        if self._begun < 0.0 or now < self._resting or used > self.most or not (full or used == self.most):
+        if ended > self._ended or self.most == ALL:
+            self._moved = now
+        self._ended = ended
+        if now - self._moved >= STALL or (self._trying and now - self._since >= TRIAL):
+            self._lift(now)
+        elif self._begun < 0.0 or used > self.most or (self.most == ALL and (not full or now < self._resting)):
             self._begun, self._counted = now, ended
-            return self.most
-        elapsed, done = now - self._begun, ended - self._counted
-        # Twice as many by what was done before: then few do much less.
-        if elapsed >= SPAN and max(float(done), self._rate * elapsed / 2.0) >= max(ENOUGH, used):
+        elif self._has_seen_enough(now - self._begun, ended - self._counted, used):
+            rate = (ended - self._counted) / (now - self._begun)
             self._begun, self._counted = now, ended
-            self._climb(done / elapsed, now, used, SHORT * max_wait)
+            if self.most == ALL:
+                if rate * WATCH >= max(ENOUGH, used) and used > SHORT * max_wait * rate:
+                    self._keep(rate, used)
+                    self._try(used // 4, now)
+            elif rate < STOPPED * self._rate:
+                self._lift(now)
+            elif self._trying:
+                self._judge(rate, now, used, SHORT * max_wait)
+            elif now >= self._resting:
+                self._try(2 * self.most, now)
         return self.most
 
-    def _climb(self, rate: float, now: float, used: int, short: float) -> None:
-        """Try another number of workers, now that the present one has been seen to get `rate` tasks a second done."""
-        pays = rate >= (SAME if self._down else MORE) * self._rate
-        if not pays and self._part > 2 and self._down and rate >= STOPPED * self._rate:
+    def _has_seen_enough(self, elapsed: float, done: int, used: int) -> bool:
+        if self.most == ALL:
+            return elapsed >= WATCH
+        # Twice as many by what was done before: then few do much less.
+        return elapsed >= SPAN and max(float(done), self._rate * elapsed / 2.0) >= max(ENOUGH, used)
+
+    def _judge(self, rate: float, now: float, used: int, short: float) -> None:
+        """End a trial that was seen to get `rate` tasks a second done, or go on with another."""
+        down = self.most < self._good
+        if rate >= (SAME if down else MORE) * self._rate:
+            self._keep(rate, used)
+            self._hold = HOLD
+            if not down:
+                self._try(2 * self.most, now)
+            elif self._part > 2 and used > short * rate:
+                self._try(used // 4, now)
+            else:
+                self._settle(now)
+        elif down and self._part > 2:
             self._part = 2
-            self.most = max(1, self._used // 2)
-        elif not pays or (self._down and (self._part == 2 or used <= short * rate)):
-            if not pays:
-                self.most = ALL if rate < STOPPED * self._rate else self._before
-            self._part, self._rate = 4, 0.0
-            self._down = self.most == ALL
-            self._resting, self._hold = now + self._hold, min(2.0 * self._hold, LONGEST)
+            self._try(self._used // 2, now)
+        elif self._good == ALL:
+            self._lift(now)
         else:
-            self._rate, self._before, self._used = rate, self.most, used
-            self.most = max(1, used // self._part) if self._down else 2 * used
+            self.most = self._good
+            self._settle(now)
+
+    def _keep(self, rate: float, used: int) -> None:
+        self._good, self._rate, self._used = self.most, rate, used
+
+    def _try(self, count: int, now: float) -> None:
+        self.most = max(1, count)
+        self._trying = True
+        self._since = self._moved = now
+        self._begun = -1.0
+
+    def _settle(self, now: float) -> None:
+        self._trying = False
+        self._part = 4
+        self._resting, self._hold = now + self._hold, min(2.0 * self._hold, LONGEST)
+
+    def _lift(self, now: float) -> None:
+        self.most = self._good = ALL
+        self._begun = -1.0
+        self._settle(now)
