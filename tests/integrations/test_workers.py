@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,10 @@ def app(environ, start_response):
 
 
 @contextmanager
-def gunicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def gunicorn(
+    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
+) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "application.py").write_text(APP, encoding="utf-8")
-    worker = "ebbpool.gunicorn.AdaptiveThreadWorker"
     command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
     environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
     with subprocess.Popen([sys.executable, *command, "application:app"], cwd=folder, env=environment) as process:
@@ -56,12 +57,15 @@ def gunicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Po
             process.wait(3 * TIMEOUT)
 
 
-def get(port: int, path: str) -> str:
+def asked(port: int, path: str) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3 * TIMEOUT)
     connection.request("GET", path)
-    answer = connection.getresponse().read().decode()
-    connection.close()
-    return answer
+    return connection
+
+
+def get(port: int, path: str) -> str:
+    with closing(asked(port, path)) as connection:
+        return connection.getresponse().read().decode()
 
 
 def answers(port: int) -> bool:
@@ -92,6 +96,31 @@ def test_gunicorn(tmp_path: Path) -> None:
         assert slow.join().encode().split()[2] == before
         process.terminate()
         assert process.wait(3 * TIMEOUT) == 0
+
+
+@pytest.mark.skipif(not is_here("gunicorn"), reason="not installed here: gunicorn")
+@pytest.mark.parametrize(
+    ("settings", "next_status"),
+    [("max_wait=0.5", 503), ("max_queue=1, when_full='reject'", 200)],
+    ids=["wait", "queue"],
+)
+def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, next_status: int) -> None:
+    worker = f"from ebbpool.gunicorn import AdaptiveThreadWorker as A\nclass Worker(A): settings = dict({settings})\n"
+    (tmp_path / "workers.py").write_text(worker, encoding="utf-8")
+    # Kept alive, a connection that the client closes would take the place in the queue to find that out.
+    arguments = ["--threads", "1", "--keep-alive", "0"]
+    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, worker="workers.Worker"):
+        eventually(lambda: answers(port), "gunicorn answers")
+        with closing(asked(port, "/slow")) as slow:
+            eventually((tmp_path / "begun").exists, "the slow request has begun")
+            # The worker takes connections one after the other, so this one has the place in the queue.
+            with closing(asked(port, "/")) as next_one, closing(asked(port, "/")) as refused:
+                answer = refused.getresponse()
+                assert answer.status == 503 and int(answer.getheader("Retry-After", 0)) >= 1
+                (tmp_path / "go on").touch()
+                assert next_one.getresponse().status == next_status
+            answered_by = slow.getresponse().read().split()[2]
+        assert get(port, "/").encode().split()[2] == answered_by
 
 
 CELERY = """
