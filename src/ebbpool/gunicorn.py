@@ -5,17 +5,30 @@ Start it with ``gunicorn --worker-class ebbpool.gunicorn.AdaptiveThreadWorker --
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import contextlib
+import math
+import socket
+import ssl
+from http import HTTPStatus
+from typing import Any, ClassVar, Final
 
-from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from ebbpool._errors import QueueFull
+from ebbpool._http.framing import response
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["AdaptiveThreadWorker"]
 
+PIECES: Final = 16
+"""How many pieces of a refused request are read; what comes later resets the connection."""
+
 
 class AdaptiveThreadWorker(ThreadWorker):
     """gunicorn's gthread worker on a pool; ``--threads`` is its ceiling.
+
+    A request that the pool refuses, or that waits for longer than its `max_wait`, is answered with 503 and
+    ``Retry-After``. A TLS connection whose handshake has not been made is closed.
 
     Attributes:
         settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others.
@@ -26,3 +39,35 @@ class AdaptiveThreadWorker(ThreadWorker):
     def get_thread_pool(self) -> AdaptiveExecutor:
         """Return the pool; called by gunicorn in each worker process."""
         return AdaptiveExecutor(**{"max_workers": self.cfg.threads, "thread_name_prefix": "gunicorn"} | self.settings)
+
+    def enqueue_req(self, conn: TConn) -> None:
+        """Have a request run, or refuse it; called by gunicorn, in its loop."""
+        try:
+            super().enqueue_req(conn)
+        except QueueFull as error:
+            _refuse(conn, error)
+            self.nr_conns -= 1
+            conn.close()
+
+    def finish_request(self, *given: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Go on with a connection, whose request has run or never will; called by gunicorn, in its loop."""
+        # The connection comes first, or in older versions with the future.
+        future = given[-1]
+        error = None if future.cancelled() else future.exception()
+        # It is the pool's: what the application raises has been answered in its thread.
+        if isinstance(error, QueueFull):
+            _refuse(given[0] if len(given) > 1 else future.conn, error)
+        super().finish_request(*given)
+
+
+def _refuse(conn: TConn, error: QueueFull) -> None:
+    """Answer a request that is not run, without waiting for the client. gunicorn closes the connection then."""
+    with contextlib.suppress(OSError):
+        conn.sock.setblocking(False)
+        if isinstance(conn.sock, ssl.SSLSocket) or not conn.cfg.is_ssl:
+            conn.sock.send(response(HTTPStatus.SERVICE_UNAVAILABLE, max(1, math.ceil(error.retry_after))))
+        conn.sock.shutdown(socket.SHUT_WR)
+        # What nobody has read would reset the connection as it is closed, and the answer might be lost.
+        for _ in range(PIECES):
+            if not conn.sock.recv(1 << 16):
+                break

@@ -109,10 +109,9 @@ class _Instruments:
         if last is not source or asker in seen:
             found, seen = source.read(), set()
             # Recorded here and not in the workers: what the SDK does for one number takes longer than a small task.
-            for pool, samples in source.samples():
-                for sample in samples.take():
-                    for histogram, seconds in zip(self._times, sample, strict=True):
-                        histogram.record(seconds, {POOL: pool})
+            for pool, sample in source.take():
+                for histogram, seconds in zip(self._times, sample, strict=True):
+                    histogram.record(seconds, {POOL: pool})
         seen.add(asker)
         self._here.reading = source, found, seen
         return found

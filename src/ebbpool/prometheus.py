@@ -11,26 +11,34 @@ For all pools, in the registry that most programs use::
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
 the documentation, on the page about metrics.
 
-**With several processes** a collector shows the pools of its own process, that is, of whichever process a scrape
-reaches. ``prometheus_client``'s multiprocess mode does not help: it shares only metrics of its own kinds through files
-in ``PROMETHEUS_MULTIPROC_DIR``; its `MultiProcessCollector` knows nothing of other collectors. Registered beside it,
-this one would show a different process with each scrape; so a `RuntimeWarning` is given where that variable is set.
-Under `ebbpool.prefork` the parent adds up its children, on one address: ``prefork.run(metrics="127.0.0.1:9464")``.
-Elsewhere, export with `ebbpool.opentelemetry`, whose resource tells processes apart, or let each process have a port of
-its own.
+**In several processes**, those of gunicorn for instance, ``prometheus_client`` has a multiprocess mode: where
+``PROMETHEUS_MULTIPROC_DIR`` names a directory, each process keeps its metrics in files there, and the
+`MultiProcessCollector` of any of them adds all up. `PoolCollector` then does the same, once a second.
+Under `ebbpool.prefork` the parent adds up its children, on one address, without that package:
+``prefork.run(metrics="127.0.0.1:9464")``.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-import warnings
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakSet
 
+from ebbpool._interpreter import daemon_threads
 from ebbpool._metrics.source import Source, checked
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, families
+from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Metric, families
+from ebbpool._pool import lifecycle
+from ebbpool._pool.threads import WorkerThread
 
 try:
+    from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
 except ImportError as _error:
@@ -45,7 +53,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PoolCollector"]
 
+LOGGER: Final = logging.getLogger("ebbpool.prometheus")
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+INTERVAL: Final = 1.0
+"""Seconds between two times that a process writes its metrics for the others."""
 
 
 class PoolCollector(Collector):
@@ -57,6 +68,10 @@ class PoolCollector(Collector):
     With `sample`, histograms of how long tasks waited and ran are kept: of one task in 64, for ``1/64``, of all pools
     found so far, from the scrape on that finds the pool. Their counts are those of the tasks in the sample.
 
+    In the client's multiprocess mode it collects nothing by itself. A thread writes the metrics for all processes, once
+    a second and when the process exits, until `close` is called; pools that are gone are remembered. The samples are
+    then at most 4,096 for each pool and second.
+
     Args:
         pools: The pools to show; None for all of this process, whenever a scrape comes.
         sample: The share of tasks whose times are kept, above 0 and at most 1; None for no histograms.
@@ -66,6 +81,7 @@ class PoolCollector(Collector):
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
         ValueError: An argument is out of range, or `registry` has such a collector already.
+        RuntimeError: It is the second one of its process in multiprocess mode.
     """
 
     def __init__(
@@ -76,18 +92,16 @@ class PoolCollector(Collector):
         buckets: Iterable[float] | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        if os.environ.get(MULTIPROCESS) or os.environ.get(MULTIPROCESS.lower()):
-            warnings.warn(
-                f"{MULTIPROCESS} is set, but PoolCollector shows the pools of its own process only: use "
-                f"ebbpool.prefork.run(metrics=...) for one endpoint of several processes, or ebbpool.opentelemetry",
-                RuntimeWarning,
-                stacklevel=2,
-            )
         if registry is not None and not callable(getattr(registry, "register", None)):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
         chosen, every, bounds = checked(pools, sample, buckets)
-        self._source = Source(chosen, every, bounds if every else None)
         self._shown = (*METRICS, *HISTOGRAMS) if every else METRICS
+        self._read: Callable[[], Mapping[str, Amounts]] | None = None
+        if MULTIPROCESS in os.environ or MULTIPROCESS.lower() in os.environ:
+            self._end = _Files(self._shown, chosen, every, bounds).close
+        else:
+            source = Source(chosen, every, bounds if every else None)
+            self._read, self._end = source.read, source.close
         if registry is not None:
             self._register(registry)
 
@@ -106,8 +120,8 @@ class PoolCollector(Collector):
         return self._families({})
 
     def collect(self) -> list[Family]:
-        """Return all metrics, as they are now."""
-        return self._families(self._source.read())
+        """Return all metrics, as they are now; none in multiprocess mode."""
+        return [] if self._read is None else self._families(self._read())
 
     def _families(self, found: Mapping[str, Amounts]) -> list[Family]:
         shown = []
@@ -119,5 +133,117 @@ class PoolCollector(Collector):
         return shown
 
     def close(self) -> None:
-        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read."""
-        self._source.close()
+        """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read.
+
+        In multiprocess mode nothing is written any more; what was counted stays.
+        """
+        self._end()
+
+
+class _Files:
+    """The metrics of this process in the files that the client's multiprocess mode shares, written once a second.
+
+    They are the client's own, which adds them up over processes as `table.add` does over pools, and keeps the counters
+    of those that have ended. It can remove none, so a level that is gone is 0.
+
+    Args:
+        shown: The metrics to write.
+        pools: The pools; None for all of this process.
+        every: One in how many tasks is measured; 0 for none.
+        bounds: The upper bounds of the buckets of histograms.
+
+    Raises:
+        RuntimeError: There is one in this process, which has counted what this one would count again.
+    """
+
+    _there: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        shown: Iterable[Metric],
+        pools: Iterable[AdaptiveExecutor] | None,
+        every: int,
+        bounds: tuple[float, ...],
+    ) -> None:
+        if _Files._there:
+            raise RuntimeError(f"where {MULTIPROCESS} is set, a process makes one PoolCollector, once")
+        makers: dict[str, Callable[..., Any]] = {
+            "counter": Counter,
+            "level": partial(Gauge, multiprocess_mode="livesum"),
+            "longest": partial(Gauge, multiprocess_mode="livemax"),
+            "histogram": partial(Histogram, buckets=bounds),
+        }
+        self._made = {
+            metric.name: makers[metric.kind](
+                metric.prometheus_name, metric.help, list(metric.labels("", "", "")), registry=None
+            )
+            for metric in shown
+        }
+        self._new_source = partial(Source, None if pools is None else WeakSet(pools), every, memory=math.inf)
+        self._source = self._new_source()
+        self._told: dict[tuple[str, str, str, str], float] = {}
+        """What has been written, by the label of the pool and what `Amounts` has."""
+        self._publish()
+        self._start()
+        _Files._there = True
+        lifecycle.after_exit(self.close)
+        lifecycle.after_fork(self._renew)
+
+    def _start(self) -> None:
+        self._over = threading.Event()
+        # A start that does not wait, because it may be made in a fork hook, and in an empty context.
+        self._thread = WorkerThread(target=self._run, name="ebbpool-metrics", daemon=daemon_threads())
+        Context().run(self._thread.start)
+
+    def _renew(self) -> None:
+        """In a forked child: begin anew, without what the parent has counted."""
+        if self._over.is_set():
+            return
+        if sys.implementation.name == "pypy":
+            # A thread that is started in a fork hook may crash it.
+            self._over = threading.Event()
+            self._over.set()
+            return
+        self._source = self._new_source()
+        self._told = {key: number for key, number in self._read().items() if key[1] in GROWING}
+        self._start()
+
+    def _run(self) -> None:
+        while not self._over.wait(INTERVAL):
+            self._try_to_publish()
+
+    def _try_to_publish(self, *, last: bool = False) -> None:
+        try:
+            self._publish(last=last)
+        except Exception:
+            LOGGER.exception("the metrics of this process cannot be written")
+
+    def _read(self) -> dict[tuple[str, str, str, str], float]:
+        return {(pool, *key): n for pool, found in self._source.read().items() for key, n in found.items()}
+
+    def _publish(self, *, last: bool = False) -> None:
+        now = {key: number for key, number in self._read().items() if not last or key[1] in GROWING}
+        for key, number in (dict.fromkeys(self._told, 0.0) | now).items():
+            before = self._told.get(key)
+            # The client has one lock, which a child would find held for ever if this thread had it during the fork. A
+            # parent that does nothing else than to fork has nothing new to write, and so does not take it.
+            if number == before:
+                continue
+            pool, name, lane, value = key
+            child = self._made[name].labels(**BY_NAME[name].labels(pool, lane, value))
+            if name in GROWING:
+                child.inc(max(0.0, number - (before or 0.0)))
+            else:
+                child.set(number)
+            self._told[key] = number
+        for pool, sample in self._source.take():
+            for metric, seconds in zip(HISTOGRAMS, sample, strict=True):
+                self._made[metric.name].labels(pool=pool).observe(seconds)
+
+    def close(self) -> None:
+        """Write what has been counted, and end. Levels are 0 then."""
+        if not self._over.is_set():
+            self._over.set()
+            self._thread.join()
+            self._try_to_publish(last=True)
+            self._source.close()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
-from support.common import LONG, TIMEOUT, Gate, run_script
+from prometheus_client.samples import Sample
+from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of, run_script
 from support.metrics import NAMES, TIMES, busy_pool, expected, sampled
 
 from ebbpool import AdaptiveExecutor
@@ -48,12 +53,22 @@ def metrics(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str],
     return found
 
 
+def shown_by_stats(registry: CollectorRegistry, pool: AdaptiveExecutor) -> bool:
+    """Whether a registry shows what a pool that is `busy_pool` tells of itself."""
+    found = metrics(registry)["web"]
+    assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
+    return found == expected(pool)
+
+
+def samples(registry: CollectorRegistry) -> list[Sample]:
+    return [sample for family in scraped(registry).values() for sample in family.samples]
+
+
 def test_a_scrape_shows_what_stats_shows(registry: CollectorRegistry) -> None:
     with busy_pool() as pool:
         PoolCollector([pool], registry=registry)
+        assert shown_by_stats(registry, pool)
         found = metrics(registry)["web"]
-        assert all(found.pop((name, "db" if "lane" in name else "", "")) >= 0 for name in TIMES)
-        assert found == expected(pool)
         stats = pool.stats()
         threads = [found["ebbpool.threads", "", state] for state in ("idle", "busy", "blocked")]
         assert sum(threads) == stats.workers
@@ -103,7 +118,7 @@ def test_a_collector_keeps_no_pool_alive(registry: CollectorRegistry) -> None:
 
 
 def metrics_with_histograms(registry: CollectorRegistry) -> set[str]:
-    return {sample.labels["pool"] for family in scraped(registry).values() for sample in family.samples}
+    return {sample.labels["pool"] for sample in samples(registry)}
 
 
 def test_a_name_that_cannot_be_encoded_is_escaped(registry: CollectorRegistry) -> None:
@@ -203,10 +218,84 @@ def test_a_counter_stays_where_it_was_when_a_count_is_taken_back(
         assert found["ebbpool.thread.starts", "", ""] == found["ebbpool.task.submissions", "", ""] == 1
 
 
-def test_multiprocess_mode_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "somewhere")
-    with pytest.warns(RuntimeWarning, match=r"PROMETHEUS_MULTIPROC_DIR is set.*prefork\.run\(metrics="):
-        PoolCollector()
+@pytest.fixture
+def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    """What all the scripts of a test show that run in the client's multiprocess mode."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, Path(__file__).parents[:2])))
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+    return registry
+
+
+def test_in_multiprocess_mode_a_process_shows_what_stats_shows(together: CollectorRegistry) -> None:
+    script = """
+        import pytest
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.multiprocess import MultiProcessCollector
+        from support.common import eventually
+        from support.metrics import busy_pool
+        from _metrics.test_prometheus import PoolCollector, metrics, shown_by_stats
+
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        with busy_pool() as pool:
+            # Both in one registry: nothing is there twice.
+            collector = PoolCollector([pool], registry=registry)
+            assert shown_by_stats(registry, pool)
+            pool.submit(int)
+            eventually(lambda: shown_by_stats(registry, pool))
+        with pytest.raises(RuntimeError, match="PROMETHEUS_MULTIPROC_DIR is set, a process makes one"):
+            PoolCollector()
+        collector.close()
+        assert metrics(registry)["web"]["ebbpool.thread.limit", "", ""] == 0
+        collector.close()
+        print(pool.stats().submitted)
+    """
+    (submitted,) = output_of(script)
+    assert metrics(together)["web"]["ebbpool.task.submissions", "", ""] == int(submitted) > 10
+
+
+TASKS = """
+    import os, sys
+    from ebbpool import AdaptiveExecutor
+    from ebbpool.prometheus import PoolCollector
+
+    pool = AdaptiveExecutor(1, "web")
+    PoolCollector(sample=1, buckets=[600])
+
+    def work(tasks):
+        for _ in range(tasks):
+            pool.submit(int).result(10)
+"""
+
+
+def test_what_processes_have_counted_is_added_up_and_stays(together: CollectorRegistry) -> None:
+    for tasks in (3, 4):
+        assert output_of(f"work({tasks})", TASKS) == []
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
+    assert found["ebbpool_task_submissions_total", "web"] == 7
+    assert found["ebbpool_thread_starts_total", "web"] == found["ebbpool_thread_exits_total", "web"] == 2
+    assert found["ebbpool_threads", "web", "idle"] == found["ebbpool_thread_limit", "web"] == 0
+    for kind in ("wait", "run"):
+        assert found[f"ebbpool_task_{kind}_duration_seconds_count", "web"] == 7
+
+
+@needs_fork
+@pytest.mark.skipif(sys.implementation.name == "pypy", reason="no thread is started in a fork there")
+def test_a_forked_process_does_not_count_again_what_its_parent_has(together: CollectorRegistry) -> None:
+    script = """
+        work(3)
+        if os.fork() == 0:
+            work(2)
+            sys.exit()
+        os.wait()
+        work(1)
+    """
+    assert output_of(script, TASKS) == []
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
+    assert found["ebbpool_task_submissions_total", "web"] == 6
+    assert found["ebbpool_task_run_duration_seconds_count", "web"] == 6
 
 
 def test_without_the_client_the_error_names_the_extra() -> None:

@@ -80,6 +80,19 @@ def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
         assert monitor.snapshot()["pools"][0].keys() == web.keys()
 
 
+def test_it_names_the_threads_of_no_pool(talk: Talk) -> None:
+    with AdaptiveExecutor(thread_name_prefix="web") as pool, Gate() as gate:
+        gate.hold(pool)
+        stranger = threading.Thread(target=gate, name="stranger")
+        stranger.start()
+        gate.await_begun()
+        others = talk.ask()["others"]
+        gate.open()
+        stranger.join()
+    assert {"MainThread", "ebbpool-monitor", "stranger"} <= set(others)
+    assert not [name for name in others if name.startswith("web")]
+
+
 class Odd(AdaptiveExecutor):
     """An executor whose figures no other code can read."""
 

@@ -43,6 +43,8 @@ def test_it_tells_of_pools_lanes_and_tasks() -> None:
     assert "  lane 'reports': 1 of at most 1 running, 1 waiting\n" in text
     assert text.count(f"{__name__}.hang") == 2 and text.count(f"{__name__}.hang, lane 'reports', running for") == 1
     assert text.count("in hang\n" if STACKS else "(no stack") == 2
+    last = text.splitlines()[-1]
+    assert last.startswith("threads of no pool: ") and "'MainThread'" in last and "web" not in last
 
 
 def test_it_tells_of_what_came_too_late_and_of_what_nobody_waits_for() -> None:
@@ -205,7 +207,8 @@ def test_the_exit_waits_until_it_is_written(when: str) -> None:
             ask()
         """
     )
-    assert len(lines) == 1 and lines[0].startswith("ebbpool: 0 pools in process ")
+    told, others = lines
+    assert told.startswith("ebbpool: 0 pools in process ") and others.startswith("threads of no pool: ")
 
 
 @has_usr1

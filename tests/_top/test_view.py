@@ -80,6 +80,11 @@ def test_stacks_follow_where_there_are_no_keys() -> None:
     assert "    " + "x" * 100 in text
 
 
+def test_the_threads_of_no_pool_are_counted() -> None:
+    shown = snapshot_of(BUSY) | {"others": ["MainThread", "stranger"]}
+    assert drawn(state_of(shown), width=120)[0].endswith("  2 threads of no pool")
+
+
 def test_an_idle_process() -> None:
     lines = drawn(state_of(snapshot_of()))
     assert lines[2] == "(no pool)"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,10 @@ def app(environ, start_response):
 
 
 @contextmanager
-def gunicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "application.py").write_text(APP, encoding="utf-8")
-    worker = "ebbpool.gunicorn.AdaptiveThreadWorker"
+def gunicorn(
+    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker", app: str = APP
+) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "application.py").write_text(app, encoding="utf-8")
     command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
     environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
     with subprocess.Popen([sys.executable, *command, "application:app"], cwd=folder, env=environment) as process:
@@ -56,12 +57,15 @@ def gunicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Po
             process.wait(3 * TIMEOUT)
 
 
-def get(port: int, path: str) -> str:
+def asked(port: int, path: str) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3 * TIMEOUT)
     connection.request("GET", path)
-    answer = connection.getresponse().read().decode()
-    connection.close()
-    return answer
+    return connection
+
+
+def get(port: int, path: str) -> str:
+    with closing(asked(port, path)) as connection:
+        return connection.getresponse().read().decode()
 
 
 def answers(port: int) -> bool:
@@ -92,6 +96,94 @@ def test_gunicorn(tmp_path: Path) -> None:
         assert slow.join().encode().split()[2] == before
         process.terminate()
         assert process.wait(3 * TIMEOUT) == 0
+
+
+@pytest.mark.skipif(not is_here("gunicorn"), reason="not installed here: gunicorn")
+@pytest.mark.parametrize(
+    ("settings", "next_status"),
+    [("max_wait=0.5", 503), ("max_queue=1, when_full='reject'", 200)],
+    ids=["wait", "queue"],
+)
+def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, next_status: int) -> None:
+    worker = f"from ebbpool.gunicorn import AdaptiveThreadWorker as A\nclass Worker(A): settings = dict({settings})\n"
+    (tmp_path / "workers.py").write_text(worker, encoding="utf-8")
+    # Kept alive, a connection that the client closes would take the place in the queue to find that out.
+    arguments = ["--threads", "1", "--keep-alive", "0"]
+    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, worker="workers.Worker"):
+        eventually(lambda: answers(port), "gunicorn answers")
+        with closing(asked(port, "/slow")) as slow:
+            eventually((tmp_path / "begun").exists, "the slow request has begun")
+            # The worker takes connections one after the other, so this one has the place in the queue.
+            with closing(asked(port, "/")) as next_one, closing(asked(port, "/")) as refused:
+                answer = refused.getresponse()
+                assert answer.status == 503 and int(answer.getheader("Retry-After", 0)) >= 1
+                (tmp_path / "go on").touch()
+                assert next_one.getresponse().status == next_status
+            answered_by = slow.getresponse().read().split()[2]
+        assert get(port, "/").encode().split()[2] == answered_by
+
+
+COUNTED = """
+import os
+import time
+import ebbpool
+from ebbpool.prometheus import PoolCollector
+
+PoolCollector()
+
+def app(environ, start_response):
+    (pool,) = ebbpool.pools()
+    body = f"{os.getpid()} {pool.stats().submitted}".encode()
+    if environ["PATH_INFO"] == "/slow":
+        with open("begun.part", "wb") as file:
+            file.write(body)
+        os.rename("begun.part", "begun")
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
+HOOKS = """
+from prometheus_client.multiprocess import mark_process_dead
+
+def child_exit(server, worker):
+    mark_process_dead(worker.pid)
+"""
+
+
+@pytest.mark.skipif(not all(map(is_here, ("gunicorn", "prometheus_client"))), reason="not installed here")
+def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(files))
+    (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(files))
+
+    def shown(name: str) -> float | None:
+        return registry.get_sample_value(name, {"pool": "gunicorn"})
+
+    def counted(*answers: str) -> bool:
+        return shown("ebbpool_task_submissions_total") == sum(int(answer.split()[1]) for answer in answers)
+
+    # A worker that has its one connection takes no other, so each request has a worker of its own.
+    arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
+    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, app=COUNTED):
+        eventually(lambda: answers(port), "gunicorn answers")
+        with closing(asked(port, "/slow")) as slow:
+            eventually((tmp_path / "begun").exists, "the slow request has begun")
+            first, second = (tmp_path / "begun").read_text(), get(port, "/")
+            eventually(lambda: counted(first, second), "both workers are counted")
+            os.kill(int(second.split()[0]), signal.SIGKILL)
+            third = get(port, "/")
+            assert len({answer.split()[0] for answer in (first, second, third)}) == 3
+            eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
+            eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
+            (tmp_path / "go on").touch()
+            assert slow.getresponse().status == 200
 
 
 CELERY = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -71,11 +71,16 @@ class Source:
     Args:
         pools: The pools; None for all that there are when they are read.
         every: One in how many tasks is measured; 0 for none.
-        bounds: The upper bounds of the buckets that these are sorted into; None to leave them to `samples`.
+        bounds: The upper bounds of the buckets that these are sorted into; None to leave them to `take`.
+        memory: For how many seconds counters are kept of a label that no pool has; below 0 for none.
     """
 
     def __init__(
-        self, pools: Iterable[AdaptiveExecutor] | None, every: int = 0, bounds: tuple[float, ...] | None = None
+        self,
+        pools: Iterable[AdaptiveExecutor] | None,
+        every: int = 0,
+        bounds: tuple[float, ...] | None = None,
+        memory: float = -1.0,
     ) -> None:
         self._chosen = None if pools is None else [weakref.ref(pool) for pool in pools]
         self._every = every
@@ -83,8 +88,7 @@ class Source:
         self._numbers = itertools.count()
         self._known: WeakKeyDictionary[AdaptiveExecutor, _Seen] = WeakKeyDictionary()
         self._shown: dict[int, _Seen] = {}
-        # Counters of a label that no pool has are dropped at once.
-        self._sums = Sums(-1.0, time.monotonic)
+        self._sums = Sums(memory, time.monotonic)
         self._closed = False
         self._pools()
 
@@ -112,9 +116,11 @@ class Source:
     def _alive(self) -> list[AdaptiveExecutor]:
         return [pool for pool in (reference() for reference in self._known.keyrefs()) if pool is not None]
 
-    def samples(self) -> list[tuple[str, Samples]]:
-        """Return the label of each executor that lives, and the samples of its tasks."""
-        return [(seen.label, seen.samples) for seen in (self._known[pool] for pool in self._alive())]
+    def take(self) -> Iterator[tuple[str, tuple[float, float]]]:
+        """Yield the samples since the last time: the label of their pool, and how long a task has waited and run."""
+        for pool in self._alive():
+            seen = self._known[pool]
+            yield from ((seen.label, sample) for sample in seen.samples.take())
 
     def pools(self) -> tuple[Pools, Pools]:
         """Return the metrics of each pool, and the counters of those that have ended since the last time."""
@@ -136,8 +142,10 @@ class Source:
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools, those of one label added up; in any thread."""
         with _turn.lock:
-            shown, _ = self.pools()
-            self._sums.update(0, shown)
+            shown, ended = self.pools()
+            # What has ended is shown once, and so counted to its end.
+            for pools in (shown | ended, shown):
+                self._sums.update(0, pools)
             return self._sums.read()
 
     def close(self) -> None:

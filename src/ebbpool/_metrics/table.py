@@ -50,6 +50,11 @@ class Metric:
         """The name as Prometheus writes it, without the "_total" of a counter."""
         return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
 
+    def labels(self, pool: str, lane: str, value: str) -> dict[str, str]:
+        """Return the labels of one of its numbers in Prometheus."""
+        given = {"pool": pool, "lane": lane, self.label: value}
+        return {name: given[name] for name in ("pool", "lane" * self.of_lane, self.label) if name}
+
     def amounts(self, stats: Any, lane: str = "") -> Amounts:
         """Return its numbers, which it finds in `stats`."""
         found = {"": getattr(stats, self.read)} if isinstance(self.read, str) else self.read(stats)
@@ -169,17 +174,13 @@ def families(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> Iterato
             by_metric.setdefault(name, []).append((pool, lane, value, number))
     for metric in metrics:
         rows = by_metric.get(metric.name, ())
-        samples = _histogram(rows) if metric.kind == "histogram" else [_sample(metric, *row) for row in rows]
+        suffix = "_total" if metric.kind == "counter" else ""
+        samples = (
+            _histogram(rows)
+            if metric.kind == "histogram"
+            else [(suffix, metric.labels(pool, lane, value), number) for pool, lane, value, number in rows]
+        )
         yield metric.prometheus_name, metric.help, KINDS[metric.kind], samples
-
-
-def _sample(metric: Metric, pool: str, lane: str, value: str, number: float) -> Sample:
-    labels = {"pool": pool}
-    if metric.of_lane:
-        labels["lane"] = lane
-    if metric.label:
-        labels[metric.label] = value
-    return "_total" if metric.kind == "counter" else "", labels, number
 
 
 def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:

@@ -38,6 +38,7 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
         "python": interpreter(),
         "time": time.time(),
         "pools": pools,
+        "others": lifecycle.others(),
     }
 
 

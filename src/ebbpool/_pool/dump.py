@@ -22,6 +22,7 @@ _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if ha
 def dump(file: TextIO | None = None) -> None:
     """Write the figures of all pools and lanes, what runs in them, and the stack of each task.
 
+    The names of the threads that belong to no pool come last.
     A pool that has been shut down is among them for as long as it has threads.
 
     Args:
@@ -108,6 +109,7 @@ def _lines() -> Iterator[str]:
             yield from list(_pool(executor, bool(crew.pool.closed)))
         except Exception as error:
             yield f"pool {crew.name!r}: cannot be looked at: {error!r}"
+    yield "threads of no pool: " + ", ".join(map(repr, lifecycle.others()))
 
 
 def _pool(executor: Any, closed: bool) -> Iterator[str]:

@@ -71,6 +71,12 @@ def in_view() -> list[tuple[Registered, Any]]:
     return [(crew, crew.owner()) for crew in live() if not crew.pool.closed or crew.pool.headcount > 0]
 
 
+def others() -> list[str]:
+    """Return the names of the threads of this process that work for no pool, as far as `threading` knows them."""
+    workers = {thread for crew in live() for thread in crew.pool.survey().threads}
+    return sorted(thread.name for thread in threading.enumerate() if thread not in workers)
+
+
 def _staffed() -> bool:
     # The timekeeper is needed for open pools with workers: it closes such a pool when its executor is collected.
     return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())

@@ -99,6 +99,8 @@ class View:
             # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
             for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
                 line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
+            if others := snapshot.get("others"):
+                line.append(f"  {_count(len(others), 'thread')} of no pool")
         if model.silent >= LATE:
             words = f" no answer for {int(model.silent)} s " + (
                 ""
