@@ -35,6 +35,7 @@ class AdaptiveThreadWorker(ThreadWorker):
     """
 
     settings: ClassVar[dict[str, Any]] = {}
+    nr_conns: int
 
     def get_thread_pool(self) -> AdaptiveExecutor:
         """Return the pool; called by gunicorn in each worker process."""
