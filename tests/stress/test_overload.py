@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from stress_harness import PATIENCE, SEED, Crew, bounded, threads_left
+from stress_harness import PATIENCE, SECONDS, SEED, Crew, bounded, threads_left
 
 from ebbpool import AdaptiveExecutor, QueueFull, QueueTimeout, cancelled, check_cancelled, on_cancel, time_left
 
@@ -156,7 +156,8 @@ def test_each_call_ends_by_one_rule_and_runs_once_or_never(settings: dict[str, A
     crew.repeat("thread", overload.thread, copies=2)
     crew.repeat("loop", overload.loop, copies=2)
     crew.repeat("resizer", overload.resizer)
-    crew.press()
+    crew.stop.wait(SECONDS)
+    crew.join()
     assert bounded("wait_idle", overload.pool.wait_idle, PATIENCE)
     stats, outcomes = overload.pool.stats(), overload.outcomes
     bounded("shutdown", overload.pool.shutdown)
