@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, always, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, always
 from benchmarks.load.http import Clients
 from benchmarks.load.serving import serving
 from benchmarks.peers.peer import Peer
@@ -30,16 +28,7 @@ def measure(peer: Peer, params: Params) -> Samples:
         Clients(found.port, params["clients"], endpoint, BODY) as clients,
     ):
         answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    count = len(answered.latencies)
-    if not count:
-        raise RuntimeError(f"not one right response, {answered.errors} wrong ones")
-    samples: Samples = {
-        "rate": [count / answered.seconds],
-        "p50": [statistics.median(answered.latencies) * 1e3],
-        "p99": [percentile(answered.latencies, 0.99) * 1e3],
-        "errors": [answered.errors],
-    }
-    return samples | answered.samples(count)
+    return answered.served()
 
 
 QUESTION = Question(

@@ -6,10 +6,12 @@ import asyncio
 import re
 import selectors
 import socket
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from benchmarks.engine.model import Samples, percentile
 from benchmarks.load.clients import Connections, Spent
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
@@ -132,6 +134,23 @@ class Answered(Spent):
 
     latencies: list[float] = field(default_factory=list)
     errors: int = 0
+
+    def served(self) -> Samples:
+        """Return how many answers came a second, how late they were (ms), and what they took of processors.
+
+        Raises:
+            RuntimeError: There was none.
+        """
+        count = len(self.latencies)
+        if not count:
+            raise RuntimeError(f"not one right response, {self.errors} wrong ones")
+        samples: Samples = {
+            "rate": [count / self.seconds],
+            "p50": [statistics.median(self.latencies) * 1e3],
+            "p99": [percentile(self.latencies, 0.99) * 1e3],
+            "errors": [self.errors],
+        }
+        return samples | self.samples(count)
 
 
 class Clients(Connections):
