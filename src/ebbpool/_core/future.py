@@ -33,6 +33,7 @@ if not cython.compiled:
 
 from ebbpool._checks import no_copy
 from ebbpool._core.scope import Scope
+from ebbpool._errors import QueueTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,7 +271,7 @@ class FutureCore:
             started = self._code == PENDING
             if started:
                 if self._pool is not _ORPHANS:
-                    self._pool.bury(self, RUNNING)
+                    self._pool.bury(self, RUNNING, False)
                 self._code = RUNNING
         if started:
             return True
@@ -334,7 +335,7 @@ class FutureCore:
         if self._code < first or self._code > last:
             return None
         if self._code == PENDING and self._pool is not _ORPHANS:
-            self._pool.bury(self, code)
+            self._pool.bury(self, code, type(error) is QueueTimeout)
         audience = self._audience
         self._audience = None
         if code == FINISHED:

@@ -973,8 +973,12 @@ class Pool:
         if woken:
             worker.bell.acquire()
 
-    def bury(self, future: FutureCore, code: int) -> None:
-        """Under the mutex: count a queued or held future that is done before its turn; admit others in its place."""
+    def bury(self, future: FutureCore, code: int, late: bool) -> None:
+        """Under the mutex: count a queued or held future that is done before its turn; admit others in its place.
+
+        Args:
+            late: Whether it fails because it has waited for too long.
+        """
         lane = future._lane
         if code == NOTIFIED:
             self.cancelled += 1
@@ -986,6 +990,8 @@ class Pool:
             if lane is not None:
                 lane.taken += 1
                 lane.failed += 1
+            if late:
+                self._count_expired(future)
         if future._held:
             if lane is not None:
                 lane.dead += 1
@@ -1101,9 +1107,13 @@ class Pool:
     def count_expired(self, future: FutureCore) -> None:
         """Count a task that has waited for too long, and fails because of that."""
         with self.mutex:
-            self.expired += 1
-            if future._lane is not None:
-                future._lane.expired += 1
+            self._count_expired(future)
+
+    def _count_expired(self, future: FutureCore) -> None:
+        """Under the mutex: see `count_expired`."""
+        self.expired += 1
+        if future._lane is not None:
+            future._lane.expired += 1
 
     def _late(self, now: float, trash: list[Any]) -> list[FutureCore]:
         """Under the mutex: return the tasks that have waited for too long, if it is time to look for them."""
@@ -1414,8 +1424,8 @@ class Pool:
             ahead = self.ahead if self.urgent else 0
         self._run(errand, None)
         for future in late:
-            if future._scope is not None and future.reject(future._scope.refusal()):
-                self.count_expired(future)
+            if future._scope is not None:
+                future.reject(future._scope.refusal())
         if not looked_at:
             return None
         return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked, ahead)

@@ -122,6 +122,7 @@ cdef class Pool:
     cdef bint _wants_more(self) except -1
     cdef bint _has_place(self) except -1
     cpdef count_expired(self, FutureCore future)
+    cdef _count_expired(self, FutureCore future)
     cpdef double wait_left(self, FutureCore future) except -2
     @cython.locals(future=FutureCore, lane=LaneCore)
     cdef list _late(self, double now, list trash)
@@ -168,7 +169,7 @@ cdef class Pool:
     cdef _remove(self, Worker worker)
     cdef expire(self, Worker worker)
     @cython.locals(lane=LaneCore)
-    cdef bury(self, FutureCore future, int code)
+    cdef bury(self, FutureCore future, int code, bint late)
     cdef count_aside(self, bint failed)
     @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1
