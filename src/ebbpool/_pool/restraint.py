@@ -14,7 +14,7 @@ from typing import Final
 
 from ebbpool._core.accel import ALL
 
-WATCH: Final = 2.0
+WATCH: Final = 1.0
 """Seconds for which the queue stands until something is tried; what all workers get done meanwhile is the measure."""
 
 SPAN: Final = 0.25
@@ -40,6 +40,9 @@ TRIAL: Final = 4.0
 
 SHORT: Final = 0.2
 """Tasks that run for this share of `max_wait` or less, on average, leave nothing to gain."""
+
+LENGTHY: Final = 2.0
+"""Seconds in which a task has to end, on average, or a trial would see none."""
 
 HOLD: Final = 5.0
 """Seconds until something is tried again after a trial that did not pay; each time twice as many ..."""
@@ -115,7 +118,7 @@ class Restraint:
             rate = (ended - self._counted) / (now - self._begun)
             self._begun, self._counted = now, ended
             if self.most == ALL:
-                if rate * WATCH >= max(ENOUGH, used) and used > SHORT * max_wait * rate:
+                if rate * LENGTHY >= max(ENOUGH, used) and used > SHORT * max_wait * rate:
                     self._keep(rate, used)
                     self._try(used // 4, now)
             elif rate < STOPPED * self._rate:
