@@ -187,6 +187,8 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
 
 
 CELERY = """
+import os
+os.environ["CELERY_CUSTOM_WORKER_POOL"] = "ebbpool.celery:TaskPool"
 import logging
 import threading
 import time
@@ -223,6 +225,7 @@ from celery.concurrency import get_implementation
 from celery.worker.autoscale import Autoscaler
 
 TaskPool = get_implementation(app.conf.worker_pool)
+print(get_implementation("custom") is TaskPool)
 with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
     pool = worker.pool
     print(work.delay().get(timeout=20), pool.info["implementation"], pool.info["max-concurrency"])
@@ -244,6 +247,7 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
 def test_celery() -> None:
     skip_without_packages("import celery")
     assert output_of(CELERY) == [
+        "True",
         "celery_0 ebbpool.celery:TaskPool 2",
         "['cleaned up', 'cleaned up'] in time",
         "SoftTimeLimitExceeded",
@@ -404,8 +408,7 @@ def test_django_has_one_warm_thread_for_each_request(tmp_path: Path) -> None:
 
 
 SHOP = """
-import threading
-import ebbpool
+import asyncio
 import requests
 from concurrent.futures import ThreadPoolExecutor
 from fastapi import Depends, FastAPI
@@ -414,6 +417,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 engine = create_engine("sqlite:///shop.db")
+askers = ThreadPoolExecutor(6)
 app = FastAPI()
 
 def session():
@@ -426,15 +430,13 @@ def report(session: Session = Depends(session)) -> dict[str, int]:
 
 @app.get("/ask")
 def ask() -> int:
-    # Blocks in a library that knows nothing of threads, in executors of its own.
-    with ThreadPoolExecutor(3) as executor:
-        return sum(executor.map(lambda _: requests.get(f"http://127.0.0.1:{PORT}/report").json()["rows"], range(3)))
+    # Blocks in a library that knows nothing of threads, in an executor of its own.
+    return sum(askers.map(lambda _: requests.get(f"http://127.0.0.1:{PORT}/report").json()["rows"], range(3)))
 
-@app.get("/threads")
-async def threads() -> list[str]:
-    mine = {"MainThread", "ebbpool-timekeeper"}
-    (pool,) = ebbpool.pools()
-    return [thread.name for thread in threading.enumerate() if thread.name not in mine and thread not in pool._threads]
+@app.get("/lookup")
+async def lookup() -> int:
+    await asyncio.get_running_loop().getaddrinfo("localhost", PORT)
+    return await asyncio.to_thread(ask) + await asyncio.get_running_loop().run_in_executor(None, ask)
 """
 
 
@@ -442,7 +444,8 @@ async def threads() -> list[str]:
     not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
 )
 def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path) -> None:
-    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
+    place = str(tmp_path / "top")
+    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent), EBBPOOL_MONITOR=place)
     with reserved_port() as port:
         (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
         command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
@@ -454,7 +457,11 @@ def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: P
                 assert any(b"Uvicorn running" in line for line in process.stderr)
                 together = [Background(lambda: get(port, "/ask")) for _ in range(10)]
                 assert {client.join() for client in together} == {"21"}
-                assert json.loads(get(port, "/threads")) == []
+                assert get(port, "/lookup") == "42"
+                seen = subprocess.check_output([sys.executable, "-m", "ebbpool", "top", place, "--json"], env=environment)
+                assert [thread for thread in json.loads(seen)["others"] if not thread.startswith("ebbpool-")] == [
+                    "MainThread"
+                ]
             finally:
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=3 * TIMEOUT)
