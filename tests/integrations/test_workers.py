@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.common import TIMEOUT, Background, eventually, output_of
@@ -444,9 +445,10 @@ async def lookup() -> int:
     not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
 )
 def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path) -> None:
-    place = str(tmp_path / "top")
-    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent), EBBPOOL_MONITOR=place)
-    with reserved_port() as port:
+    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
+    # The path of a Unix socket must be short, which tmp_path need not be.
+    with reserved_port() as port, TemporaryDirectory(dir="/tmp") as folder:
+        place = environment["EBBPOOL_MONITOR"] = f"{folder}/s"
         (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
         command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
         with subprocess.Popen(
@@ -458,7 +460,8 @@ def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: P
                 together = [Background(lambda: get(port, "/ask")) for _ in range(10)]
                 assert {client.join() for client in together} == {"21"}
                 assert get(port, "/lookup") == "42"
-                seen = subprocess.check_output([sys.executable, "-m", "ebbpool", "top", place, "--json"], env=environment)
+                top = [sys.executable, "-m", "ebbpool", "top", place, "--json"]
+                seen = subprocess.check_output(top, env=environment)
                 assert [thread for thread in json.loads(seen)["others"] if not thread.startswith("ebbpool-")] == [
                     "MainThread"
                 ]

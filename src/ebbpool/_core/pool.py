@@ -974,11 +974,7 @@ class Pool:
             worker.bell.acquire()
 
     def bury(self, future: FutureCore, code: int, late: bool) -> None:
-        """Under the mutex: count a queued or held future that is done before its turn; admit others in its place.
-
-        Args:
-            late: Whether it fails because it has waited for too long.
-        """
+        """Under the mutex: count a queued or held future that is done before its turn, `late` or not; admit others."""
         lane = future._lane
         if code == NOTIFIED:
             self.cancelled += 1
