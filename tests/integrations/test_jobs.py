@@ -70,6 +70,7 @@ def test_numpy() -> None:
     printed = use_example(
         "numpy",
         """
+import threading
 from threadpoolctl import threadpool_info
 
 def limits():
@@ -79,7 +80,7 @@ with threadpool_limits(limits=1, user_api="blas"), AdaptiveExecutor(thread_name_
     # A result is there before its worker is free again, and the task counted.
     print(pool.submit(limits).result(), pool.wait_idle(10))
     print(pool.submit(product, 100).result(), pool.wait_idle(10), pool.stats().completed)
-    print([thread.name for thread in pool._threads])
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith('numbers')])
 """,
     )
     assert printed == ["2000.0", "{1} True", "25.0 True 2", "['numbers_0']"]

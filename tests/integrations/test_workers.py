@@ -152,24 +152,31 @@ def child_exit(server, worker):
 """
 
 
+class Sums:
+    """What prometheus_client adds up over the processes of a server, each with a pool of one name."""
+
+    def __init__(self, folder: Path, pool: str) -> None:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        self.files = folder / "files"
+        self.files.mkdir()
+        self.pool = pool
+        self.registry = CollectorRegistry()
+        MultiProcessCollector(self.registry, str(self.files))
+
+    def shown(self, name: str) -> float | None:
+        return self.registry.get_sample_value(name, {"pool": self.pool})
+
+    def counted(self, *answers: str) -> bool:
+        return self.shown("ebbpool_task_submissions_total") == sum(int(answer.split()[1]) for answer in answers)
+
+
 @pytest.mark.skipif(not all(map(is_here, ("gunicorn", "prometheus_client"))), reason="not installed here")
 def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    files = tmp_path / "files"
-    files.mkdir()
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(files))
+    sums = Sums(tmp_path, "gunicorn")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(sums.files))
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(files))
-
-    def shown(name: str) -> float | None:
-        return registry.get_sample_value(name, {"pool": "gunicorn"})
-
-    def counted(*answers: str) -> bool:
-        return shown("ebbpool_task_submissions_total") == sum(int(answer.split()[1]) for answer in answers)
-
     # A worker that has its one connection takes no other, so each request has a worker of its own.
     arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
     with reserved_port() as port, gunicorn(tmp_path, port, *arguments, app=COUNTED):
@@ -177,19 +184,63 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
             first, second = (tmp_path / "begun").read_text(), get(port, "/")
-            eventually(lambda: counted(first, second), "both workers are counted")
+            eventually(lambda: sums.counted(first, second), "both workers are counted")
             os.kill(int(second.split()[0]), signal.SIGKILL)
             third = get(port, "/")
             assert len({answer.split()[0] for answer in (first, second, third)}) == 3
-            eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
-            eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
+            eventually(lambda: sums.counted(first, second, third), "the dead worker is counted, and its replacement")
+            eventually(lambda: sums.shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
             (tmp_path / "go on").touch()
             assert slow.getresponse().status == 200
 
 
-CELERY = """
+UVICORN = """
 import os
-os.environ["CELERY_CUSTOM_WORKER_POOL"] = "ebbpool.celery:TaskPool"
+import time
+from ebbpool import AdaptiveExecutor
+from ebbpool.prometheus import PoolCollector
+
+pool = AdaptiveExecutor(thread_name_prefix="uvicorn")
+PoolCollector()
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    await pool.run(int)
+    if scope["path"] == "/slow":
+        open("begun", "w").close()
+        # Its loop takes no other request.
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": f"{os.getpid()} {pool.stats().submitted}".encode()})
+"""
+
+
+@pytest.mark.skipif(not all(map(is_here, ("uvicorn", "prometheus_client"))), reason="not installed here")
+def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> None:
+    sums = Sums(tmp_path, "uvicorn")
+    (tmp_path / "application.py").write_text(UVICORN, encoding="utf-8")
+    paths = {"PYTHONPATH": str(Path(ebbpool.__file__).parent.parent), "PROMETHEUS_MULTIPROC_DIR": str(sums.files)}
+    command = ["-m", "uvicorn", "--workers", "2", "--lifespan", "off", "application:app", "--port"]
+    with (
+        reserved_port() as port,
+        subprocess.Popen([sys.executable, *command, str(port)], cwd=tmp_path, env=os.environ | paths) as process,
+    ):
+        try:
+            eventually(lambda: answers(port), "uvicorn answers")
+            with closing(asked(port, "/slow")) as slow:
+                eventually((tmp_path / "begun").exists, "the slow request has begun")
+                other = get(port, "/")
+                (tmp_path / "go on").touch()
+                first = slow.getresponse().read().decode()
+            assert first.split()[0] != other.split()[0]
+            eventually(lambda: sums.counted(first, other), "both workers are counted")
+        finally:
+            process.terminate()
+            process.wait(3 * TIMEOUT)
+
+
+CELERY = """
 import logging
 import threading
 import time
@@ -226,7 +277,6 @@ from celery.concurrency import get_implementation
 from celery.worker.autoscale import Autoscaler
 
 TaskPool = get_implementation(app.conf.worker_pool)
-print(get_implementation("custom") is TaskPool)
 with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
     pool = worker.pool
     print(work.delay().get(timeout=20), pool.info["implementation"], pool.info["max-concurrency"])
@@ -248,7 +298,6 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
 def test_celery() -> None:
     skip_without_packages("import celery")
     assert output_of(CELERY) == [
-        "True",
         "celery_0 ebbpool.celery:TaskPool 2",
         "['cleaned up', 'cleaned up'] in time",
         "SoftTimeLimitExceeded",
@@ -257,6 +306,42 @@ def test_celery() -> None:
         "1 1",
         "4 4",
     ]
+
+
+TASKS = """
+import os
+import threading
+from celery import Celery
+
+app = Celery("tasks", broker="filesystem://", backend=f"file://{os.getcwd()}/results")
+app.conf.broker_transport_options = {"data_folder_in": "messages", "data_folder_out": "messages"}
+
+@app.task
+def work():
+    return threading.current_thread().name
+"""
+
+
+def test_celery_is_told_on_its_command_line(tmp_path: Path) -> None:
+    skip_without_packages("import celery")
+    (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
+    for folder in ("messages", "results"):
+        (tmp_path / folder).mkdir()
+    custom = {
+        "PYTHONPATH": str(Path(ebbpool.__file__).parent.parent),
+        "CELERY_CUSTOM_WORKER_POOL": "ebbpool.celery:TaskPool",
+    }
+    worker = ["worker", "--pool", "custom", "--autoscale", "10,2", "--loglevel", "error"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tasks", *worker], cwd=tmp_path, env=os.environ | custom
+    ) as process:
+        try:
+            ask = f"import tasks; print(tasks.work.delay().get(timeout={TIMEOUT}))"
+            answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, text=True)
+            assert answer.startswith("celery_")
+        finally:
+            process.terminate()
+            assert process.wait(3 * TIMEOUT) == 0
 
 
 GRPC = """
@@ -414,10 +499,10 @@ import requests
 from concurrent.futures import ThreadPoolExecutor
 from fastapi import Depends, FastAPI
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from sqlalchemy import create_engine, text
+from sqlalchemy import QueuePool, create_engine, text
 from sqlalchemy.orm import Session
 
-engine = create_engine("sqlite:///shop.db")
+engine = create_engine("sqlite:///shop.db", poolclass=QueuePool)
 askers = ThreadPoolExecutor(6)
 app = FastAPI()
 
