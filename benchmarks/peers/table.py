@@ -46,10 +46,13 @@ def _both(name: str, label: str, *modules: str, **others: Any) -> tuple[Peer, Pe
     )
 
 
-def _forks() -> str:
+def _forks(name: str) -> str:
     if not hasattr(os, "fork"):
         raise Unavailable("no fork on this system")
-    return str(package("gunicorn").__version__)
+    return str(package(name).__version__)
+
+
+_GUNICORN, _GRANIAN = partial(_forks, "gunicorn"), partial(_forks, "granian")
 
 
 _POOLS = (
@@ -168,9 +171,10 @@ _SERVERS = (
     *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER),
     Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True),
     Peer("web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True),
-    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_forks),
-    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_forks),
-    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_forks, core=True),
+    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
+    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
+    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_GUNICORN, core=True),
+    Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN),
     Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx")),
 )
 
