@@ -7,41 +7,43 @@ import multiprocessing.pool
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant
 from benchmarks.load.serving import Server
-from benchmarks.peers import go, package
+from benchmarks.peers import go, package, ways
 from benchmarks.peers.peer import Peer
 
 _SOME, _MANY = {"tasks": 200}, {"tasks": 2000}
 
-Blocked = Callable[[int, float], dict[str, Any] | None]
+Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
+"""Has so many tasks wait for so many seconds; what closes the pool, after the clock, goes to the stack."""
 
 
-def _executor(build: Callable[[], Executor]) -> Blocked:
-    def run(count: int, seconds: float) -> None:
-        with build() as pool:
-            for future in [pool.submit(time.sleep, seconds) for _ in range(count)]:
-                future.result()
+def _executor(build: Callable[[], AbstractContextManager[Any]]) -> Blocked:
+    def run(after: ExitStack, count: int, seconds: float) -> None:
+        pool = after.enter_context(build())
+        for future in [pool.submit(time.sleep, seconds) for _ in range(count)]:
+            future.result()
 
     return run
 
 
-def _multiprocessing(count: int, seconds: float) -> None:
-    with multiprocessing.pool.ThreadPool() as pool:
-        pool.map(time.sleep, [seconds] * count, chunksize=1)
+def _multiprocessing(after: ExitStack, count: int, seconds: float) -> None:
+    pool = after.enter_context(multiprocessing.pool.ThreadPool())
+    pool.map(time.sleep, [seconds] * count, chunksize=1)
 
 
-def _pebble(count: int, seconds: float) -> None:
-    with package("pebble").ThreadPool() as pool:
-        for future in [pool.schedule(time.sleep, args=[seconds]) for _ in range(count)]:
-            future.result()
+def _pebble(after: ExitStack, count: int, seconds: float) -> None:
+    pool = after.enter_context(package("pebble").ThreadPool())
+    for future in [pool.schedule(time.sleep, args=[seconds]) for _ in range(count)]:
+        future.result()
 
 
-def _gevent(threads: bool, count: int, seconds: float) -> None:
+def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None:
     gevent = package("gevent")
     pool = gevent.get_hub().threadpool
     spawn = partial(pool.spawn, time.sleep) if threads else partial(gevent.spawn, gevent.sleep)
@@ -55,9 +57,9 @@ def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio
         wait = call()
         await asyncio.gather(*[wait(time.sleep, seconds) for _ in range(count)])
 
-    def run(count: int, seconds: float) -> None:
-        with asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()) as runner:
-            runner.run(gather(count, seconds))
+    def run(after: ExitStack, count: int, seconds: float) -> None:
+        runner = after.enter_context(asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()))
+        runner.run(gather(count, seconds))
 
     return run
 
@@ -65,6 +67,20 @@ def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio
 def _asgiref() -> Callable[..., Any]:
     sync_to_async = package("asgiref.sync").sync_to_async
     return lambda fn, *args: sync_to_async(fn, thread_sensitive=False)(*args)
+
+
+def _aiomisc() -> Callable[..., Any]:
+    executor = package("aiomisc").ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    return partial(asyncio.get_running_loop().run_in_executor, None)
+
+
+def _leasepool(after: ExitStack, count: int, seconds: float) -> None:
+    async def gather() -> None:
+        async with ways.leasepool(4) as call:  # as many as it has by default
+            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
+
+    asyncio.run(gather())
 
 
 def _tasks(module: str, group: str) -> Blocked:
@@ -76,7 +92,7 @@ def _tasks(module: str, group: str) -> Blocked:
             for _ in range(count):
                 started.start_soon(found.to_thread.run_sync, time.sleep, seconds)
 
-    return lambda count, seconds: package(module).run(main, count, seconds)
+    return lambda after, count, seconds: package(module).run(main, count, seconds)
 
 
 _MANY_THREADS: dict[str, Blocked] = {
@@ -84,7 +100,8 @@ _MANY_THREADS: dict[str, Blocked] = {
     "ebbpool-pure": _executor(lambda: package("ebbpool").AdaptiveExecutor()),
     "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
     "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
-    "go": go.burst,
+    "flexexecutor": _executor(lambda: package("flexexecutor").ThreadPoolExecutor()),
+    "go": lambda after, count, seconds: go.burst(count, seconds),
     "gevent": partial(_gevent, False),
     "anyio": _tasks("anyio", "create_task_group"),
     "trio": _tasks("trio", "open_nursery"),
@@ -97,6 +114,10 @@ _FEW_THREADS: dict[str, Blocked] = {
     "multiprocessing": _multiprocessing,
     "plus": _executor(lambda: package("ThreadPoolExecutorPlus").ThreadPoolExecutor()),
     "pebble": _pebble,
+    "betapool": _executor(lambda: package("betapool").AdaptiveThreadPoolExecutor()),
+    "aiomisc": _on_loop("asyncio", _aiomisc),
+    "hypertile": _on_loop("asyncio", lambda: package("hypertile").to_thread),
+    "leasepool": _leasepool,
     "gevent-threadpool": partial(_gevent, True),
 }
 
@@ -104,9 +125,10 @@ _FEW_THREADS: dict[str, Blocked] = {
 def measure(peer: Peer, params: Params) -> Samples:
     count, process = params["tasks"], Server(0, os.getpid())
     before = process.memory()
-    start = time.perf_counter()
-    told = (_MANY_THREADS | _FEW_THREADS)[peer.base](count, params["sleep"])
-    taken = time.perf_counter() - start
+    with ExitStack() as after:
+        start = time.perf_counter()
+        told = (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
+        taken = time.perf_counter() - start
     if told is not None:
         # A program of its own has its own clock and its own memory.
         return {"ms": [told["ms"]], "memory": [told["kB"] / count]}

@@ -36,7 +36,8 @@ QUESTION = Question(
     columns=COLUMNS,
     peers=(
         "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
-        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
+        "ebbpool-fastthreadpool", "plus", "pebble", "betapool", "flexexecutor", "gevent-threadpool", "gevent", "anyio",
+        "trio", "aiomisc", "hypertile", "leasepool",
     ),
     variants=always(_WHERE),
     sizes=lambda quick: {"tasks": 200, "sleep": 0.05},

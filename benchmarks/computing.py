@@ -33,7 +33,8 @@ QUESTION = Question(
     columns=COLUMNS,
     peers=(
         "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
-        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
+        "ebbpool-fastthreadpool", "plus", "pebble", "betapool", "flexexecutor", "gevent-threadpool", "gevent", "anyio",
+        "trio", "aiomisc", "hypertile", "leasepool",
     ),
     variants=variants,
     sizes=sizes,

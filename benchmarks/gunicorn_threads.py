@@ -8,7 +8,11 @@ from benchmarks.load.serving import serving
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.web import ASLEEP, ASLEEP_SECONDS, TRIVIAL, WORD
 
-_WORKERS = {"gunicorn-gthread": "gthread", "gunicorn-pool": "ebbpool.gunicorn.AdaptiveThreadWorker"}
+_SERVERS = {
+    "gunicorn-gthread": "gunicorn --worker gthread",
+    "gunicorn-pool": "gunicorn --worker ebbpool.gunicorn.AdaptiveThreadWorker",
+    "granian": "granian",
+}
 _CLIENTS = 100
 _HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
 _WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)]
@@ -16,7 +20,7 @@ _WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for
 
 def measure(peer: Peer, params: Params) -> Samples:
     target = _HANDLERS[params["handler"]]
-    program = f"web gunicorn --processes 1 --worker {_WORKERS[peer.base]} --threads {params['threads']} --directory ."
+    program = f"web {_SERVERS[peer.base]} --processes 1 --threads {params['threads']} --directory ."
     with (
         serving(program, ready=lambda port: answers(port, target, WORD)) as found,
         Clients(found.port, _CLIENTS, target, WORD) as clients,
@@ -37,7 +41,7 @@ QUESTION = Question(
         Column("errors", "wrong responses", 0, ratio=False, worst=True),
         Column("client", "% of a processor, client", 0, ratio=False),
     ),
-    peers=tuple(_WORKERS),
+    peers=tuple(_SERVERS),
     variants=always(*_WHERES),
     sizes=lambda quick: {"warm_up": 0.2 if quick else 1.0, "seconds": 0.3 if quick else 3.0},
     measure=measure,
@@ -47,5 +51,5 @@ QUESTION = Question(
     ),
     floor=f"40 threads asleep for {ASLEEP_SECONDS * 1e3:g} ms each give {40 / ASLEEP_SECONDS:,.0f} answers/s, 100 give "
     f"{100 / ASLEEP_SECONDS:,.0f}",
-    limits="gunicorn's own Python, for each request",
+    limits="gunicorn's own Python, for each request; granian's server is Rust",
 )

@@ -46,7 +46,8 @@ QUESTION = Question(
     columns=(Column("us", "µs an item", digits=3),),
     peers=(
         "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
-        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent",
+        "ebbpool-fastthreadpool", "plus", "pebble", "betapool", "flexexecutor", "hypertile", "gevent-threadpool",
+        "gevent",
     ),
     variants=always(_TRIVIAL, _COMPUTING),
     sizes=sizes,

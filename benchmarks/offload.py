@@ -18,8 +18,8 @@ _ALL = (*_ASYNCIO, "trio")
 _AT_ALL_CEILINGS = ("batched", "run", "run-pure", "ebbpool", "ebbpool-pure", "stdlib")
 _PEERS = (
     "loop", "bare-thread", "batched", "run", "run-pure", "own-loop", "own-loop-pure", "own-loop-to-thread", "ebbpool",
-    "ebbpool-pure", "stdlib", "to-thread", "to-thread-ebbpool", "plus", "pebble", "asgiref", "anyio", "trio",
-    "anyio-ebbpool", "anyio-installed",
+    "ebbpool-pure", "stdlib", "to-thread", "to-thread-ebbpool", "plus", "pebble", "betapool", "flexexecutor",
+    "aiomisc", "hypertile", "leasepool", "asgiref", "anyio", "trio", "anyio-ebbpool", "anyio-installed",
 )  # fmt: skip
 
 Gather = Callable[[Call, int], Awaitable[object]]

@@ -27,7 +27,7 @@ QUESTION = Question(
     columns=(Column("us", "µs a round trip"),),
     peers=(
         "loop", "simplequeue", "locks", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "plus", "pebble",
-        "gevent-threadpool", "gevent",
+        "betapool", "flexexecutor", "gevent-threadpool", "gevent",
     ),
     variants=by_workers,
     sizes=lambda quick: {"trips": 200, "repeats": 1} if quick else {"trips": 1_000, "repeats": 3},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -17,6 +18,10 @@ from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
 UNTUNED = "untuned"
+_RIVALS = {
+    "betapool": ("betapool", "AdaptiveThreadPoolExecutor"),
+    "flexexecutor": ("flexexecutor", "ThreadPoolExecutor"),
+}
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
 _SPARE = 6
@@ -29,8 +34,9 @@ def build(peer: Peer, threads: int | str) -> Executor:
     """Return a new pool that finds its own size, or has so many threads from as many tasks on."""
     if peer.base == "stdlib":
         return ThreadPoolExecutor() if threads == UNTUNED else ThreadPoolExecutor(int(threads))
-    adaptive = package("ebbpool").AdaptiveExecutor
-    pool: Executor = adaptive() if threads == UNTUNED else adaptive(threads, min_workers=threads)
+    module, name = _RIVALS.get(peer.base, ("ebbpool", "AdaptiveExecutor"))
+    make = getattr(package(module), name)
+    pool: Executor = make() if threads == UNTUNED else make(threads, min_workers=threads)
     return pool
 
 
@@ -41,12 +47,14 @@ def measure(peer: Peer, params: Params) -> Samples:
     spent = 0.0
     while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
         gc.collect()
+        before = threading.active_count()
         start = time.perf_counter()
         with build(peer, params["threads"]) as pool:
             figure = run(pool)
             taken = time.perf_counter() - start
             made: Any = pool
-            samples["threads"].append(int(made.stats().started) if peer.base != "stdlib" else len(made._threads))
+            ours = peer.core is not None
+            samples["threads"].append(int(made.stats().started) if ours else threading.active_count() - before)
         spent += taken
         samples["ms"].append((taken if figure is None else figure) * 1e3)
     return samples
@@ -68,11 +76,12 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     found: list[Variant] = []
     for name in _QUICK_LOADS if settings.quick else LOADS:
         load = LOADS[name]
-        least = load.stock_least if peer == "stdlib" else 0
+        # betapool takes no more threads before some tasks have ended.
+        least = load.stock_least if peer in ("stdlib", "betapool") else 0
         sizes = (32, 2) if settings.quick else sorted({*_SIZES, len(processors())}, reverse=True)
         fixed = [{"load": name, "threads": size} for size in sizes if least <= size <= load.most]
         found += [{"load": name, "threads": UNTUNED}] if peer != "ebbpool-fixed" and not least else []
-        found += fixed if peer != "ebbpool" else []
+        found += fixed if peer in ("ebbpool-fixed", "stdlib") else []
     return found
 
 
@@ -87,7 +96,7 @@ QUESTION = Question(
     "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
     "mean latency of a call",
     columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
-    peers=("ebbpool", "ebbpool-fixed", "stdlib"),
+    peers=("ebbpool", "ebbpool-fixed", "stdlib", *_RIVALS),
     variants=variants,
     sizes=lambda quick: {"turns": turns_in(0.005), "repeats": 1 if quick else 7},
     measure=measure,

@@ -24,7 +24,8 @@ QUESTION = Question(
     ),
     peers=(
         "loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing", "fastthreadpool",
-        "ebbpool-fastthreadpool", "plus", "pebble", "gevent-threadpool", "gevent", "anyio", "trio",
+        "ebbpool-fastthreadpool", "plus", "pebble", "betapool", "flexexecutor", "gevent-threadpool", "gevent", "anyio",
+        "trio", "aiomisc", "hypertile", "leasepool",
     ),
     variants=by_workers,
     sizes=lambda quick: {"tasks": 2_000, "repeats": 1} if quick else {"tasks": 5_000, "repeats": 3},

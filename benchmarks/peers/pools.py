@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import multiprocessing.pool
 import queue
@@ -9,9 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.peers import package
+
+if TYPE_CHECKING:
+    from benchmarks.peers.ways import Offload
 
 Task = Callable[[], object]
 
@@ -32,6 +36,20 @@ def plus(workers: int, keep_alive: float) -> Any:
 
 def pebble(workers: int, keep_alive: float) -> Any:
     return package("pebble").ThreadPool(workers)
+
+
+def betapool(workers: int, keep_alive: float) -> Any:
+    """At least the four workers that it has by default."""
+    return package("betapool").AdaptiveThreadPoolExecutor(min_workers=min(4, workers), max_workers=workers)
+
+
+def flexexecutor(workers: int, keep_alive: float) -> Any:
+    return package("flexexecutor").ThreadPoolExecutor(workers, idle_timeout=keep_alive)
+
+
+def aiomisc(workers: int, keep_alive: float) -> Any:
+    """Its `submit` is for the thread of an event loop."""
+    return package("aiomisc").ThreadPoolExecutor(workers)
 
 
 class Pool:
@@ -275,6 +293,54 @@ class PebblePool(ExecutorPool):
     def close(self) -> None:
         self.executor.close()
         self.executor.join()
+
+
+class Offloaded(Pool):
+    """What is awaited, on one loop that lives as long as the pool.
+
+    Args:
+        offload: the way to its threads.
+        workers: the most threads.
+        keep_alive: not heeded.
+    """
+
+    def __init__(self, offload: Offload, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._runner, self._way = asyncio.Runner(), offload(workers)
+        self._run = self._runner.run
+        self._call = self._run(self._open())
+
+    async def _open(self) -> Any:
+        return await self._way.__aenter__()
+
+    async def _gather(self, fn: Task, count: int) -> list[object]:
+        call = self._call
+        results: list[object] = await asyncio.gather(*[call(fn) for _ in range(count)])
+        return results
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        return self._run(self._gather(fn, count))
+
+    async def _close(self) -> None:
+        await self._way.__aexit__(None, None, None)
+
+    def close(self) -> None:
+        self._run(self._close())
+        self._runner.close()
+
+
+class Hypertile(Offloaded):
+    """hypertile's, whose threads are unknown to `threading`."""
+
+    async def _map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
+        results: list[object] = await package("hypertile").gather_to_thread(fn, items)
+        return results
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return self._run(self._map(fn, items))
+
+    def threads(self) -> int:
+        return int(package("hypertile").worker_count())
 
 
 class _Getting(Pool):

@@ -17,12 +17,17 @@ from benchmarks.peers.pools import (
     FastThreadPool,
     GeventThreads,
     Greenlets,
+    Hypertile,
     MultiprocessingPool,
+    Offloaded,
     PebblePool,
     PingPong,
     PlainLoop,
     TaskThreads,
     adaptive,
+    aiomisc,
+    betapool,
+    flexexecutor,
     pebble,
     plus,
     stdlib,
@@ -41,10 +46,13 @@ def _both(name: str, label: str, *modules: str, **others: Any) -> tuple[Peer, Pe
     )
 
 
-def _forks() -> str:
+def _forks(name: str) -> str:
     if not hasattr(os, "fork"):
         raise Unavailable("no fork on this system")
-    return str(package("gunicorn").__version__)
+    return str(package(name).__version__)
+
+
+_GUNICORN, _GRANIAN = partial(_forks, "gunicorn"), partial(_forks, "granian")
 
 
 _POOLS = (
@@ -76,6 +84,26 @@ _POOLS = (
         open=partial(ExecutorPool, plus), offload=ways.run_in_executor(plus),
     ),
     Peer("pebble", "pebble", ("pebble",), open=PebblePool, offload=ways.run_in_executor(pebble)),
+    Peer(
+        "betapool", "betapool", ("betapool",),
+        open=partial(ExecutorPool, betapool), offload=ways.run_in_executor(betapool),
+    ),
+    Peer(
+        "flexexecutor", "flexexecutor", ("flexexecutor",),
+        open=partial(ExecutorPool, flexexecutor), offload=ways.run_in_executor(flexexecutor),
+    ),
+    Peer(
+        "aiomisc", "aiomisc ThreadPoolExecutor", ("aiomisc",),
+        open=partial(Offloaded, ways.run_in_executor(aiomisc)), offload=ways.run_in_executor(aiomisc),
+    ),
+    Peer(
+        "hypertile", "hypertile.to_thread", ("hypertile",),
+        open=partial(Hypertile, ways.hypertile), offload=ways.hypertile,
+    ),
+    Peer(
+        "leasepool", "leasepool, one lease", ("leasepool",),
+        open=partial(Offloaded, ways.leasepool), offload=ways.leasepool,
+    ),
     Peer("gevent-threadpool", "gevent.threadpool", ("gevent.threadpool",), open=GeventThreads),
     Peer("gevent", "gevent.spawn (greenlets)", ("gevent",), open=Greenlets),
     Peer("to-thread", "asyncio.to_thread", offload=ways.to_thread(stdlib)),
@@ -143,9 +171,10 @@ _SERVERS = (
     *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER),
     Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True),
     Peer("web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True),
-    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_forks),
-    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_forks),
-    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_forks, core=True),
+    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
+    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
+    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_GUNICORN, core=True),
+    Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN),
     Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx")),
 )
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ def run_in_executor(build: Callable[[int, float], Any]) -> Offload:
         try:
             yield lambda fn: loop.run_in_executor(pool, fn)
         finally:
-            close = pool.shutdown if isinstance(pool, Executor) else pool.close
+            close = getattr(pool, "shutdown", None) or pool.close
             close()
 
     return offload
@@ -109,6 +109,26 @@ async def asgiref(workers: int) -> AsyncIterator[Call]:
     sync_to_async = package("asgiref.sync").sync_to_async
     with ThreadPoolExecutor(workers) as pool:
         yield lambda fn: sync_to_async(fn, thread_sensitive=False, executor=pool)()
+
+
+@asynccontextmanager
+async def hypertile(workers: int) -> AsyncIterator[Call]:
+    """The pool is the process's, and its size cannot be changed any more once it is used."""
+    found = package("hypertile")
+    if found.worker_count() != workers:
+        found.configure(workers)
+    yield found.to_thread
+
+
+@asynccontextmanager
+async def leasepool(workers: int) -> AsyncIterator[Call]:
+    manager = package("leasepool").LeasedExecutorManager(backend="thread", max_pools=1, workers_per_pool=workers)
+    await manager.start()
+    try:
+        async with await manager.acquire() as lease:
+            yield lease.run
+    finally:
+        await manager.stop()
 
 
 def run_sync(backend: str) -> Offload:

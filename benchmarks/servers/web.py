@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import processors
 from benchmarks.load.serving import announce, serve_forever
 from benchmarks.peers import package, program
-from benchmarks.servers import Kinds, main
+from benchmarks.servers import Kinds, granian, main
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 TRIVIAL, ASLEEP, WORD = "/trivial", "/asleep", b"done"
@@ -205,6 +205,16 @@ def _gunicorn(
     Application().run()
 
 
+def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
+    granian.serve(
+        "benchmarks.servers.web:_wsgi",
+        interface="wsgi",
+        workers=int(processes),
+        backlog=BACKLOG,
+        blocking_threads=int(threads) if threads else None,
+    )
+
+
 def _nginx(directory: str) -> None:
     # nginx takes over a socket that is named so, as from a predecessor: no port is ever free for somebody else.
     listener = _listener()
@@ -228,6 +238,7 @@ KINDS: Kinds = {
     "prefork": _prefork,
     "prefork-reuse-port": functools.partial(_prefork, reuse_port=True),
     "gunicorn": _gunicorn,
+    "granian": _granian,
     "nginx": _nginx,
 }
 

@@ -18,10 +18,10 @@ from support.common import TIMEOUT, Boom
 import ebbpool
 from benchmarks import kill_child, loop_lag, sizing
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
-from benchmarks.peers import Unavailable
+from benchmarks.peers import Unavailable, ways
 from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import ExecutorPool, stdlib
+from benchmarks.peers.pools import ExecutorPool, Offloaded, stdlib
 from benchmarks.peers.table import PEERS, peer_named
 
 PURE = "" if ebbpool.COMPILED else "-pure"
@@ -106,6 +106,9 @@ def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
     found = sizing.variants("stdlib", Settings())
     assert min(cell["threads"] for cell in found if cell["load"] == "nested") > 40
     assert max(cell["threads"] for cell in found if cell["load"] == "numpy" and cell["threads"] != "untuned") == 32
+    found = sizing.variants("betapool", Settings())
+    assert {cell["threads"] for cell in found} == {"untuned"}
+    assert "nested" not in {cell["load"] for cell in found}
     cells = [
         {"peer": "stdlib", "variant": {"load": "tiny", "threads": size}, "samples": {"ms": {"1": [ms]}}}
         for size, ms in ((256, 10.0), (128, 40.0))
@@ -157,6 +160,14 @@ def test_pools_give_every_result(name: str) -> None:
     if name != "loop":
         with build(3, 10.0) as pool:
             assert sorted(pool.each(lambda item: item + 1, range(5))) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_awaited_gives_every_result() -> None:
+    before = threading.active_count()
+    with Offloaded(ways.run_in_executor(stdlib), 3, 10.0) as pool:
+        assert pool.burst(lambda: 7, 20) == [7] * 20
+        assert 1 <= pool.threads() <= 3
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("floor", [BareThread, partial(BatchedWorkers, workers=3)])
