@@ -11,6 +11,8 @@ from benchmarks.engine.results import Answers, Run
 from benchmarks.report.tables import lead, markdown, short_rows
 
 MAIN = "bench"
+AGAIN = "bench-again"
+"""The run, if any, whose answers stand in place of those of the main run: asked later, in more rounds."""
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 _ROWS_AT_MOST = 4
@@ -90,6 +92,12 @@ def _page(answers: Answers) -> str:
     return "\n".join([*lines, "", "[All questions](../performance.md)"]) + "\n"
 
 
+def _asked_again(run: Run) -> str:
+    names = ", ".join(f"[{answers.question.title}](performance/{name}.md)" for name, answers in run.answers.items())
+    rounds = min(entry["rounds"] for entry in run.document["questions"].values())
+    return f"Asked again in {rounds} rounds ({run.told()}): {names}"
+
+
 def _first(answers: Answers) -> object:
     return next((contest.column for contest in answers.contests()), None)
 
@@ -98,11 +106,14 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
     """Return docs/performance.md and the pages behind it, by path."""
     main = runs[MAIN]
     minutes = round(main.document["seconds"]) // 60
-    lines = [_INTRO, _overview(main), "", f"This run: {main.told()}, {minutes} minutes.", "", _TOCTREE.rstrip()]
+    lines = [_INTRO, _overview(main), "", f"This run: {main.told()}, {minutes} minutes."]
+    if AGAIN in runs:
+        lines.append(f"{_asked_again(runs[AGAIN])}.")
+    lines += ["", _TOCTREE.rstrip()]
     folder = PERFORMANCE.with_suffix("")
     others = ["# Other runs", ""]
     for name, run in runs.items():
-        if name != MAIN:
+        if name not in (MAIN, AGAIN):
             others += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
             others += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
             others.append("")
@@ -116,7 +127,12 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
 def committed() -> dict[str, Run]:
     """Return the runs in docs/evidence by name, the main one first; none before there is a main one."""
     paths = sorted(EVIDENCE.glob("*.json"), key=lambda path: (path.stem != MAIN, path.stem))
-    return {path.stem: Run.read(path) for path in paths} if (EVIDENCE / f"{MAIN}.json").exists() else {}
+    if not (EVIDENCE / f"{MAIN}.json").exists():
+        return {}
+    runs = {path.stem: Run.read(path) for path in paths}
+    if AGAIN in runs:
+        runs[MAIN].answers |= runs[AGAIN].answers
+    return runs
 
 
 def check(runs: Mapping[str, Run], write: bool) -> list[str]:

@@ -355,6 +355,13 @@ def test_the_check_fails_until_the_figures_are_written(tree: Path, capsys: pytes
     assert "Submit trivial tasks" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
 
 
+def test_what_was_asked_again_stands_in_place_of_the_main_run(tree: Path) -> None:
+    run_of(tree / "docs" / "evidence" / f"{pages.AGAIN}.json", ebbpool=(2.0, 2.0), stdlib=(8.0, 8.0))
+    assert main(["figures", "--write"]) == 0
+    assert "us:1 -->2.0<" in (tree / "README.md").read_text(encoding="utf-8")
+    assert "Asked again in" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
 def test_readme_and_docs_say_what_the_committed_runs_say() -> None:
     if not pages.committed():
         pytest.skip("no run is committed")
