@@ -133,6 +133,14 @@ def test_more_are_used_once_they_get_more_done() -> None:
     assert pool.go_on(2.0 * HOLD) == 128
 
 
+def test_more_are_used_once_each_one_counts_though_all_get_less_done_than_before() -> None:
+    pool = Overload(lambda workers: min(8, workers) / 0.05)
+    assert pool.go_on(5.0) == 16
+    # Of these, half as many as before.
+    pool.rate = lambda workers: workers / 0.2
+    assert pool.go_on(2 * HOLD) == WORKERS
+
+
 def test_a_look_without_a_worker_in_use_does_no_harm() -> None:
     pool = Overload(lambda workers: min(8, workers) / 0.05)
     pool.go_on(5.0)

@@ -126,6 +126,8 @@ class Restraint:
             elif self._trying:
                 self._judge(rate, now, used, SHORT * max_wait)
             elif now >= self._resting:
+                # The load may be another by now, and so what counts as more.
+                self._rate = rate
                 self._try(2 * self.most, now)
         return self.most
 
