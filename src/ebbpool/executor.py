@@ -238,7 +238,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
                 self._pool.count_reject()
                 raise QueueFull(
                     f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy",
-                    self._pool.counts()["oldest_wait"],
+                    self._pool.retry_after(),
                 )
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
 from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, pollers, porter, serving
 
-from ebbpool import AdaptiveExecutor, PoolStats
+from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -211,13 +211,6 @@ def test_a_full_queue_is_answered_503_where_workers_read_themselves(busy: tuple[
         assert first.body() == b"/wait"
 
 
-class Waiting(AdaptiveExecutor):
-    """Says that its oldest task has waited for long."""
-
-    def stats(self) -> PoolStats:
-        return dataclasses.replace(super().stats(), oldest_wait=41.2)
-
-
 @pytest.mark.parametrize("way", ["refused", "cancelled"])
 @pytest.mark.parametrize(("least", "told"), [(1, "42"), (60, "60")])
 def test_a_client_is_told_to_wait_as_long_as_the_queue_is(
@@ -225,8 +218,9 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(
 ) -> None:
     gate, handler = busy
     with (
-        Waiting(1, max_queue=1, when_full="reject") as pool,
+        AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool,
         serving(handler, executor=pool, retry_after=least) as server,
+        mock.patch.object(type(server.pool_handlers), "retry_after", return_value=41.2),
         Client(server) as first,
         Client(server) as second,
         Client(server) as third,

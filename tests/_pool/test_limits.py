@@ -166,6 +166,21 @@ def test_the_newest_first_while_the_queue_stands() -> None:
         assert order == ["a", "b", "c", "d"]
 
 
+def test_a_task_that_may_wait_for_longer_is_not_overtaken_for_ever() -> None:
+    order: list[str] = []
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
+        gate.hold(pool)
+        for name in "abcd":
+            pool.within(1000.0).submit(order.append, name)
+        now = time.monotonic()
+        for seconds in (101.0, 101.05, 101.15):
+            seams.look_at(pool, now + seconds)
+        gate.open()
+        wait_for_idle(pool)
+    # Each look gives one of them its turn.
+    assert order == ["a", "d", "c", "b"]
+
+
 @pytest.mark.parametrize(
     ("looks", "max_wait"),
     [
@@ -202,6 +217,11 @@ def test_a_full_queue_says_when_to_come_again() -> None:
             pool.submit(int)
         assert type(caught.value) is QueueFull
         assert caught.value.retry_after > SOON
+        # No call that comes now has to wait for longer.
+        pool.resize(max_wait=SOON)
+        with pytest.raises(QueueFull) as caught:
+            pool.submit(int)
+        assert caught.value.retry_after == SOON
 
 
 def test_what_is_late_may_be_cancelled_first() -> None:

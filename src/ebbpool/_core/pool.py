@@ -1144,6 +1144,9 @@ class Pool:
             self.stale = now
         elif self.stands(now):
             self.dequeue = self.queue.pop
+            if self.ahead == 0 and now - self._oldest()._queued_at > self.max_wait + LOOKS:
+                # It may wait for longer than others and is not about to leave: it has its turn.
+                self.queue.rotate(-1)
 
     def stands(self, now: float) -> bool:
         """Return whether the queue stands at `now` (monotonic seconds): its oldest tasks have been late for a while."""
@@ -1360,6 +1363,15 @@ class Pool:
             self.dead -= 1
             if self.ahead:
                 self.ahead -= 1
+
+    def retry_after(self) -> float:
+        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now.
+
+        Some tasks may wait for longer than `max_wait`; other callers need not.
+        """
+        with self.mutex:
+            waited = monotonic() - self._oldest()._queued_at if self.queue else 0.0
+        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
 
     def _oldest(self) -> FutureCore:
         """Return the future that has waited longest, or one that has waited about as long; some are queued."""

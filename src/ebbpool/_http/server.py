@@ -83,7 +83,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     @property
     def _pause(self) -> int:
-        return max(self._limits.retry_after, math.ceil(self.pool_handlers.oldest_wait()))
+        return max(self._limits.retry_after, math.ceil(self.pool_handlers.retry_after()))
 
     def server_activate(self) -> None:
         """Check the attributes, make the pool, and listen.

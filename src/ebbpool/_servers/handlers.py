@@ -158,9 +158,11 @@ class Handlers:
         """Return how many handlers are queued or run."""
         return len(self._live)
 
-    def oldest_wait(self) -> float:
-        """Return for how many seconds the oldest task of the executor has waited; 0 if the executor does not say."""
-        return self.executor.stats().oldest_wait if isinstance(self.executor, (AdaptiveExecutor, Lane)) else 0.0
+    def retry_after(self) -> float:
+        """Return after how many seconds a refused client may come again; 0 if the executor does not say."""
+        if isinstance(self.executor, Lane):
+            return self.executor.stats().oldest_wait
+        return self.executor._pool.retry_after() if isinstance(self.executor, AdaptiveExecutor) else 0.0
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no handler is queued or runs; None waits for ever.
