@@ -7,6 +7,7 @@ Set it in the app, with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,7 +39,11 @@ class TaskPool(_ThreadTaskPool):
     have none on PyPy.
 
     Attributes:
-        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others.
+        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. None that has tasks refused:
+            Celery would never hear of those.
+
+    Raises:
+        ValueError: `settings` has a `max_wait`, or a `when_full` of "reject".
     """
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -47,6 +52,9 @@ class TaskPool(_ThreadTaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Not the parent's, which makes a pool of its own.
         BasePool.__init__(self, *args, **kwargs)
+        for name, value in self.settings.items():
+            if (name == "max_wait" and value not in (None, math.inf)) or (name, value) == ("when_full", "reject"):
+                raise ValueError(f"settings: {name}={value!r} would lose tasks, of which Celery has none run again")
         given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
         self.executor: AdaptiveExecutor = AdaptiveExecutor(**given)
         # Of their own: limits are to end tasks that have all threads of the other pool.

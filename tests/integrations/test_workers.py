@@ -289,7 +289,11 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
     print(pool.num_processes, pool.executor.stats().max_workers)
     pool.shrink(9)
     print(pool.num_processes, pool.executor.stats().max_workers)
-    scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
+    try:
+    type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
+except ValueError as error:
+    print(error)
+scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
     scaler.update(max=8, min=4)
     print(pool.num_processes, pool.executor.stats().max_workers)
 """
@@ -304,6 +308,7 @@ def test_celery() -> None:
         "5 5",
         "3 3",
         "1 1",
+        "settings: max_wait=0.5 would lose tasks, of which Celery has none run again",
         "4 4",
     ]
 
