@@ -247,6 +247,28 @@ def test_a_module(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"__main__ ['--version', 'y'] {tmp_path} True", "ebbpool [256]", "False"]
 
 
+LATER = """
+import pickle, threading
+
+class Mine: ...
+
+def later():
+    threading.main_thread().join()
+    print(type(pickle.loads(pickle.dumps(Mine()))) is Mine)
+
+threading.Thread(target=later).start()
+"""
+
+
+@pytest.mark.parametrize("how", [["later.py"], ["-m", "later"], ["-m", "package"]])
+def test_a_thread_that_goes_on_finds_the_main_module(tmp_path: Path, how: list[str]) -> None:
+    (tmp_path / "later.py").write_text(LATER, encoding="utf-8")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(LATER, encoding="utf-8")
+    done = program_run(tmp_path, *how)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
+
+
 def test_it_says_what_was_done(tmp_path: Path) -> None:
     done = program_run(tmp_path, "--explain", "program.py")
     lines = done.stderr.splitlines()
