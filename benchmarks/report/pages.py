@@ -80,8 +80,9 @@ def _overview(run: Run) -> str:
 def _page(answers: Answers) -> str:
     question = answers.question
     lines = [f"# {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
-    contests = [contest for contest in answers.contests() if contest.column == _first(answers)]
+    contests = answers.contests()
     if contests:
+        contests = [contest for contest in contests if contest.column == contests[0].column]
         # Of many variants some, from the first to the last.
         step = max(1, (len(contests) - 1) / (_ROWS_AT_MOST - 1))
         chosen = [contests[round(at * step)] for at in range(min(len(contests), _ROWS_AT_MOST))]
@@ -96,10 +97,6 @@ def _asked_again(run: Run) -> str:
     names = ", ".join(f"[{answers.question.title}](performance/{name}.md)" for name, answers in run.answers.items())
     rounds = min(entry["rounds"] for entry in run.document["questions"].values())
     return f"Asked again in {rounds} rounds ({run.told()}): {names}"
-
-
-def _first(answers: Answers) -> object:
-    return next((contest.column for contest in answers.contests()), None)
 
 
 def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
