@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, eventually
+from support.common import LONG, TIMEOUT, Gate
 
 from ebbpool import AdaptiveExecutor, sync
 from ebbpool._testing import seams
@@ -158,26 +158,6 @@ def test_a_resize_with_one_bad_value_applies_none() -> None:
             pool.resize(min_workers=2)
         with pytest.raises(TypeError, match=r"when_full|unexpected"):
             pool.resize(when_full_of_what="reject")  # type: ignore[call-arg]
-
-
-def test_resize_below_what_runs_interrupts_nothing() -> None:
-    first, second = Gate(), Gate()
-    with AdaptiveExecutor(4, keep_alive=LONG) as pool, first, second:
-        running = [pool.submit(first, number) for number in range(4)]
-        first.await_begun(4)
-        queued = [pool.submit(second, number) for number in range(4)]
-        pool.resize(max_workers=1)
-        assert pool._max_workers == 1
-        assert second.nobody_begins()
-        assert not any(future.done() for future in running)
-        first.open()
-        assert [future.result(TIMEOUT) for future in running] == [0, 1, 2, 3]
-        second.await_begun()
-        assert second.nobody_begins()
-        eventually(lambda: pool.stats().workers == len(pool._threads) == 1)
-        second.open()
-        assert [future.result(TIMEOUT) for future in queued] == [0, 1, 2, 3]
-    assert second.peak == 1
 
 
 @pytest.mark.parametrize("name", ["chunksize", "buffersize"])
