@@ -47,18 +47,6 @@ def test_changes_of_a_task_stay_in_the_task() -> None:
         assert pool.submit(variable.get).result(TIMEOUT) == "mine"
 
 
-def test_tasks_of_one_context_may_run_at_the_same_time() -> None:
-    with AdaptiveExecutor(4, propagate_context=True) as pool:
-        variable.set("shared")
-        barrier = threading.Barrier(4)
-
-        def meet() -> object:
-            barrier.wait(TIMEOUT)
-            return variable.get()
-
-        assert [future.result(TIMEOUT) for future in [pool.submit(meet) for _ in range(4)]] == ["shared"] * 4
-
-
 def test_a_call_that_runs_in_the_caller_changes_only_its_own_copy() -> None:
     with (
         AdaptiveExecutor(1, propagate_context=True, max_queue=0, when_full="caller_runs") as pool,
