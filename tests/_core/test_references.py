@@ -52,14 +52,6 @@ def test_an_idle_pool_holds_nothing_of_a_finished_task(pool: AdaptiveExecutor) -
     gone(*references)
 
 
-def test_a_result_nobody_collects_is_freed(pool: AdaptiveExecutor) -> None:
-    thing = Thing()
-    reference = weakref.ref(thing)
-    pool.submit(Call(), thing)
-    del thing
-    gone(reference)
-
-
 def test_a_pending_task_is_held_by_the_pool_alone(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
         gate.hold(pool)
