@@ -232,8 +232,14 @@ EXIT = f"""
 
 
 @pytest.mark.skipif(STARTS_NO_THREAD, reason="the server could start no worker")
-@pytest.mark.parametrize("base", ["AdaptivePoolTCPServer", "AdaptivePoolHTTPServer"])
-@pytest.mark.parametrize("executor", ["None", "AdaptiveExecutor()", "ThreadPoolExecutor()"])
+@pytest.mark.parametrize(
+    ("base", "executor"),
+    [
+        ("AdaptivePoolTCPServer", "None"),
+        ("AdaptivePoolHTTPServer", "AdaptiveExecutor()"),
+        ("AdaptivePoolHTTPServer", "ThreadPoolExecutor()"),
+    ],
+)
 def test_a_loop_that_is_no_daemon_serves_on_after_the_main_thread(base: str, executor: str) -> None:
     lines = output_of(
         f"""
@@ -336,8 +342,9 @@ def test_which_threads_and_loops_the_exit_waits_for() -> None:
 
 
 @needs_fork
-@pytest.mark.parametrize("base", ["AdaptivePoolTCPServer", "AdaptivePoolHTTPServer"])
-@pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("base", "end"), [("AdaptivePoolTCPServer", "raise SystemExit(3)"), ("AdaptivePoolHTTPServer", "pass")]
+)
 def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: str) -> None:
     lines = output_of(
         f"""
