@@ -48,7 +48,9 @@ class Lane(maps.Maps, ThreadPoolExecutor):
         self._cancelling = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue `fn(*args, **kwargs)` in the lane; see `AdaptiveExecutor.submit`.
+        """Queue `fn(*args, **kwargs)` in the lane and return its `Future`; see `AdaptiveExecutor.submit`.
+
+        This never waits: a lane may exceed the pool's `max_queue`.
 
         Raises:
             TypeError: `fn` is not callable.

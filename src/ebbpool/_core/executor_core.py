@@ -89,13 +89,16 @@ class ExecutorCore:
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queue `fn(*args, **kwargs)` and return its `Future`.
+        """Queue `fn(*args, **kwargs)` and return its `Future`; any thread may call this, a task of this pool included.
+
+        While `max_queue` tasks wait, `when_full` says whether this waits for room, raises, or runs the call itself.
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: the executor has been shut down, or it has no thread and none can be started.
-            BrokenThreadPool: a worker's initializer failed.
+            RuntimeError: The executor has been shut down, or it has no thread and none can be started.
+            BrokenThreadPool: A worker's initializer failed.
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
+            QueueTimeout: This has waited for room for `max_wait` seconds.
         """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
@@ -154,7 +157,7 @@ class ExecutorCore:
         return future
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queue `fn(*args, **kwargs)` before everything that waits; raise what `submit` raises.
+        """Queue `fn(*args, **kwargs)` ahead of all that waits; return its `Future`, or raise what `submit` raises.
 
         Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
         """
@@ -198,17 +201,23 @@ class ExecutorCore:
         return future
 
     def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Queue `fn(*args, **kwargs)` `delay` seconds from now, never earlier; any thread may call this.
+        """Queue `fn(*args, **kwargs)` once, `delay` seconds from now and never earlier; return its `Future`.
 
-        The future can be cancelled until the call starts, also while it is queued. Until it is due, the call takes no
-        thread and no place in the queue; when it is due and the queue is full, it waits its turn behind blocked
-        submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock changes nothing,
-        and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The pool is kept alive
-        until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter cancel calls
-        that are not due.
+        Any thread may call this. The future can be cancelled until the call starts, also while it is queued. Until it
+        is due, the call takes no thread and no place in the queue. If the queue is full by then, it waits its turn
+        behind blocked submitters, whatever `when_full` says. The clock is `time.monotonic`: setting the wall clock
+        changes nothing, and the time for which a machine is suspended counts on Windows, not on Linux and macOS. The
+        pool stays alive until the call is done. `shutdown`, also at the end of ``with``, and the end of the interpreter
+        cancel calls that are not due; their callbacks then run in the thread that does so.
+
+        Args:
+            delay: Seconds, 0 or more.
+            fn: Called in a worker.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
 
         Raises:
-            TypeError: `fn` is not callable, or `delay` is no number.
+            TypeError: `fn` is not callable, or `delay` is not a number.
             ValueError: `delay` is negative, infinite or not a number.
             RuntimeError: The executor has been shut down, the interpreter exits, or no thread can be started.
             BrokenThreadPool: A worker's initializer failed.
@@ -225,7 +234,7 @@ class ExecutorCore:
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: the executor has been shut down.
+            RuntimeError: The executor has been shut down.
         """
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
@@ -271,7 +280,7 @@ class ExecutorCore:
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: as `submit` does.
+            RuntimeError: As `submit` does.
         """
         if context is None and self._pool.contextual:
             context = copy_context()
@@ -326,11 +335,19 @@ class ExecutorCore:
         return future
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Have `fn(*args, **kwargs)` run by a worker; return an `asyncio.Future` of the running loop for its result.
+        """Have a worker run `fn(*args, **kwargs)`, in a copy of the caller's context variables; for asyncio and uvloop.
+
+        A plain function, to be called in the thread of a running loop, which it never blocks: while `max_queue` tasks
+        wait and `when_full` is "block", the call waits its turn. With "caller_runs" it runs in the loop's thread.
+
+        Returns:
+            An `asyncio.Future` of that loop: await it, gather it, or cancel it, which takes a call that has not begun
+            off the queue. Its callbacks run in the loop's thread. It may raise `QueueTimeout`.
 
         Raises:
             TypeError: `fn` is not callable.
-            RuntimeError: no asyncio loop runs in this thread, or as `submit` does.
+            RuntimeError: No asyncio loop runs in this thread, or as `submit` does.
+            BrokenThreadPool: A worker's initializer failed.
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
         """
         return ExecutorCore.run_in(self, None, fn, args, kwargs)

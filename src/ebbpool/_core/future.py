@@ -136,7 +136,8 @@ class FutureCore:
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
 
-        A call that runs goes on, and can learn of it by `ebbpool.cancelled` and its kin.
+        A running call goes on, and can learn of it by `ebbpool.cancelled` and its kin. What it has given to
+        `ebbpool.on_cancel` runs in the calling thread, or in ebbpool's timer thread if this one runs an event loop.
 
         Returns:
             True if the call will never run.
@@ -192,12 +193,21 @@ class FutureCore:
         return self._code >= CANCELLED
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what the call returned, waiting for at most `timeout` seconds.
+        """Return what the call returned; wait for it.
+
+        A task that waits for a future of its own pool counts as blocked meanwhile, and another thread may stand in.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit, 0 or less for not at all.
 
         Raises:
-            CancelledError: the call was cancelled.
-            TimeoutError: the call did not finish in time.
-            BaseException: whatever the call raised.
+            CancelledError: The call was cancelled.
+            TimeoutError: The call did not finish in time.
+            QueueTimeout: The call waited for longer than its `max_wait`, or past its deadline, and did not run.
+            BrokenThreadPool: No thread could run it, or it belongs to the process that this one was forked from.
+            RuntimeError: This thread must not wait: it is ebbpool's timer thread, or has interrupted the pool's own
+                code, as a finaliser or a signal handler may.
+            BaseException: Whatever the call raised.
         """
         if self._code != FINISHED:
             self._wait_for_outcome(timeout)
@@ -212,11 +222,15 @@ class FutureCore:
             self = None  # type: ignore[assignment]  # breaks a cycle
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the call raised, or None, waiting for at most `timeout` seconds.
+        """Return what the call raised, or why it did not run; None if it returned. Wait for it, as `result` does.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit, 0 or less for not at all.
 
         Raises:
-            CancelledError: the call was cancelled.
-            TimeoutError: the call did not finish in time.
+            CancelledError: The call was cancelled.
+            TimeoutError: The call did not finish in time.
+            RuntimeError: This thread must not wait; see `result`.
         """
         self._wait_for_outcome(timeout)
         return self._error
@@ -224,8 +238,9 @@ class FutureCore:
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Have `fn(self)` called once the future is done.
 
-        It runs in the thread that finishes or cancels the future, or at once in the calling thread if the future is
-        done already. What it raises is logged to the ``concurrent.futures`` logger.
+        It runs in the thread that ends the future: the worker that ran the call, who cancelled it, or ebbpool's timer
+        thread, in which it must not block, if the call waited for too long. If the future is done already, it runs at
+        once in the calling thread. What it raises is logged to the ``concurrent.futures`` logger.
 
         Raises:
             TypeError: `fn` is not callable.
@@ -265,7 +280,7 @@ class FutureCore:
         """Mark the future as running; return False if it was cancelled. For executors only.
 
         Raises:
-            RuntimeError: the future is running or done.
+            RuntimeError: The future is running or done.
         """
         with self._pool.mutex:
             started = self._code == PENDING
@@ -284,7 +299,7 @@ class FutureCore:
         """Set the result. For executors and tests only.
 
         Raises:
-            InvalidStateError: the future is done.
+            InvalidStateError: The future is done.
         """
         if not self._conclude(PENDING, RUNNING, FINISHED, result, None):
             raise InvalidStateError(f"{self._state}: {self!r}")
@@ -293,7 +308,7 @@ class FutureCore:
         """Set the exception. For executors and tests only.
 
         Raises:
-            InvalidStateError: the future is done.
+            InvalidStateError: The future is done.
         """
         if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
             raise InvalidStateError(f"{self._state}: {self!r}")
