@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
-import stat
-import struct
-import sys
 import tempfile
 from typing import Any, Final
+
+from ebbpool._unix import identity, must_be_free, peer, refused, remove
 
 PRIVATE: Final = ".ebb-"
 """What the name of the private directory begins with in which a socket is bound.
@@ -58,9 +56,7 @@ class Place:
         try:
             self.socket = self._bound()
         except OSError as error:
-            # The error for a path that is too long has no number.
-            number = error.errno or errno.ENAMETOOLONG
-            raise OSError(number, f"cannot listen on {self.path!r}: {error.strerror or error}") from None
+            raise refused(self.path, error) from None
 
     def _bound(self) -> socket.socket:
         folder, name = os.path.split(self.path)
@@ -73,9 +69,8 @@ class Place:
             os.chmod(inside, 0o600)
             listener.listen(128)
             listener.setblocking(False)
-            made = os.lstat(inside)
-            self._identity = made.st_dev, made.st_ino
-            _must_be_free(self.path)
+            self._identity = identity(inside)
+            must_be_free(self.path)
             # Where two processes come to this line at once, the later one has the path.
             os.rename(inside, self.path)
         except BaseException:
@@ -89,46 +84,7 @@ class Place:
 
     def remove(self) -> None:
         """Remove the file, unless it is no longer ours."""
-        with contextlib.suppress(OSError):
-            now = os.lstat(self.path)
-            if (now.st_dev, now.st_ino) == self._identity:
-                os.unlink(self.path)
-
-
-def _must_be_free(path: str) -> None:
-    """Raise `OSError` unless there is nothing at `path`, or the socket of a dead process."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return
-        except BlockingIOError:
-            whom = ""
-        else:
-            owner = peer(probe)
-            whom = f" (process {owner[0]})" if owner is not None and owner[0] is not None else ""
-    raise OSError(errno.EADDRINUSE, f"a process{whom} is already listening there")
-
-
-def peer(connection: socket.socket) -> tuple[int | None, int] | None:
-    """Return the process at the other end, where the platform tells it, and its user; None if it tells neither."""
-    with contextlib.suppress(OSError):
-        if hasattr(socket, "SO_PEERCRED"):
-            layout = struct.Struct("3i")
-            pid, user, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
-            return pid, user
-        if sys.platform == "darwin":
-            # SOL_LOCAL and LOCAL_PEERCRED, which give a `struct xucred`: its version, then the user.
-            _, user = struct.unpack_from("2I", connection.getsockopt(0, 1, 76))
-            return None, user
-    return None
+        remove(self.path, self._identity)
 
 
 def welcome(connection: socket.socket) -> bool:

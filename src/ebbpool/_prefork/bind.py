@@ -6,9 +6,10 @@ import contextlib
 import errno
 import os
 import socket
-import stat
 from collections.abc import Collection, Iterator
 from typing import Any, Final, TypeAlias
+
+from ebbpool._unix import identity, must_be_free, refused, remove
 
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
 
@@ -102,7 +103,7 @@ class Listeners:
         address = address_of(bind, name)
         self._backlog = backlog
         self._own: dict[int, socket.socket] = {}
-        self._file: tuple[str, int, int] | None = None
+        self._file: tuple[str, tuple[int, int]] | None = None
         self._reuse_port = reuse_port
         if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
@@ -152,11 +153,7 @@ class Listeners:
         for listener in self._own.values():
             listener.close()
         if self._file is not None:
-            path, *identity = self._file
-            with contextlib.suppress(OSError):
-                now = os.lstat(path)
-                if [now.st_dev, now.st_ino] == identity:
-                    os.unlink(path)
+            remove(*self._file)
 
     def _inet(self, reuse_port: bool) -> socket.socket:
         listener = socket.create_server(
@@ -170,16 +167,18 @@ class Listeners:
         return listener
 
     def _unix(self, path: str) -> socket.socket:
-        _remove_stale(path)
+        must_be_free(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(path)
-            made = os.lstat(path)
+            made = identity(path)
             listener.listen(self._backlog)
         except BaseException:
             listener.close()
             raise
-        self._file = (path, made.st_dev, made.st_ino)
+        self._file = path, made
         listener.setblocking(False)
         return listener
 
@@ -192,27 +191,6 @@ def _resolve(host: str, port: int) -> tuple[int, Any]:
     return found[0][0], found[0][4]
 
 
-def _remove_stale(path: str) -> None:
-    """Remove the socket file that a dead server left behind.
-
-    Raises:
-        OSError: Another process listens there, or the file is no socket.
-    """
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is something other than a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        # One that is busy answers EAGAIN.
-        if probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT):
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
 @contextlib.contextmanager
 def _explained(bind: Bind, name: str) -> Iterator[None]:
     """Make errors name the address that could not be bound, or that cannot be one."""
@@ -221,9 +199,6 @@ def _explained(bind: Bind, name: str) -> Iterator[None]:
     except socket.gaierror as error:
         raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
     except OSError as error:
-        # The error for a path that is too long has no number.
-        number = error.errno or errno.ENAMETOOLONG
-        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
-        raise OSError(number, f"cannot listen on {bind!r}: {reason}") from None
+        raise refused(bind, error) from None
     except UnicodeError as error:
         raise ValueError(f"{name} must have a name that can be encoded, not {bind!r}: {error}") from None

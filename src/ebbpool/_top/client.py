@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._monitor.place import peer
 from ebbpool._top.finding import Failed, alive
+from ebbpool._unix import peer
 
 if TYPE_CHECKING:
     from ebbpool._top.attaching import Attached

@@ -1,0 +1,68 @@
+"""Unix sockets: the file at which one listens, and the process at the other end of a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+import sys
+
+
+def must_be_free(path: str) -> None:
+    """Raise `OSError` unless there is nothing at `path`, or the socket of a dead process."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except BlockingIOError:
+            # It is busy.
+            whom = ""
+        else:
+            owner = peer(probe)
+            whom = f" (process {owner[0]})" if owner is not None and owner[0] is not None else ""
+    raise OSError(errno.EADDRINUSE, f"a process{whom} is already listening there")
+
+
+def identity(path: str) -> tuple[int, int]:
+    """Return what tells the file at `path` from any other."""
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def remove(path: str, made: tuple[int, int]) -> None:
+    """Remove the file at `path`, unless it is no longer the one that was made there."""
+    with contextlib.suppress(OSError):
+        if identity(path) == made:
+            os.unlink(path)
+
+
+def refused(where: object, error: OSError) -> OSError:
+    """Return an error of listening that names the address."""
+    # The error for a path that is too long has no number.
+    reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+    return OSError(error.errno or errno.ENAMETOOLONG, f"cannot listen on {where!r}: {reason}")
+
+
+def peer(connection: socket.socket) -> tuple[int | None, int] | None:
+    """Return the process at the other end, where the platform tells it, and its user; None if it tells neither."""
+    with contextlib.suppress(OSError):
+        if hasattr(socket, "SO_PEERCRED"):
+            layout = struct.Struct("3i")
+            pid, user, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+            return pid, user
+        if sys.platform == "darwin":
+            # SOL_LOCAL and LOCAL_PEERCRED, which give a `struct xucred`: its version, then the user.
+            _, user = struct.unpack_from("2I", connection.getsockopt(0, 1, 76))
+            return None, user
+    return None
