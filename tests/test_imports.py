@@ -73,7 +73,7 @@ IMPORTS: dict[str, set[str]] = {
     "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_switch", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
-    "celery": {"executor"},
+    "celery": {"_pool", "executor"},
     "django": {"executor"},
     "gunicorn": {"_errors", "_http", "executor"},
     "_http": {"_stdio", "_checks", "_servers"},

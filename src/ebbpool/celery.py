@@ -6,15 +6,15 @@ Set it in the app, with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or
 
 from __future__ import annotations
 
-import ctypes
 import math
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.concurrency import thread
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import SoftTimeLimitExceeded
 
+from ebbpool._pool.interrupt import Shot, sender
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
         def on_stop(self) -> None: ...
 else:
     _ThreadTaskPool = thread.TaskPool
-
-_raise_in: Any = getattr(getattr(ctypes, "pythonapi", None), "PyThreadState_SetAsyncExc", None)
 
 
 class TaskPool(_ThreadTaskPool):
@@ -90,44 +88,29 @@ class TaskPool(_ThreadTaskPool):
     ) -> thread.ApplyResult:
         """Have a task run; called by Celery."""
         call = (target, args, kwargs, callback, accept_callback)
-        if soft_timeout and _raise_in is not None:
+        if soft_timeout and _can_limit():
             return thread.ApplyResult(self.executor.submit(self._limited, soft_timeout, timeout_callback, call))
         return thread.ApplyResult(self.executor.submit(apply_target, *call))
 
     def _limited(self, seconds: float, told: Any, call: tuple[Any, ...]) -> None:
-        limit = _Limit(seconds, told)
-        timer = self._limits.submit_later(seconds, limit.strike)
+        shot = Shot(SoftTimeLimitExceeded)
+
+        def strike() -> None:
+            if shot.fire() and told is not None:
+                told(True, seconds)
+
+        timer = self._limits.submit_later(seconds, strike)
         try:
             apply_target(*call)
         finally:
-            limit.over()
+            # What comes only now is too late for the task.
+            with suppress(SoftTimeLimitExceeded):
+                shot.end()
             timer.cancel()
 
 
-class _Limit:
-    """A time limit of the task that runs in the calling thread."""
-
-    def __init__(self, seconds: float, told: Any) -> None:
-        self.seconds = seconds
-        self.told = told
-        self.thread = ctypes.c_ulong(threading.get_ident())
-        self.mutex = threading.Lock()
-        self.live = True
-        self.struck = False
-
-    def strike(self) -> None:
-        """Raise the error in the task, if that still runs."""
-        with self.mutex:
-            if not self.live:
-                return
-            self.struck = True
-            _raise_in(self.thread, ctypes.py_object(SoftTimeLimitExceeded))
-        if self.told is not None:
-            self.told(True, self.seconds)
-
-    def over(self) -> None:
-        """Let nothing be raised in this thread any more."""
-        with self.mutex:
-            self.live = False
-            if self.struck:
-                _raise_in(self.thread, None)
+def _can_limit() -> bool:
+    try:
+        return callable(sender())
+    except RuntimeError:
+        return False

@@ -37,26 +37,29 @@ def sender() -> Callable[[int, Any], object]:
 
 
 class Shot:
-    """The exception that one call may get.
+    """The exception that one call may get, in the thread that makes this.
 
     Whoever acquires `claim` decides: the canceller that it is sent, or the call that it never will be.
     """
 
-    __slots__ = ("_claim", "_sent", "_thread")
+    __slots__ = ("_claim", "_error", "_sent", "_thread")
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[BaseException] = CancelledError) -> None:
+        self._error = error
         self._thread = get_ident()
         self._claim = allocate_lock()
         self._sent = allocate_lock()
         self._sent.acquire()
 
-    def fire(self) -> None:
+    def fire(self) -> bool:
         """Send it, once, in the canceller's thread. In the call's own it would be raised here, and be logged."""
         if get_ident() == self._thread:
-            return
+            return False
         try:
-            if self._claim.acquire(False):
-                sender()(self._thread, CancelledError)
+            due = self._claim.acquire(False)
+            if due:
+                sender()(self._thread, self._error)
+            return due
         finally:
             # Whatever has interrupted this thread: the call must not wait for ever.
             self._sent.release()
