@@ -6,11 +6,9 @@ import functools
 import http.server
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http import HTTPStatus
@@ -186,8 +184,6 @@ def _figures(metrics: socket.socket | None) -> Iterator[None]:
 def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
     """Have the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
     received: list[int] = []
-    # A SimpleQueue, because its `put` is safe in a signal handler that interrupts a thread which uses the queue.
-    bell: queue.SimpleQueue[None] = queue.SimpleQueue()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def note(number: int, frame: object) -> None:
@@ -195,13 +191,8 @@ def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         received.append(number)
-        bell.put(None)
+        server._loop.tell()
 
-    def stop() -> None:
-        bell.get()
-        server.shutdown()
-
-    threading.Thread(target=stop, name="ebbpool-serve-stop", daemon=True).start()
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
