@@ -10,7 +10,7 @@ import enum
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 SETTLE: Final = 0.25
 """Seconds for which a child has to serve before its death no longer counts as a crash at start."""
@@ -50,22 +50,6 @@ class Phase(enum.Enum):
     KILLED = "killed"
 
 
-class Owner(Protocol):
-    """What has the processes; none of these calls may call the watchdog."""
-
-    def start(self, serial: int, number: int) -> None:
-        """Start a child; tell what becomes of it under its `serial`."""
-
-    def stop(self, serial: int) -> None:
-        """Ask a child to finish what it has begun, and to end."""
-
-    def kill(self, serial: int) -> None:
-        """End a child at once."""
-
-    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
-        """Write a line to the log; `serial` is that of the child that it is about."""
-
-
 @dataclass
 class Life:
     """One child, from its start until it is gone."""
@@ -102,12 +86,13 @@ class Watchdog:
     Every public method but `due` takes an event that happened at `now`, and tells the owner what to do about it.
 
     Args:
-        owner: What has the processes.
+        owner: What has the processes: `start` and `kill` begin and end one, `stop` asks one to end, `report` logs.
+            None of these may call the watchdog.
         processes: How many children to keep.
         limits: Their time limits.
     """
 
-    def __init__(self, owner: Owner, processes: int, limits: Limits) -> None:
+    def __init__(self, owner: Any, processes: int, limits: Limits) -> None:
         self._owner = owner
         self.processes = processes
         self._limits = dict(zip(Phase, [*limits, math.inf], strict=True))
