@@ -289,7 +289,6 @@ class Outlet:
             idle = left > 0 and wait_idle(left)
 
     def clear(self) -> None:
-        """Drop all results and failures."""
         for queue, count in self._queues:
             queue.clear()
             while count.acquire(False):

@@ -25,7 +25,6 @@ def describe() -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     result = argparse.ArgumentParser(
         prog="python -m ebbpool",
         usage="%(prog)s [-h] [--version] [COMMAND ...]",

@@ -81,7 +81,6 @@ class FileServer(AdaptivePoolHTTPServer):
 
 
 def server_on(listener: socket.socket, options: Options) -> FileServer:
-    """Return a server on `listener`, which is bound and listens."""
     handler = type("FileHandler", (FileHandler,), {"protocol_version": options.protocol})
     return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
 
@@ -150,7 +149,6 @@ def _serve_in_children(listener: socket.socket, options: Options, metrics: socke
 
 
 def serve_in_child(options: Options, child: Child) -> None:
-    """Serve in one of several processes; called in each of them."""
     child.serve(server_on(child.listener, options))
 
 

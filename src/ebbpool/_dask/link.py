@@ -69,7 +69,6 @@ class Link:
         self._joining: asyncio.Task[None] | None = None
 
     def threads(self) -> int:
-        """Return how many threads the workers have together."""
         return sum(self.client.nthreads().values())
 
     def watch(self, executor: Any, window: float) -> None:
@@ -186,7 +185,6 @@ class Link:
         return parcel.outcome
 
     def result_of(self, name: str, outcome: Outcome) -> Any:
-        """Return the result in an outcome, or raise the error."""
         state, packed, _ = outcome
         del outcome
         try:
@@ -392,7 +390,6 @@ class Link:
 
 
 def width_of(threads: int, window: float) -> int:
-    """Return how many tasks may be with the cluster at a time."""
     return max(1, ceil(threads * window))
 
 

@@ -30,7 +30,6 @@ class Pace:
         self.short = False
 
     def expect(self, name: str, now: float) -> None:
-        """Note that a call of this function is to be made."""
         time = self._times.get(name)
         if time is None:
             if len(self._unknown) >= KNOWN:
@@ -40,7 +39,6 @@ class Pace:
             self._cautious_until = now + CAUTION
 
     def note(self, name: str, seconds: float, now: float) -> None:
-        """Note how long a call of this function has taken."""
         before = self._times.pop(name, seconds)
         # At the end of the dictionary: the first is the one that was not called for longest.
         self._times[name] = seconds if seconds > before else before + (seconds - before) * FORGET

@@ -164,7 +164,6 @@ class There:
         self.used = monotonic()
 
     def good(self) -> bool:
-        """Return whether it may be used."""
         if not self.sending.done():
             return True
         if self.sending.cancelled() or self.sending.exception() is not None:
@@ -196,7 +195,6 @@ class Scattered:
         return there
 
     def leave(self, there: There) -> None:
-        """Note that a call that had a part has ended."""
         there.users -= 1
         there.used = monotonic()
         self.sweep()
@@ -214,7 +212,6 @@ class Scattered:
             del self._there[digest]
 
     def clear(self) -> None:
-        """Let go everything."""
         self._there.clear()
 
     async def _send(self, part: Part) -> Any:

@@ -118,7 +118,6 @@ class _Shared:
         self._clock.start()
 
     def begin(self) -> bool:
-        """Return whether the next call may begin."""
         with self._mutex:
             if self._left == 0:
                 return False
@@ -127,7 +126,6 @@ class _Shared:
             return True
 
     def end(self) -> None:
-        """Hand back nothing any more."""
         self._clock.cancel()
 
     def _hand_back(self) -> None:
@@ -309,7 +307,6 @@ class AtMostOnce(SchedulerPlugin):
         self._places: dict[str, str] = {}
 
     async def start(self, scheduler: Any) -> None:
-        """Remember the scheduler."""
         self._scheduler = scheduler
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:

@@ -205,7 +205,6 @@ class Connection(socket.socket):
         return super().makefile(mode, buffering, **options)
 
     def take(self, size: int) -> bytes:
-        """Read up to `size` bytes of those that came."""
         stop = self.head_end if self.position < self.head_end else self.end
         found = bytes(self.data[self.position : min(stop, self.position + size)])
         self.position += len(found)
@@ -229,7 +228,6 @@ class Connection(socket.socket):
         return taken
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive as `recv` does."""
         with memoryview(buffer) as whole, whole.cast("B") as view:
             found = self.recv(nbytes or view.nbytes, flags)
             view[: len(found)] = found
@@ -262,7 +260,6 @@ class Connection(socket.socket):
                 return count
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
-        """Do what any socket does."""
         if not self.answered:
             self._speak(data)
         sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
@@ -294,7 +291,6 @@ class Connection(socket.socket):
         recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendto = _refuse
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
-        """Do what any socket does."""
         self.answered = True
         if AT_ONCE:
             super().settimeout(self.limit)
@@ -315,21 +311,17 @@ class Connection(socket.socket):
                     raise TimeoutError("timed out") from None
 
     def settimeout(self, value: float | None, /) -> None:
-        """Do what any socket does."""
         if value is not None and not value >= 0:
             raise ValueError("Timeout value out of range")
         self.limit = value if value is None else float(value)
 
     def gettimeout(self) -> float | None:
-        """Do what any socket does."""
         return self.limit
 
     def setblocking(self, flag: bool, /) -> None:
-        """Do what any socket does."""
         self.limit = None if flag else 0.0
 
     def getblocking(self) -> bool:
-        """Do what any socket does."""
         return self.limit != 0
 
     def detach(self) -> int:
@@ -376,7 +368,6 @@ class RequestBytes(io.RawIOBase):
         self._copy: io.FileIO | None = None
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:

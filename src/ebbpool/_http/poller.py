@@ -51,7 +51,6 @@ class SelectorPoller:
                 self._system.unregister(connection.descriptor)
 
     def wait(self, timeout: float) -> list[int]:
-        """Wait up to `timeout` seconds for descriptors, and return them."""
         try:
             found = [key for key, _ in self._system.select(timeout)]
         except (OSError, ValueError):
@@ -65,7 +64,6 @@ class SelectorPoller:
         return [key.fd for key in found]
 
     def close(self) -> None:
-        """Close its own descriptors, and no connection."""
         self._system.close()
 
 
@@ -105,5 +103,4 @@ if sys.platform == "linux":
 
 
 def make_poller() -> SelectorPoller:
-    """Return the best poller that this system has."""
     return EpollPoller() if sys.platform == "linux" else SelectorPoller()

@@ -125,13 +125,11 @@ class Listener:
         self._end()
 
     def __enter__(self) -> Self:
-        """Return the listener."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the listener."""
         self.close()
 
     def __repr__(self) -> str:

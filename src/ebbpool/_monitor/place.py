@@ -83,7 +83,6 @@ class Place:
         return listener
 
     def remove(self) -> None:
-        """Remove the file, unless it is no longer ours."""
         remove(self.path, self._identity)
 
 

@@ -75,7 +75,6 @@ def _bound(listener: socket.socket, name: str) -> socket.socket:
 
 
 def shown(listener: socket.socket) -> str:
-    """Return the address of `listener` as one would write it."""
     name = listener.getsockname()
     if not isinstance(name, tuple):
         return UNIX + os.fsdecode(name)
@@ -143,7 +142,6 @@ class Listeners:
         return self._own[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Close the sockets of all numbers but these."""
         if self._reuse_port:
             for number in [number for number in self._own if number and number not in numbers]:
                 self._own.pop(number).close()

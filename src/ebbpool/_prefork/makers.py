@@ -140,11 +140,9 @@ class Spawner:
         self._new.append((serial, process.pid, None))
 
     def sources(self) -> list[Any]:
-        """Return what can be waited for: it can be read when there are news."""
         return [process.sentinel for process in self._children.values()]
 
     def news(self) -> Iterator[News]:
-        """Yield what has happened, without waiting."""
         yield from self._new
         self._new.clear()
         yield from _ended(self._children)
@@ -161,7 +159,6 @@ class Spawner:
 
 
 def _process(method: str, target: Callable[..., object], listener: Any, number: int, line: Any, *more: Any) -> Any:
-    """Return a process that is to be started at once."""
     flush_or_discard(sys.stdout, sys.stderr)
     made: Any = multiprocessing.get_context(method)
     return made.Process(

@@ -32,8 +32,6 @@ Reports: TypeAlias = Callable[[int, bytes | None], object]
 
 @dataclass
 class _Process:
-    """One child as the system sees it."""
-
     number: int
     line: socket.socket
     maker: Template | Spawner | None = None
@@ -214,7 +212,6 @@ class Parent:
         self._learn()
 
     def stop(self, serial: int) -> None:
-        """Ask a child to end."""
         child = self._processes[serial]
         with contextlib.suppress(OSError):
             child.line.send(STOP)
@@ -223,7 +220,6 @@ class Parent:
                 os.kill(child.pid, signal.SIGTERM)
 
     def kill(self, serial: int) -> None:
-        """End a child at once."""
         self._end(self._processes[serial])
 
     def _end(self, child: _Process) -> None:

@@ -78,7 +78,6 @@ class OwnSignals:
             self._rope.send(bytes([number]))
 
     def received(self) -> bytes:
-        """Return the numbers of the signals that have come, without waiting."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
             while more := self.bell.recv(4096):

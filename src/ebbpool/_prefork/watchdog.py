@@ -42,8 +42,6 @@ class Limits(NamedTuple):
 
 
 class Phase(enum.Enum):
-    """What a child is doing."""
-
     STARTING = "starting"
     SERVING = "serving"
     STOPPING = "stopping"
@@ -64,7 +62,6 @@ class Life:
 
     @property
     def live(self) -> bool:
-        """Whether the child serves, or will."""
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
     def has_proved_itself(self, now: float) -> bool:
@@ -134,7 +131,6 @@ class Watchdog:
         self._decide(now)
 
     def ready(self, serial: int, now: float) -> None:
-        """Note that a child serves now."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.STARTING:
             self._enter(life, Phase.SERVING, now)
@@ -144,7 +140,6 @@ class Watchdog:
         self._decide(now)
 
     def beat(self, serial: int, now: float) -> None:
-        """Note a sign of life of a child."""
         life = self.lives.get(serial)
         if life is not None and life.phase is Phase.SERVING:
             self._enter(life, Phase.SERVING, now)
@@ -177,7 +172,6 @@ class Watchdog:
         self._decide(now)
 
     def reload(self, now: float) -> None:
-        """Replace the children one by one."""
         if not self._stopping:
             self._generation += 1
             self._reloading = True
@@ -187,7 +181,6 @@ class Watchdog:
         self._decide(now)
 
     def more(self, now: float) -> None:
-        """Keep one child more from now on."""
         return self._keep(self.processes + 1, now)
 
     def fewer(self, now: float) -> None:
@@ -204,18 +197,15 @@ class Watchdog:
         self._decide(now)
 
     def abort(self, now: float) -> None:
-        """Kill all children."""
         self._report("stopping_at_once", level="warning")
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
         self._decide(now)
 
     def due(self) -> float | None:
-        """Return when `tick` is to be called next, or None for never."""
         moment = min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
         return None if moment == math.inf else moment
 
     def _decide(self, now: float) -> None:
-        """Compare the children that there are with those that there should be, and tell what to do."""
         self._moments = []
         for life in self.lives.values():
             if self._stopping or life.number >= self.processes:

@@ -129,7 +129,6 @@ class Shortage:
         return self.pause
 
     def over(self) -> None:
-        """Note that connections are accepted."""
         if self.pause:
             self.pause = 0.0
             if self._told:

@@ -155,7 +155,6 @@ class Handlers:
             lost(*handler.args)
 
     def __len__(self) -> int:
-        """Return how many handlers are queued or run."""
         return len(self._live)
 
     def retry_after(self) -> float:
@@ -182,7 +181,6 @@ class Handlers:
                 self._joining.remove(own)
 
     def _is_inside(self, own: int) -> bool:
-        """Return whether the thread runs a handler."""
         return any(handler.thread == own for handler in list(self._live))
 
     def _awaited(self, inside: bool) -> bool:

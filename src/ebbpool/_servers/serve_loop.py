@@ -41,7 +41,6 @@ class Bell:
                 pass
 
     def close(self) -> None:
-        """Close both sockets."""
         self.ear.close()
         self._clapper.close()
 
@@ -65,12 +64,10 @@ class Loop:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a loop."""
         return bool(self.threads)
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread runs the loop."""
         return threading.current_thread() in self.threads
 
     def __enter__(self) -> Bell:
@@ -123,7 +120,6 @@ class Loop:
         )
 
     def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the end of the loop that runs."""
         self._over.wait(timeout)
 
 

@@ -125,7 +125,6 @@ class Attached:
 
 
 def owner_of(pid: int) -> tuple[int, int] | None:
-    """Return the user and the group of a process, or None if they are not told."""
     try:
         found = os.stat(f"/proc/{pid}")
     except OSError:

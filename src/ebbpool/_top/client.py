@@ -97,11 +97,9 @@ class Client:
         )
 
     def waits_for(self) -> list[socket.socket]:
-        """Return what `select` is to wait for, if anything."""
         return [] if self._socket is None else [self._socket]
 
     def close(self) -> None:
-        """Leave, and tidy up."""
         if self._socket is not None:
             self._socket.close()
         if self._attached is not None:

@@ -39,7 +39,6 @@ def alive(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process, or an empty string if it is not told."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
         return file.read().rstrip("\0").replace("\0", " ")
     return ""

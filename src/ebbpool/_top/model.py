@@ -35,7 +35,6 @@ class Row:
 
     @property
     def is_lane(self) -> bool:
-        """Whether it is a lane."""
         return len(self.key) > 1
 
     @property
@@ -45,14 +44,11 @@ class Row:
 
     @property
     def limit(self) -> int:
-        """How many threads it may have."""
         return int(self.figures["limit" if self.is_lane else "max_workers"])
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task that runs."""
-
     pool: str
     figures: dict[str, Any]
 
@@ -63,7 +59,6 @@ class Task:
 
     @property
     def place(self) -> str:
-        """Its pool, and its lane."""
         lane = self.figures["lane"]
         return f"{self.pool}/{lane}" if lane else self.pool
 
@@ -78,8 +73,6 @@ SORTS: Final[dict[str, Callable[[Task], Any]]] = {
 
 
 class Model:
-    """The state of one view."""
-
     def __init__(self, waiting: str = "waiting for the first answer") -> None:
         self.waiting = waiting
         """What is shown until the first snapshot comes."""
@@ -98,7 +91,6 @@ class Model:
         self._place = 0
 
     def update(self, snapshot: dict[str, Any]) -> None:
-        """Take a snapshot in."""
         before = self.snapshot
         self.snapshot = snapshot
         elapsed = snapshot["time"] - before["time"] if before is not None else 0.0
@@ -115,7 +107,6 @@ class Model:
         self._follow()
 
     def tasks(self) -> list[Task]:
-        """Return the tasks that run, as they are sorted."""
         if self.snapshot is None:
             return []
         found = [Task(pool["name"], task) for pool in self.snapshot["pools"] for task in pool["tasks"]]
@@ -160,7 +151,6 @@ class Model:
         return names[(names.index(self.sort) + 1) % len(names)]
 
     def sort_next(self) -> None:
-        """Sort the tasks in the next way."""
         self.notice = ""
         self.sort = self.next_sort
 
@@ -175,7 +165,6 @@ class Model:
             self.opened, self.over, self.scrolled = tasks[self.chosen()], False, 0
 
     def close(self) -> None:
-        """Show no stack."""
         self.opened = None
 
     def _follow(self) -> None:

@@ -52,14 +52,12 @@ class Terminal:
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take the terminal over."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._leave)
         self._take()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give it back."""
         self._give_back()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

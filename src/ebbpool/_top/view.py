@@ -57,7 +57,6 @@ class View:
         self._stacks = stacks
 
     def screen(self, model: Model, width: int, height: int = UNLIMITED) -> RenderableType:
-        """Return the whole screen."""
         snapshot = model.snapshot
         parts: list[RenderableType] = [self._head(model, width)]
         if snapshot is None:
