@@ -13,11 +13,7 @@ import ebbpool
 
 
 def run(module: list[str] | None, script: list[str], *, executors: bool, explain: bool, **settings: Any) -> int:
-    """Install a pool, and run a module or a script as Python itself does.
-
-    Returns:
-        0, if the program does not end in another way.
-    """
+    """Install a pool, and run a module or a script as Python itself does."""
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
     ebbpool.install(pool, executors=executors, explain=_say if explain else None)
     if module:

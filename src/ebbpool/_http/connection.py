@@ -345,11 +345,7 @@ class RequestFile(io.BufferedReader):
         self._connection = connection
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Read a line, as from any file.
-
-        Raises:
-            TimeoutError: Nothing came in time.
-        """
+        """Read a line, as from any file."""
         connection = self._connection
         if size == REQUEST_LINE and connection.answered and not self.closed:
             # What is unread of this request is dropped, if it is here.
@@ -375,11 +371,7 @@ class RequestBytes(io.RawIOBase):
         return 0
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read some bytes, or wait for some; none at the end of the request.
-
-        Raises:
-            TimeoutError: Nothing came in time.
-        """
+        """Read some bytes, or wait for some; none at the end of the request."""
         connection = self._connection
         if self._copy is not None and (count := self._copy.readinto(buffer)):
             return count

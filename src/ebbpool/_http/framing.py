@@ -36,11 +36,7 @@ class RequestLimits(NamedTuple):
 
 
 class BadRequest(Exception):
-    """A request that no handler gets to see.
-
-    Attributes:
-        status: The status of the answer.
-    """
+    """A request that no handler gets to see."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -79,12 +75,7 @@ def skip_blank(data: bytes | bytearray) -> int:
 
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
-    """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there.
-
-    Args:
-        data: What came, from the first byte of the request line.
-        scanned: How many bytes of it have been looked at before.
-    """
+    """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there."""
     start = max(0, scanned - 3)
     found = data.find(b"\n\r\n", start)
     bare = data.find(b"\n\n", start, found + 1 if found >= 0 else len(data))

@@ -51,13 +51,6 @@ class FrontDoor:
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
 
-    Args:
-        host: The server.
-        limits: The limits for clients.
-        accepts: How many connections are accepted before the others are looked at.
-        clock: Monotonic seconds.
-        poller: What to wait with.
-
     Attributes:
         reading: Connections whose head has not come in full, new ones included.
         filling: Connections whose head has come, and whose body has not come in full.

@@ -41,9 +41,6 @@ def path_of(value: Any) -> str:
 class Place:
     """A listening Unix socket that only the owner of this process, and root, may open.
 
-    Args:
-        path: Where its file is to be.
-
     Raises:
         OSError: The path is taken, or cannot be used; the message names it.
         RuntimeError: The platform has no Unix sockets.

@@ -92,11 +92,6 @@ class Spill:
     timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
     there has been none for a while.
 
-    Args:
-        crew: The crew of the pool.
-        target: The other executor.
-        after: How many seconds a marked task waits first.
-
     Attributes:
         discards: Whether tasks that come back are cancelled.
     """

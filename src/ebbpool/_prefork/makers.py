@@ -49,9 +49,6 @@ class Template:
 
     Attributes:
         alive: Whether it has not ended yet, as far as `news` has told.
-
-    Raises:
-        OSError: The system refuses another process, or descriptors.
     """
 
     def __init__(self, work: Work, preload: Sequence[str] | None) -> None:
@@ -128,11 +125,7 @@ class Spawner:
         self._new: list[News] = []
 
     def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
-        """Start a child.
-
-        Raises:
-            OSError: The system refuses the process.
-        """
+        """Start a child."""
         process = _process("spawn", self._work, sockets[0], number, sockets[1])
         with blocked():
             process.start()

@@ -63,12 +63,8 @@ class Parent:
     """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread.
 
     Args:
-        work: What each child does.
         listeners: The sockets on which children listen; they are left open.
-        processes: How many children there are to be.
-        limits: Their time limits.
         preload: Modules that a template imports for all children, beside those of `work`; None for none of the user's.
-        reports: What is told of the reports of the children.
     """
 
     def __init__(
@@ -93,11 +89,7 @@ class Parent:
         self._signals = OwnSignals(FROM_THE_PARENT, self._forsake)
 
     def run(self) -> int:
-        """Run until every child is gone; return the exit status.
-
-        Raises:
-            BaseException: An error in the parent itself; no child is left then either.
-        """
+        """Run until every child is gone; return the exit status."""
         try:
             self._signals.install()
             self._watchdog.tick(time.monotonic())

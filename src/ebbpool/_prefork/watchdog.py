@@ -85,8 +85,6 @@ class Watchdog:
     Args:
         owner: What has the processes: `start` and `kill` begin and end one, `stop` asks one to end, `report` logs.
             None of these may call the watchdog.
-        processes: How many children to keep.
-        limits: Their time limits.
     """
 
     def __init__(self, owner: Any, processes: int, limits: Limits) -> None:

@@ -37,9 +37,6 @@ class Naps:
     before the next one gets a processor, so that each look finds one connection, however many clients there are. One
     nap lets the others come, and from then on each look finds a crowd. But a single client that connects again and
     again looks the same. So there is a nap once in many looks, and more and more rarely while no crowd follows it.
-
-    Args:
-        clock: Monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -69,13 +66,7 @@ class Naps:
 
 
 class Complaint:
-    """One trouble, which is logged once a second at most, with the number of times since the last line.
-
-    Args:
-        level: The level of its lines.
-        message: What they say; a format for the arguments of `make`.
-        clock: Monotonic seconds.
-    """
+    """One trouble, which is logged once a second at most, with the number of times since the last line."""
 
     def __init__(self, level: int, message: str, clock: Callable[[], float] = monotonic) -> None:
         self._level = level
@@ -101,9 +92,6 @@ class Complaint:
 
 class Shortage:
     """The pauses of a server while the system lacks what a new connection needs, each longer than the one before.
-
-    Args:
-        clock: Monotonic seconds.
 
     Attributes:
         pause: Seconds for which not to accept; 0 unless the last attempt has failed.

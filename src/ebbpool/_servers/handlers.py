@@ -106,11 +106,6 @@ class Handlers:
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
         """Have a worker call `fn(*args)`, which must not raise; any thread.
 
-        Args:
-            address: The client that the call serves; reports name it.
-            fn: Called in a worker.
-            args: Its arguments.
-
         Returns:
             False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
             reasons than a full queue are logged, once until the executor takes a call again, and once a second at most.
@@ -167,9 +162,6 @@ class Handlers:
         """Wait up to `timeout` seconds until no handler is queued or runs; None waits for ever.
 
         A handler that calls this does not wait for itself, nor for other handlers that call this.
-
-        Returns:
-            False if `timeout` ran out.
         """
         own = get_ident()
         with self._ended:
@@ -189,9 +181,6 @@ class Handlers:
 
     def close(self, timeout: float | None) -> None:
         """Wait for the handlers, then shut the executor down if it is owned.
-
-        Args:
-            timeout: Seconds to wait at most; None for no limit.
 
         Raises:
             TimeoutError: `timeout` ran out; the message says which handlers still run, for how long, and where. An

@@ -54,9 +54,6 @@ PREPARE: Final = (
 class Attached:
     """A process that has been asked to listen, in a directory of its own, until the last one who looks has left.
 
-    Args:
-        pid: The process.
-
     Raises:
         Failed: It cannot be asked; the text says why, and what to do.
     """

@@ -29,8 +29,6 @@ class Client:
     Args:
         path: Where the process listens, or will once it has come to what it was asked for.
         attached: What asked it to listen, if it had not done so by itself.
-        pid: The process, if it is known.
-        clock: Tells the time in seconds.
     """
 
     def __init__(

@@ -37,12 +37,7 @@ def keys_in(data: bytes) -> list[str]:
 
 
 class Terminal:
-    """The screen and the keyboard, between `__enter__` and `__exit__`.
-
-    Args:
-        console: What draws.
-        keyboard: The descriptor that keys are read from; a terminal's.
-    """
+    """The screen and the keyboard, between `__enter__` and `__exit__`."""
 
     def __init__(self, console: Console, keyboard: int) -> None:
         self._console = console
