@@ -75,7 +75,7 @@ IMPORTS: dict[str, set[str]] = {
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
     "celery": {"_pool", "executor"},
     "django": {"executor"},
-    "gunicorn": {"_errors", "_http", "executor"},
+    "gunicorn": {"_errors", "_http", "_servers", "executor"},
     "_http": {"_stdio", "_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
     "_metrics": {"__init__", "_core", "_pool", "_prefork", "executor"},

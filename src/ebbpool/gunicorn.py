@@ -5,23 +5,19 @@ Start it with ``gunicorn --worker-class ebbpool.gunicorn.AdaptiveThreadWorker --
 
 from __future__ import annotations
 
-import contextlib
 import math
-import socket
 import ssl
 from http import HTTPStatus
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from ebbpool._errors import QueueFull
 from ebbpool._http.framing import response
+from ebbpool._servers.accepting import turn_away
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["AdaptiveThreadWorker"]
-
-PIECES: Final = 16
-"""How many pieces of a refused request are read; what comes later resets the connection."""
 
 
 class AdaptiveThreadWorker(ThreadWorker):
@@ -63,12 +59,6 @@ class AdaptiveThreadWorker(ThreadWorker):
 
 def _refuse(conn: TConn, error: QueueFull) -> None:
     """Answer a request that is not run, without waiting for the client. gunicorn closes the connection then."""
-    with contextlib.suppress(OSError):
-        conn.sock.setblocking(False)
-        if isinstance(conn.sock, ssl.SSLSocket) or not conn.cfg.is_ssl:
-            conn.sock.send(response(HTTPStatus.SERVICE_UNAVAILABLE, max(1, math.ceil(error.retry_after))))
-        conn.sock.shutdown(socket.SHUT_WR)
-        # What nobody has read would reset the connection as it is closed, and the answer might be lost.
-        for _ in range(PIECES):
-            if not conn.sock.recv(1 << 16):
-                break
+    encrypted = conn.cfg.is_ssl and not isinstance(conn.sock, ssl.SSLSocket)
+    answer = response(HTTPStatus.SERVICE_UNAVAILABLE, max(1, math.ceil(error.retry_after)))
+    turn_away(conn.sock, b"" if encrypted else answer)

@@ -17,6 +17,7 @@ from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
 from ebbpool._servers.accepting import ACCEPTS
 from ebbpool._servers.mixin import AdaptivePoolMixIn
+from ebbpool._servers.serve_loop import Bell
 
 SHARED_ACCEPTS: Final = 8
 """How many connections are accepted at once where other processes accept from the same listener."""
@@ -118,33 +119,23 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
-    def _serve(self, poll_interval: float) -> None:
+    def _turn(self, bell: Bell, poll_interval: float) -> None:
         listener = self.socket
         if hasattr(listener, "do_handshake_on_connect"):
-            super()._serve(poll_interval)
+            super()._turn(bell, poll_interval)
             return
         door = self._door
         if door is None:
             accepts = SHARED_ACCEPTS if self._adopted else ACCEPTS
             door = self._door = FrontDoor(self, self._limits, accepts=accepts)
-        patience = listener.gettimeout()
-        loop = self._loop
-        with loop as bell:
-            self._look_at(listener)
-            if not self._adopted:
-                listener.setblocking(False)
-            door.open(listener.fileno(), bell)
-            try:
-                while not loop.stopping:
-                    door.turn(poll_interval)
-                    if not loop.stopping:
-                        self.service_actions()
-            finally:
-                door.shut()
-                self._kind = None
-                # An adopted listener stays non-blocking, as the other processes need it.
-                if not self._adopted and listener.fileno() >= 0:
-                    listener.settimeout(patience)
+        door.open(listener.fileno(), bell)
+        try:
+            while not self._loop.stopping:
+                door.turn(poll_interval)
+                if not self._loop.stopping:
+                    self.service_actions()
+        finally:
+            door.shut()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker, or several that came at once, and give the connection back.
@@ -174,7 +165,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         connection.again = False
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
-            connection.post(response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause))
+            connection.post(self._refusal())
         self._front_door.give_back(connection)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
@@ -182,12 +173,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         connection = request
         if isinstance(connection, Connection):
             self._front_door.answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
-            return
-        if isinstance(connection, socket.socket):
-            with contextlib.suppress(OSError):
-                connection.setblocking(False)
-                connection.send(response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause))
-        super().refuse_request(connection, client_address)
+        else:
+            super().refuse_request(connection, client_address)
+
+    def _refusal(self) -> bytes:
+        return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
 
     def _close_listener(self, patience: float | None) -> float | None:
         begun = monotonic()

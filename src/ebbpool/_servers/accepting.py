@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import socket
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -26,6 +28,8 @@ MOST_LOOKS: Final = 1024
 FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
+DRAINED: Final = 16
+"""How many reads at most from a connection that is refused."""
 QUIET: Final = 1.0
 """Least seconds between two log lines about the same trouble."""
 
@@ -121,3 +125,17 @@ class Shortage:
             self.pause = 0.0
             if self._told:
                 LOGGER.info("connections are accepted again")
+
+
+def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
+    """Answer a client for which there is no room, without waiting for it; the connection is to be closed then."""
+    with contextlib.suppress(OSError):
+        connection.setblocking(False)
+        if answer:
+            connection.send(answer)
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        # What nobody has read would make the close a reset, and the answer might be lost.
+        for _ in range(DRAINED):
+            if not connection.recv(1 << 16):
+                break

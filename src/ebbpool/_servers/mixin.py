@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._pool import lifecycle
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LOGGER, NAP, Naps, Shortage
+from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LOGGER, NAP, Naps, Shortage, turn_away
 from ebbpool._servers.handlers import Handlers
-from ebbpool._servers.serve_loop import Loop
+from ebbpool._servers.serve_loop import Bell, Loop
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-DRAINED = 16
-"""How many reads at most from a connection that is refused."""
 _INHERITED = sys.platform != "linux"
 """Whether an accepted socket may have its listener's O_NONBLOCK."""
 
@@ -223,36 +221,42 @@ class AdaptivePoolMixIn(_Base):
                     self._closing = False
 
     def _serve(self, poll_interval: float) -> None:
-        streams = self.socket_type == socket.SOCK_STREAM
         listener = self.socket
         timeout = listener.gettimeout()
-        loop = self._loop
-        with loop as bell, selectors.DefaultSelector() as selector:
+        # So that `accept` cannot block the loop if a client has closed its connection before it. An adopted listener
+        # stays non-blocking, as the other processes need it.
+        changes = self.socket_type == socket.SOCK_STREAM and not self._adopted
+        with self._loop as bell:
             self._look_at(listener)
-            if streams and not self._adopted:
-                # So that `accept` cannot block the loop if a client has closed its connection before it.
+            if changes:
                 listener.setblocking(False)
-            selector.register(bell.ear, selectors.EVENT_READ)
-            selector.register(self, selectors.EVENT_READ)
-            pause = 0.0
             try:
-                while True:
-                    ready = selector.select(pause or poll_interval)
-                    if loop.stopping or self.fileno() < 0:
-                        break
-                    if pause:
-                        pause = 0.0
-                        selector.register(self, selectors.EVENT_READ)
-                    elif ready:
-                        pause = self._accept_ready(ACCEPTS if streams else 1)
-                        if pause:
-                            selector.unregister(self)
-                    self.service_actions()
+                self._turn(bell, poll_interval)
             finally:
                 self._kind = None
-                # An adopted listener stays non-blocking, as the other processes need it.
-                if streams and not self._adopted and listener.fileno() >= 0:
+                if changes and listener.fileno() >= 0:
                     listener.settimeout(timeout)
+
+    def _turn(self, bell: Bell, poll_interval: float) -> None:
+        """Accept and hand over until the loop is to end."""
+        loop = self._loop
+        most = ACCEPTS if self.socket_type == socket.SOCK_STREAM else 1
+        pause = 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(bell.ear, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
+            while True:
+                ready = selector.select(pause or poll_interval)
+                if loop.stopping or self.fileno() < 0:
+                    break
+                if pause:
+                    pause = 0.0
+                    selector.register(self, selectors.EVENT_READ)
+                elif ready:
+                    pause = self._accept_ready(most)
+                    if pause:
+                        selector.unregister(self)
+                self.service_actions()
 
     def shutdown(self) -> None:
         """End `serve_forever` and wait for its end, unless its own thread calls this; handlers run on."""
@@ -379,15 +383,11 @@ class AdaptivePoolMixIn(_Base):
         What the client has sent is read, so that the client sees an end of file and not a reset.
         """
         if isinstance(request, socket.socket):
-            try:
-                request.setblocking(False)
-                request.shutdown(socket.SHUT_WR)
-                for _ in range(DRAINED):
-                    if not request.recv(65536):
-                        break
-            except OSError:
-                pass
+            turn_away(request, self._refusal())
         self.shutdown_request(request)
+
+    def _refusal(self) -> bytes:
+        return b""
 
     def server_close(self) -> None:
         """Close the listener, then wait for the handlers of accepted connections.
