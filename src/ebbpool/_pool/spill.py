@@ -8,14 +8,13 @@ import sys
 import threading
 import weakref
 from _thread import allocate_lock
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from concurrent.futures.thread import BrokenThreadPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from ebbpool._checks import finite_seconds
 from ebbpool._core.accel import Pool
@@ -24,9 +23,6 @@ from ebbpool._pool import stack_size
 from ebbpool._pool.marks import MarkedCall, Spillable, call_here, marked_call
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -133,13 +129,10 @@ class Spill:
 
     def _consider(self, now: float) -> None:
         if now >= self._paused_until and self._pool.overdue(now - self.after):
-            self._wake()
-
-    def _wake(self) -> None:
-        self._wanted = True
-        if self._thread is None:
-            self._start()
-        self._ring()
+            self._wanted = True
+            if self._thread is None:
+                self._start()
+            self._ring()
 
     def _ring(self) -> None:
         with suppress(RuntimeError):
@@ -221,19 +214,16 @@ class Spill:
         place = Context() if context is None else context.copy()
         try:
             sent = call.fn.sent
-            self._check(sent, call)
+            process: Any = sys.modules.get("concurrent.futures.process")
+            if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
+                # It would make what the call cannot be pickled for the task's outcome.
+                pickle.dumps((sent, call.args, call.kwargs))
             there = place.run(self.target.submit, sent, *call.args, **call.kwargs)
             there.add_done_callback(partial(self._ended, crew, future, call))
         except BaseException as error:
             # A deep recursion is one of pickling.
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
             self._give_back(crew, future, call, error, refused)
-
-    def _check(self, fn: Callable[..., Any], call: MarkedCall) -> None:
-        """Raise what the call cannot be pickled for, where the other executor would make that the task's outcome."""
-        process: Any = sys.modules.get("concurrent.futures.process")
-        if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
-            pickle.dumps((fn, call.args, call.kwargs))
 
     def _ended(self, crew: Staffed, future: Any, call: MarkedCall, there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
@@ -248,9 +238,12 @@ class Spill:
         self._consider(monotonic())
 
     def _finish(self, future: Any, value: Any, error: BaseException | None, cancels: bool = False) -> None:
+        pools = _here.__dict__.setdefault("pools", [])
+        pools.append(self._pool)
         # What a callback raises has been logged. The thread is that of the other executor, which need not survive it.
-        with _finishing(self._pool), suppress(BaseException):
+        with suppress(BaseException):
             self._pool.bring_home(future, value, error, cancels)
+        pools.pop()
 
     def _is_loss(self, error: BaseException | None) -> bool:
         """Return whether the other executor has failed, and not the task.
@@ -303,16 +296,6 @@ class Spill:
             LOGGER.warning(
                 "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
             )
-
-
-@contextmanager
-def _finishing(pool: Pool) -> Iterator[None]:
-    pools = _here.__dict__.setdefault("pools", [])
-    pools.append(pool)
-    try:
-        yield
-    finally:
-        pools.pop()
 
 
 def finishes_here(pool: Pool) -> bool:
