@@ -442,7 +442,9 @@ def bench(session: nox.Session) -> None:
     install_what_can_be(session, *group("bench"))
     try:
         # It imports Cython in its setup.py and does not say so.
-        session.install("--no-build-isolation", *group("bench-fastthreadpool"), silent=True)
+        needed = group("bench-fastthreadpool")
+        session.install(*[package for package in needed if package != "fastthreadpool"], silent=True)
+        session.install("--no-build-isolation", *needed, silent=True)
     except nox.command.CommandFailed:
         print("bench: fastthreadpool could not be built here", file=sys.stderr)
     install_ebbpool(session)
