@@ -12,7 +12,7 @@ from benchmarks.report.tables import lead, markdown, short_rows
 
 MAIN = "bench"
 AGAIN = "bench-again"
-"""The run, if any, whose answers stand in place of those of the main run: asked later, in more rounds."""
+"""How runs are called whose answers stand in place of those of the main run: asked later, in more rounds."""
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 _ROWS_AT_MOST = 4
@@ -104,13 +104,12 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
     main = runs[MAIN]
     minutes = round(main.document["seconds"]) // 60
     lines = [_INTRO, _overview(main), "", f"This run: {main.told()}, {minutes} minutes."]
-    if AGAIN in runs:
-        lines.append(f"{_asked_again(runs[AGAIN])}.")
+    lines += [f"{_asked_again(run)}." for name, run in runs.items() if name.startswith(AGAIN)]
     lines += ["", _TOCTREE.rstrip()]
     folder = PERFORMANCE.with_suffix("")
     others = ["# Other runs", ""]
     for name, run in runs.items():
-        if name not in (MAIN, AGAIN):
+        if name != MAIN and not name.startswith(AGAIN):
             others += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
             others += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
             others.append("")
@@ -127,8 +126,9 @@ def committed() -> dict[str, Run]:
     if not (EVIDENCE / f"{MAIN}.json").exists():
         return {}
     runs = {path.stem: Run.read(path) for path in paths}
-    if AGAIN in runs:
-        runs[MAIN].answers |= runs[AGAIN].answers
+    for name, run in runs.items():
+        if name.startswith(AGAIN):
+            runs[MAIN].answers |= run.answers
     return runs
 
 
