@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import py_compile
 import re
 import runpy
 import subprocess
 import sys
 import sysconfig
+import zipapp
 from pathlib import Path
 from unittest import mock
 
@@ -260,11 +262,15 @@ threading.Thread(target=later).start()
 """
 
 
-@pytest.mark.parametrize("how", [["later.py"], ["-m", "later"], ["-m", "package"]])
+@pytest.mark.parametrize(
+    "how", [["later.py"], ["-m", "later"], ["-m", "package"], ["package"], ["package.zip"], ["later.pyc"]]
+)
 def test_a_thread_that_goes_on_finds_the_main_module(tmp_path: Path, how: list[str]) -> None:
     (tmp_path / "later.py").write_text(LATER, encoding="utf-8")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(LATER, encoding="utf-8")
+    zipapp.create_archive(tmp_path / "package", tmp_path / "package.zip")
+    py_compile.compile(str(tmp_path / "later.py"), str(tmp_path / "later.pyc"))
     done = program_run(tmp_path, *how)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
 

@@ -290,10 +290,10 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
     pool.shrink(9)
     print(pool.num_processes, pool.executor.stats().max_workers)
     try:
-    type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
-except ValueError as error:
-    print(error)
-scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
+        type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
+    except ValueError as error:
+        print(error)
+    scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
     scaler.update(max=8, min=4)
     print(pool.num_processes, pool.executor.stats().max_workers)
 """

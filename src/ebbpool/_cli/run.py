@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import find_spec
+from pkgutil import get_importer
 from types import ModuleType
 from typing import Any
 
@@ -16,22 +17,37 @@ def run(module: list[str] | None, script: list[str], *, executors: bool, explain
     """Install a pool, and run a module or a script as Python itself does."""
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
     ebbpool.install(pool, executors=executors, explain=_say if explain else None)
+    spec: ModuleSpec | None
+    loader: Any
     if module:
         spec = _spec_of(module[0])
-        path = str(spec.origin)
-        loader: Any = spec.loader
-        code = loader.get_code(spec.name)
-        sys.argv = [path, *module[1:]]
+        sys.argv = [str(spec.origin), *module[1:]]
     else:
-        spec, path = None, script[0]
-        loader = SourceFileLoader("__main__", path)
-        code = loader.source_to_code(loader.get_data(path), path)
-        sys.argv = script
-        sys.path[0] = os.path.dirname(os.path.abspath(path))
+        sys.argv, path = script, os.path.abspath(script[0])
+        # That of a directory or an archive; none of a file.
+        finder: Any = get_importer(path)
+        spec = finder and finder.find_spec("__main__")
+        if finder is not None and spec is None:
+            raise ModuleNotFoundError(f"can't find '__main__' module in {script[0]!r}")
+        sys.path[0] = path if finder is not None else os.path.dirname(os.path.realpath(path))
     # Unlike with runpy it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")
     sys.modules["__main__"] = main
-    main.__file__, main.__loader__, main.__spec__, main.__package__ = path, loader, spec, spec.parent if spec else None
+    if spec is not None:
+        loader = spec.loader
+        code = loader.get_code(spec.name)
+        main.__file__, main.__package__, main.__cached__ = spec.origin, spec.parent, spec.cached
+    else:
+        if path.endswith(".pyc"):
+            loader = SourcelessFileLoader("__main__", path)
+            code = loader.get_code("__main__")
+        else:
+            loader = SourceFileLoader("__main__", path)
+            code = loader.source_to_code(loader.get_data(path), path)
+        main.__file__, main.__package__, main.__cached__ = path, None, None
+    if code is None:
+        raise ImportError(f"No code object available for {spec and spec.name}")
+    main.__loader__, main.__spec__ = loader, spec
     exec(code, main.__dict__)
     return 0
 

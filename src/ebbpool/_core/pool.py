@@ -87,6 +87,8 @@ STALE = 0.1
 """The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
 STANDING = 0.1
 """... at every look for so many seconds."""
+TURN = 8
+"""So many tasks are taken, while the newest go first, between two that may wait for longer than `max_wait`."""
 LOOKS = 0.05
 """Seconds between looks for tasks that have waited for too long ..."""
 LOOK = 2e-6
@@ -229,6 +231,7 @@ class Pool:
         backlogs: The lanes that hold such tasks.
         sought: When all that waits is looked through for those that have waited for too long (monotonic seconds).
         stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
+        turned: How many tasks had been taken when one that may wait for longer last had its turn.
         expired: Tasks that have waited for too long, and failed because of that.
         passed: How many tasks that go first were taken since one that they overtook was last taken.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
@@ -285,6 +288,7 @@ class Pool:
         self.patience: float = 10.0
         self.max_wait: float = 0.0
         self.stale: float = 0.0
+        self.turned = -TURN
         self.sought: float = 0.0
         self.ceiling: int = 1
         self.max_workers: int = 1
@@ -1144,8 +1148,13 @@ class Pool:
             self.stale = now
         elif self.stands(now):
             self.dequeue = self.queue.pop
-            if self.ahead == 0 and now - self._oldest()._queued_at > self.max_wait + LOOKS:
+            if (
+                self.ahead == 0
+                and self.taken - self.turned >= TURN
+                and now - self._oldest()._queued_at > self.max_wait + LOOKS
+            ):
                 # It may wait for longer than others and is not about to leave: it has its turn.
+                self.turned = self.taken
                 self.queue.rotate(-1)
 
     def stands(self, now: float) -> bool:
@@ -1370,7 +1379,11 @@ class Pool:
         Some tasks may wait for longer than `max_wait`; other callers need not.
         """
         with self.mutex:
-            waited = monotonic() - self._oldest()._queued_at if self.queue else 0.0
+            collects = hold_collector()
+            try:
+                waited = monotonic() - self._oldest()._queued_at if self._waiting() > 0 else 0.0
+            finally:
+                let_collector(collects)
         return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
 
     def _oldest(self) -> FutureCore:

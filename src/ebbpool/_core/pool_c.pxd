@@ -79,6 +79,7 @@ cdef class Pool:
     cdef double clock
     cdef readonly double max_wait
     cdef double stale
+    cdef long long turned
     cdef double sought
     cdef bint urgent
     cdef Py_ssize_t firsts
