@@ -58,10 +58,11 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
     with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
         gate.hold(pool)
         waiting = [pool.submit(abs, -1) for _ in range(3)]
-        eventually(lambda: warnings(caplog, "waiting in"))
+        # On a busy machine the gate itself may have waited for its thread.
+        eventually(lambda: warnings(caplog, "oldest, abs"))
         warned_at = pool.stats().oldest_wait
         eventually(lambda: pool.stats().oldest_wait > warned_at + 0.1)
-        (text,) = warnings(caplog, "waiting in")
+        (text,) = warnings(caplog, "oldest, abs")
         assert re.match(
             r"\d tasks are waiting in pool 'narrow'; the oldest, abs, has waited \d+\.\d s; the pool ", text
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import Background, eventually
+from support.common import TIMEOUT, Background, eventually
 from support.monitor import Talk, tmp_path  # noqa: F401  (a fixture)
 from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
@@ -84,7 +84,9 @@ def serving(folder: Path, app: str) -> Iterator[App]:
         command = [sys.executable, "-m", "uvicorn", "lab:app", "--port", str(port)]
         with subprocess.Popen(command, cwd=folder, env=environment, stderr=log, stdout=log) as process:
             try:
-                eventually(lambda: "running on" in (folder / "log").read_text(encoding="utf-8"), "it serves")
+                eventually(
+                    lambda: "running on" in (folder / "log").read_text(encoding="utf-8"), "it serves", 3 * TIMEOUT
+                )
                 yield App(folder, port)
             finally:
                 process.kill()

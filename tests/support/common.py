@@ -136,9 +136,9 @@ class Gate:
         self.open()
 
 
-def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Wait until `condition` holds; fail after `TIMEOUT` seconds."""
-    deadline = time.monotonic() + TIMEOUT
+def eventually(condition: Callable[[], object], what: str = "", seconds: float = TIMEOUT) -> None:
+    """Wait until `condition` holds; fail after so many seconds."""
+    deadline = time.monotonic() + seconds
     tick = threading.Event()
     tries = 0
     while not condition():
