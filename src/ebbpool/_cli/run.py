@@ -20,7 +20,7 @@ def run(module: list[str] | None, script: list[str], *, executors: bool, explain
     spec: ModuleSpec | None
     loader: Any
     if module:
-        spec = _spec_of(module[0])
+        spec, path = _spec_of(module[0]), ""
         sys.argv = [str(spec.origin), *module[1:]]
     else:
         sys.argv, path = script, os.path.abspath(script[0])

@@ -288,7 +288,7 @@ class Pool:
         self.patience: float = 10.0
         self.max_wait: float = 0.0
         self.stale: float = 0.0
-        self.turned = -TURN
+        self.turned: int = -TURN
         self.sought: float = 0.0
         self.ceiling: int = 1
         self.max_workers: int = 1
