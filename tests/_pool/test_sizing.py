@@ -113,10 +113,20 @@ def test_never_starts_more_than_are_queued() -> None:
     assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
 
 
+def test_never_lifts_the_pool_above_its_ceiling() -> None:
+    assert sum(Spell(WorkerBounds(0, 20, 0)).grow(10)) == 19
+    assert Spell(WorkerBounds(0, 20, 0)).look(IDLE, workers=25) == 0
+
+
 def test_a_worker_blocked_on_its_own_pool_makes_room_for_another() -> None:
     assert ceiling(WorkerBounds(0, 2, 0), 3) == 5
     assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2) == 0
     assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2, blocked=1) == 1
+
+
+def test_does_not_grow_while_enough_workers_are_idle_or_on_their_way() -> None:
+    assert Spell().look(IDLE, queued=2, workers=3, idle=2) == 0
+    assert Spell().look(IDLE, queued=2, workers=2, idle=1, starting=1) == 0
 
 
 def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
