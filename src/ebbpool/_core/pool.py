@@ -1141,18 +1141,15 @@ class Pool:
         The one who asked for the oldest has left by then, or is about to. CoDel's sign of a standing queue, and what
         Facebook's servers do then.
         """
-        if not self.queue or self.max_wait == 0.0 or now - self._oldest()._queued_at <= STALE * self.max_wait:
+        waited = now - self._oldest()._queued_at if self.queue and self.max_wait > 0.0 else 0.0
+        if waited <= STALE * self.max_wait:
             self.stale = 0.0
             self.dequeue = self.oldest_first
         elif self.stale == 0.0:
             self.stale = now
         elif self.stands(now):
             self.dequeue = self.queue.pop
-            if (
-                self.ahead == 0
-                and self.taken - self.turned >= TURN
-                and now - self._oldest()._queued_at > self.max_wait + LOOKS
-            ):
+            if self.ahead == 0 and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
                 # It may wait for longer than others and is not about to leave: it has its turn.
                 self.turned = self.taken
                 self.queue.rotate(-1)
