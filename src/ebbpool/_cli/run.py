@@ -36,18 +36,17 @@ def run(module: list[str] | None, script: list[str], *, executors: bool, explain
     if spec is not None:
         loader = spec.loader
         code = loader.get_code(spec.name)
-        main.__file__, main.__package__, main.__cached__ = spec.origin, spec.parent, spec.cached
+    elif path.endswith(".pyc"):
+        loader = SourcelessFileLoader("__main__", path)
+        code = loader.get_code("__main__")
     else:
-        if path.endswith(".pyc"):
-            loader = SourcelessFileLoader("__main__", path)
-            code = loader.get_code("__main__")
-        else:
-            loader = SourceFileLoader("__main__", path)
-            code = loader.source_to_code(loader.get_data(path), path)
-        main.__file__, main.__package__, main.__cached__ = path, None, None
+        loader = SourceFileLoader("__main__", path)
+        code = loader.source_to_code(loader.get_data(path), path)
     if code is None:
         raise ImportError(f"No code object available for {spec and spec.name}")
     main.__loader__, main.__spec__ = loader, spec
+    main.__file__ = spec.origin if spec else path
+    main.__package__, main.__cached__ = spec and spec.parent, spec and spec.cached
     exec(code, main.__dict__)
     return 0
 
