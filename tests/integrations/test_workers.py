@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from support.common import TIMEOUT, Background, eventually, output_of
+from support.monitor import tmp_path as short_path  # noqa: F401  (a fixture)
 from support.pages import is_here, skip_without_packages
 from support.server import reserved_port
 
@@ -535,11 +535,10 @@ async def lookup() -> int:
 @pytest.mark.skipif(
     not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
 )
-def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path) -> None:
+def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path, short_path: Path) -> None:  # noqa: F811
     environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
-    # The path of a Unix socket must be short, which tmp_path need not be.
-    with reserved_port() as port, TemporaryDirectory(dir="/tmp") as folder:
-        place = environment["EBBPOOL_MONITOR"] = f"{folder}/s"
+    place = environment["EBBPOOL_MONITOR"] = str(short_path / "s")
+    with reserved_port() as port:
         (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
         command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
         with subprocess.Popen(
