@@ -560,7 +560,7 @@ async def test_an_error_is_freed_without_the_collector(kind: str, ordered: bool,
             gone(error, pool=pool)
 
 
-@hypothesis.settings(max_examples=20, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(
     kind=strategies.sampled_from(["plain", "async"]),
     ordered=strategies.booleans(),

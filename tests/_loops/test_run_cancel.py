@@ -198,7 +198,7 @@ class Model:
             self.submit(index, actor.at)
 
 
-@hypothesis.settings(max_examples=12, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(max_examples=30, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(
     data=strategies.data(), workers=strategies.integers(1, 2), max_queue=strategies.sampled_from([None, 1, 2])
 )
