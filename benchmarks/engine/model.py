@@ -23,7 +23,7 @@ QUESTIONS = (
     "idle_cost", "offload", "anyio_tasks", "loop_lag", "loop_beside", "fastapi_burst", "fastapi_rate", "health_beside",
     "simple_sum", "cold_map", "semaphore", "timers", "lanes", "fairness", "watching", "server_sizes", "waiting",
     "slow_clients", "echo", "web_server", "kill_child", "stacks", "blocked_tasks", "overload",
-    "gunicorn_threads",
+    "gunicorn_threads", "lost_worker",
 )  # fmt: skip
 
 

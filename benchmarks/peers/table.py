@@ -35,6 +35,7 @@ from benchmarks.peers.pools import (
 
 _WEB = ("fastapi", "uvicorn", "uvloop", "httptools")
 _SOCKETSERVER = ("ebbpool.socketserver",)
+_DASK = ("distributed", "ebbpool.dask")
 _PREFORK = ("ebbpool.prefork", "ebbpool.socketserver")
 
 
@@ -127,6 +128,10 @@ _POOLS = (
     Peer("stdlib-256", "ThreadPoolExecutor(256)"),
     Peer("to-thread-uvloop", "asyncio.to_thread on uvloop", ("uvloop",)),
     Peer("go", "Go, goroutines", needs=go.version),
+    Peer("cluster", "ClusterExecutor", _DASK, core=True),
+    Peer("cluster-rerun", "ClusterExecutor(rerun=True)", _DASK, core=True),
+    Peer("cluster-spill", "AdaptiveExecutor(spill=...)", _DASK, core=True),
+    Peer("cluster-distributed", "distributed's ClientExecutor", _DASK),
     Peer("lock", "threading.Lock (floor)", semaphore=lambda permits: threading.Lock()),
     Peer("semaphore", "threading.Semaphore", semaphore=threading.Semaphore),
     *_both("ebbpool-semaphore", "ebbpool.sync.Semaphore", semaphore=lambda n: package("ebbpool.sync").Semaphore(n)),

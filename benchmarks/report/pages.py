@@ -54,7 +54,9 @@ _OTHERS = {
     "kill-child": "Killed children",
     "loop": "How long event loops wait, beside an earlier commit",
     "loop-free-threaded": "How long event loops wait without a GIL",
+    "lost-worker": "Killed workers of a cluster",
     "overload": "Overload, beside an earlier commit",
+    "round-trip-pinned": "One call and its result, with each process held to one processor",
 }
 
 
@@ -96,7 +98,7 @@ def _page(answers: Answers) -> str:
 def _asked_again(run: Run) -> str:
     names = ", ".join(f"[{answers.question.title}](performance/{name}.md)" for name, answers in run.answers.items())
     rounds = min(entry["rounds"] for entry in run.document["questions"].values())
-    return f"Asked again in {rounds} rounds ({run.told()}): {names}"
+    return f"Asked again in at least {rounds} round{'s' * (rounds > 1)} ({run.told()}): {names}"
 
 
 def performance(runs: Mapping[str, Run]) -> dict[Path, str]:

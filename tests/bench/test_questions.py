@@ -57,6 +57,7 @@ TINY: dict[str, dict[str, Any]] = {
     "web_server": {"divisor": 50},
     "kill_child": {"period": 2.0, "kills": 1, "fresh": 50.0, "kept": 2, "kept rate": 20.0},
     "stacks": {"waiting": 6},
+    "lost_worker": {"calls": 8},
     "overload": {"clients": 4, "seconds": 0.2, "burns": 0.1},
     "gunicorn_threads": {"threads": 4, "warm_up": 0.05, "seconds": 0.5},
 }

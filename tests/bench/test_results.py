@@ -303,12 +303,14 @@ def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
         (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
         (quoted.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
         (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
+        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "close"), "the noise"),
     ],
 )
 def test_a_figure_that_cannot_be_judged_is_not_quoted(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: quoted.Row, complaint: str
 ) -> None:
     runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
+    runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
     monkeypatch.setitem(quoted.TABLES, "few", [row])
     _, _, (unknown,) = marks.put_in("It is <!-- = table few --><!-- / -->\n", runs)
     assert complaint in unknown
