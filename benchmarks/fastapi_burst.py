@@ -10,7 +10,7 @@ from benchmarks.servers.fastapi import BODY, ready, target
 
 _SERVERS = {
     "fastapi": "fastapi stock",
-    "fastapi-256": "fastapi stock-256",
+    "fastapi-256": "fastapi stock --tokens 256",
     "fastapi-installed": "fastapi installed",
     "fastapi-installed-pure": "fastapi installed",
     "fastapi-own-loop": "fastapi own-loop",

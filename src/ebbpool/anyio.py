@@ -229,7 +229,8 @@ def install(
     installation = Installation(executor, bool(keep_default_limiter), bool(strict))
     with _lock:
         if _installed is not None:
-            raise RuntimeError(f"already installed: {_installed!r}; uninstall it first")
+            hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
+            raise RuntimeError(f"already installed: {_installed!r}; {hint}")
         try:
             _put_in(installation)
         except UnsupportedVersion as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Installed", "install"]
 
+OURS: Final = "ebbpool.anyio"
 ITERATE: Final = "iterate_in_threadpool"
 NOT_YET: Final = "as soon as it is imported"
 ABSENT: Final = "not installed"
@@ -79,6 +81,8 @@ class Installed:
         return "\n".join(f"{name}: {done}" for name, done in self.parts.items())
 
     def _tell(self, name: str, done: str) -> None:
+        if self.parts.get(name) == done:
+            return
         self.parts[name] = done
         if self._explain is not None:
             self._explain(f"{name}: {done}")
@@ -140,6 +144,8 @@ def install(
         installed = Installed(executor or AdaptiveExecutor(thread_name_prefix="ebbpool"), explain)
         _installed = installed
         sys.meta_path.insert(0, installed._watcher)
+        # So that its end is noticed if `_anyio` finds it half made.
+        installed._watcher.watch(OURS, lambda _: None)
         installed._watch("anyio", "anyio", _anyio)
         installed._watch("trio", "trio", _trio)
         installed._watch("asyncio", "asyncio", _asyncio)
@@ -152,9 +158,12 @@ def install(
 
 
 def _anyio(installed: Installed, _: ModuleType) -> str:
-    import ebbpool.anyio
-
-    installed._anyio = ebbpool.anyio.install(installed.executor, strict=True)
+    ours = importlib.import_module(OURS)
+    if not hasattr(ours, "install"):
+        # The program imports it before anyio: it is being made, and waits for anyio.
+        installed._watch("anyio", OURS, _anyio)
+        return NOT_YET
+    installed._anyio = ours.install(installed.executor, strict=True)
     return "to_thread, and with it Starlette and FastAPI"
 
 

@@ -193,6 +193,35 @@ def test_libraries_that_are_imported_later() -> None:
     assert printed[-1] != "ebbpool"
 
 
+FIRST = """
+import warnings
+import ebbpool
+
+warnings.simplefilter("error")
+installed = ebbpool.install(explain=print)
+import ebbpool.anyio
+import anyio
+import threading
+
+async def main():
+    return (await anyio.to_thread.run_sync(threading.current_thread)).name.partition("_")[0]
+
+print(anyio.run(main))
+installed.undo()
+print(anyio.run(main))
+"""
+
+
+def test_a_program_that_imports_ours_before_anyio() -> None:
+    printed = [line for line in output_of(FIRST) if ":" not in line or line.startswith("anyio:")]
+    assert printed[:-1] == [
+        "anyio: as soon as it is imported",
+        "anyio: to_thread, and with it Starlette and FastAPI",
+        "ebbpool",
+    ]
+    assert printed[-1] != "ebbpool"
+
+
 UNKNOWN = """
 import warnings
 import anyio
