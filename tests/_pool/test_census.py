@@ -147,7 +147,7 @@ def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypat
         raise RuntimeError("forbidden")
 
     monkeypatch.setattr("ctypes.PyDLL", forbidden)
-    assert census._reader() is census._read
+    assert census.reader.__wrapped__() is census._read
 
 
 def test_a_platform_that_cannot_tell(world: World) -> None:
@@ -176,9 +176,9 @@ def test_the_clock_of_a_thread() -> None:
 
 
 @needs_places
-@pytest.mark.parametrize("reader", [census._reader, lambda: census._read], ids=["keeping the GIL", "plain"])
+@pytest.mark.parametrize("reader", [census.reader, lambda: census._read], ids=["keeping the GIL", "plain"])
 def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "_read_at_once", reader())
+    monkeypatch.setattr(census, "reader", reader)
     entrance, way_out = os.pipe()
     lock = threading.Lock()
     lock.acquire()
@@ -217,7 +217,7 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
-    monkeypatch.setattr(census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
+    monkeypatch.setattr(census, "reader", lambda: lambda path: states[path.rpartition(b"/")[2]])
     assert census.place_of(77) is Place.LOCK
     states[b"stat"] = b"77 (a (strange) name) R 1 2"
     assert census.place_of(77) is Place.RUNNING

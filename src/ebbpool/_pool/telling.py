@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context
 from time import monotonic
 from typing import Final
 
-from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
@@ -22,8 +20,7 @@ _telling: list[WorkerThread] = []
 def tell(name: str, call: Callable[[], None]) -> WorkerThread:
     """Have `call()` called in a thread of its own, and return that thread. A signal handler may call this.
 
-    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down. So it is a daemon,
-    where there are daemons.
+    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down.
 
     Raises:
         RuntimeError, MemoryError: No thread can be started.
@@ -31,11 +28,10 @@ def tell(name: str, call: Callable[[], None]) -> WorkerThread:
     for each in list(_telling):
         if each.ended():
             _forget(each)
-    thread = WorkerThread(target=call, name=name, daemon=daemon_threads())
+    thread = WorkerThread(target=call, name=name)
     _telling.append(thread)
     try:
-        # In an empty context: the thread belongs to nobody's request.
-        Context().run(thread.start)
+        thread.start()
     except (RuntimeError, MemoryError):
         _forget(thread)
         raise
