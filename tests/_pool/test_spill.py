@@ -35,6 +35,7 @@ from support.common import (
     fail,
     gone,
     needs_fork,
+    no_thread,
     output_of,
     wait_for_idle,
 )
@@ -675,11 +676,7 @@ def test_what_comes_back_to_a_closed_pool_runs_without_another_thread(
         pool.shutdown(wait=False)
         gate.open()
         eventually(lambda: pool.stats().idle)
-
-        def refuse(*args: object) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
         there.lose()
         assert futures[0].result(TIMEOUT) == 1
         there.make()
@@ -737,7 +734,7 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
 def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
     there = Elsewhere()
     pool = AdaptiveExecutor(1, min_workers=1, spill=there, spill_after=0)
-    with Gate() as gate:
+    with seams.setting(spill_linger=0.01), Gate() as gate:
         gate.hold(pool)
         future = pool.submit(decorated, 1)
         there.await_sent()

@@ -30,23 +30,13 @@ import ebbpool
 from ebbpool import AdaptiveExecutor, PoolStats
 from ebbpool._testing.seams import OVER, called_name
 
-FIELDS = [
-    "name", "workers", "idle", "running", "blocked", "queued", "oldest_wait", "submitted", "completed", "failed",
-    "cancelled", "rejected", "expired", "abandoned", "longest_abandoned", "started", "retired", "longest_running",
-    "spilled", "spill_returned", "away",
-    "delayed", "min_workers", "max_workers", "max_queue", "max_wait", "last_decision", "loop_lag",
-]  # fmt: skip
-
-
-def test_the_fields() -> None:
-    assert [field.name for field in dataclasses.fields(PoolStats)] == FIELDS
-
 
 def test_a_fresh_pool_counts_nothing() -> None:
     with AdaptiveExecutor() as pool:
+        fields = [field.name for field in dataclasses.fields(PoolStats)]
         settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "max_wait": None}
         settings |= {"last_decision": "", "loop_lag": ()}
-        assert dataclasses.asdict(pool.stats()) == dict.fromkeys(FIELDS, 0) | settings
+        assert dataclasses.asdict(pool.stats()) == dict.fromkeys(fields, 0) | settings
 
 
 def test_the_figures_of_a_busy_pool() -> None:
