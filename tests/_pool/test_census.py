@@ -89,31 +89,20 @@ def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_agai
     assert world.looked == [2, 3]
 
 
-def test_what_the_pools_own_workers_compute_may_keep_the_locks(world: World) -> None:
+@pytest.mark.parametrize(
+    ("own", "library", "busy", "in_locks"),
+    [(0.3, 0.5, False, 0), (0.0, 1.0, False, 0), (0.09, 0.0, False, 2), (0.09, 0.0, True, 0)],
+    ids=["the pool's workers", "a library's threads", "little", "all there is to be had"],
+)
+def test_what_computes_may_keep_the_locks(world: World, own: float, library: float, busy: bool, in_locks: int) -> None:
     workers = world.thread(1) + world.thread(2, 3, place=Place.LOCK)
     world.measure(workers)
-    world.compute(0.3 * LONG, 1)
-    world.compute(0.5 * LONG)
-    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0, in_doubt=2)
+    world.busy = busy
+    world.compute(own * LONG, 1)
+    world.compute(library * LONG)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=in_locks, in_doubt=2 - in_locks)
+    world.busy = False
     assert world.measure(workers) == Asleep(3, outside=0, in_locks=2)
-
-
-def test_what_little_the_pool_computes_keeps_no_locks(world: World) -> None:
-    workers = world.thread(1) + world.thread(2, place=Place.LOCK)
-    world.measure(workers)
-    world.compute(0.09 * LONG, 1)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=1)
-    # Unless that is all there is to be had.
-    world.busy = True
-    world.compute(0.09 * LONG, 1)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=1)
-
-
-def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> None:
-    workers = world.thread(1, 2, place=Place.LOCK)
-    world.measure(workers)
-    world.compute(LONG)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=2)
 
 
 def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: World) -> None:

@@ -353,9 +353,7 @@ def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}],
-    ids=str,
+    "settings", [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}], ids=str
 )
 def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, Any]) -> None:
     told: list[Future[Any]] = []
@@ -368,7 +366,7 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         futures[2].cancel()
 
     with AdaptiveExecutor(4, **settings) as pool:
-        with stranded(pool, submit):
+        with seams.setting(give_up=0.05), stranded(pool, submit):
             assert all(map(says_why, futures[:2]))
             assert futures[2].cancelled()
         eventually(lambda: len(told) == 3)
@@ -395,8 +393,8 @@ def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
     assert (lane.stats().failed, lane.stats().running, len(futures)) == (5, 0, 10)
 
 
-@pytest.mark.parametrize(("wait", "cancel_futures"), [(False, True), (True, False)])
-def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> None:
+@pytest.mark.parametrize(("wait", "cancel_futures", "give_up"), [(False, True, LONG), (True, False, 0.0)])
+def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool, give_up: float) -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     futures: list[Future[Any]] = []
 
@@ -404,7 +402,7 @@ def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> Non
         futures.append(pool.submit(int))
         futures.extend(seams.line_up(pool, int) for _ in range(3))
 
-    with stranded(pool, submit):
+    with seams.setting(give_up=give_up), stranded(pool, submit):
         Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
         assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
 

@@ -150,6 +150,24 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
     assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
 
 
+@pytest.mark.parametrize("slices", range(1, 8))
+def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
+    alarms, book, count = Alarms(), Notes(), 8 * FOLD
+    for index in range(count):
+        alarms.add(float(index * 389 % count), book, index * 389 % count)
+    while alarms.merge():
+        pass
+    for thing in range(0, count, 2):
+        book.out.add(thing)
+        alarms.void()
+    assert [alarms.merge() for _ in range(slices)] == [True] * slices
+    taken = []
+    while (entry := alarms.pop_due(count / 2)) is not None:
+        taken.append(entry[3])
+    assert taken == sorted(taken)
+    assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
+
+
 def test_nothing_is_fired_early(keeper: ManualTimekeeper) -> None:
     book = Notes()
     keeper.call_at(keeper.now + 5.0, book, "five")
