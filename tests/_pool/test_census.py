@@ -91,7 +91,7 @@ def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_agai
 
 @pytest.mark.parametrize(
     ("own", "library", "busy", "in_locks"),
-    [(0.3, 0.5, False, 0), (0.0, 1.0, False, 0), (0.09, 0.0, False, 2), (0.09, 0.0, True, 0)],
+    [(0.3, 0.2, False, 0), (0.0, 1.0, False, 0), (0.09, 0.0, False, 2), (0.09, 0.0, True, 0)],
     ids=["the pool's workers", "a library's threads", "little", "all there is to be had"],
 )
 def test_what_computes_may_keep_the_locks(world: World, own: float, library: float, busy: bool, in_locks: int) -> None:
