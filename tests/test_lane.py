@@ -15,49 +15,23 @@ from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
 
 
-def occupied(pool: Any, workers: int = 1) -> Gate:
-    """Keep `workers` workers of `pool` busy until the gate is opened."""
-    gate = Gate()
-    gate.hold(pool, workers)
-    return gate
-
-
 def test_a_lane_runs_at_most_so_many_tasks_at_once() -> None:
-    with AdaptiveExecutor(max_workers=16) as pool, Gate() as gate:
+    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
         lane = pool.lane("slow", limit=3)
         futures = [lane.submit(gate, number) for number in range(10)]
         gate.await_begun(3)
         assert gate.nobody_begins()
         assert (lane.stats().running, lane.stats().queued) == (3, 7)
+        assert pool.submit(abs, -1).result(TIMEOUT) == 1, "the pool is left to others"
+        assert pool.stats().queued == 0, "what waits in a lane must not stand in the pool's queue"
         gate.open()
         assert [future.result(TIMEOUT) for future in futures] == list(range(10))
         assert gate.peak == 3
 
 
-def test_a_lane_at_its_limit_leaves_the_pool_to_others() -> None:
-    with AdaptiveExecutor(max_workers=4) as pool, Gate() as gate:
-        lane = pool.lane("slow", limit=2)
-        for _ in range(100):
-            lane.submit(gate)
-        gate.await_begun(2)
-        assert pool.submit(abs, -1).result(TIMEOUT) == 1
-        assert pool.stats().queued == 0, "what waits in a lane must not stand in the pool's queue"
-        gate.open()
-
-
-def test_tasks_of_a_lane_start_in_order() -> None:
-    with AdaptiveExecutor(max_workers=8) as pool:
-        lane = pool.lane("one", limit=1)
-        order: list[int] = []
-        for number in range(50):
-            lane.submit(order.append, number)
-        lane.shutdown()
-        assert order == list(range(50))
-
-
 def test_two_lanes_take_turns() -> None:
-    with AdaptiveExecutor(max_workers=1) as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate:
+        gate.hold(pool)
         order: list[str] = []
         lanes = {name: pool.lane(name, limit=1) for name in "ab"}
         for name in "aaabbb":
@@ -69,8 +43,8 @@ def test_two_lanes_take_turns() -> None:
 
 @pytest.mark.usefixtures("no_turns")
 def test_submit_first_goes_to_the_head_even_of_a_first_lane() -> None:
-    with AdaptiveExecutor(max_workers=1) as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate:
+        gate.hold(pool)
         order: list[Any] = []
         pool.submit(order.append, "ordinary")
         pool.lane("look-ups", limit=2, first=True).submit(order.append, "lane")
@@ -83,8 +57,8 @@ def test_submit_first_goes_to_the_head_even_of_a_first_lane() -> None:
 
 @pytest.mark.parametrize("lane_first", [False, True])
 def test_cancelling_while_queued_lets_the_next_in(lane_first: bool) -> None:
-    with AdaptiveExecutor(max_workers=1) as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate:
+        gate.hold(pool)
         lane = pool.lane("slow", limit=1, first=lane_first)
         ran: list[int] = []
         futures = [lane.submit(ran.append, number) for number in range(5)]
@@ -157,8 +131,8 @@ def test_shutdown_of_a_lane_leaves_the_pool_alone() -> None:
 
 
 def test_shutdown_does_not_wait_for_other_work() -> None:
-    with AdaptiveExecutor(max_workers=1) as pool, Gate() as later:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate, Gate() as later:
+        gate.hold(pool)
         lane = pool.lane("one", limit=1)
         lane.submit(abs, -1)
         pool.submit(later)
@@ -203,8 +177,8 @@ def test_a_task_of_the_pool_cannot_wait_for_a_lane_to_end() -> None:
 
 
 def test_a_lane_that_was_shut_down_refuses_though_the_queue_is_full() -> None:
-    with AdaptiveExecutor(max_workers=1, max_queue=1) as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1, max_queue=1) as pool, Gate() as gate:
+        gate.hold(pool)
         pool.submit(abs, 1)
         lane = pool.lane("slow", limit=1)
         lane.shutdown()
@@ -215,8 +189,8 @@ def test_a_lane_that_was_shut_down_refuses_though_the_queue_is_full() -> None:
 
 def test_what_was_cancelled_in_a_lane_is_not_dropped_under_the_mutex() -> None:
     seen = []
-    with AdaptiveExecutor(max_workers=1) as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1) as pool, Gate() as gate:
+        gate.hold(pool)
         lane = pool.lane("one", limit=1)
         lane.submit(abs, 1)
         future = lane.submit(abs, 2)
@@ -231,8 +205,8 @@ def test_what_was_cancelled_in_a_lane_is_not_dropped_under_the_mutex() -> None:
 
 
 def test_waiting_in_a_lane_is_not_refused_by_a_full_queue() -> None:
-    with AdaptiveExecutor(max_workers=1, max_queue=1, when_full="reject") as pool:
-        gate = occupied(pool)
+    with AdaptiveExecutor(max_workers=1, max_queue=1, when_full="reject") as pool, Gate() as gate:
+        gate.hold(pool)
         lane = pool.lane("slow", limit=2)
         futures = [lane.submit(abs, -number) for number in range(10)]
         assert pool.stats().queued == 2

@@ -25,7 +25,7 @@ from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
 from ebbpool._maps import ledger
-from ebbpool._pool import crew
+from ebbpool._pool import growth
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 _FAR_SECONDS = 3_600.0
@@ -302,7 +302,7 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.disable()
     # The timekeeper would look at the pool more often the slower the machine is.
-    crew.CEILING_TICK = _FAR_SECONDS
+    growth.CEILING_TICK = _FAR_SECONDS
     # Nor do results come in slices of time, or workers nap: how many, and how often, is the machine's.
     vars(sys.modules[LoopCall.__module__]).update(thread_time=float, KEPT_WAITING=_FAR_SECONDS)
     for name in sys.argv[1:] or LOADS:

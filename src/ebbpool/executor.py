@@ -7,65 +7,42 @@ import os
 import sys
 import threading
 import weakref
-from _thread import allocate_lock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from concurrent.futures.thread import BrokenThreadPool
-from contextvars import Context
 from dataclasses import replace
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, say_if_plain
-from ebbpool._errors import QueueFull, QueueTimeout
+from ebbpool._core.accel import LaneCore, say_if_plain
 from ebbpool._interpreter import daemon_threads
-from ebbpool._maps import delayed, maps, streams
-from ebbpool._maps.delayed import OnError, ScheduledTask
-from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
-from ebbpool._pool import instruments, lifecycle, stack_size
+from ebbpool._maps import delayed, streams
+from ebbpool._maps.offers import Offers
+from ebbpool._pool import lifecycle
 from ebbpool._pool import spill as spilling
-from ebbpool._pool.crew import Crew, QueueView
-from ebbpool._pool.decisions import Decision
+from ebbpool._pool.crew import Crew
+from ebbpool._pool.executor_base import ExecutorBase
 from ebbpool._pool.interrupt import sender
 from ebbpool._pool.loop_lag import lags
 from ebbpool._pool.running import RunningTask
-from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unmade, Unset, WhenFull, longest_wait
-from ebbpool._pool.stats import PoolStats
-from ebbpool._pool.within import Within
-from ebbpool.lane import InterruptingLane, Lane
+from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unset, WhenFull, longest_wait
+from ebbpool._pool.stats import Decision, PoolStats
+from ebbpool._pool.threads import WorkerThread, stack_size
+from ebbpool.lane import InterruptingLane, Lane, Within
 from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, AsyncIterable
     from types import TracebackType
     from typing import Self
 
     from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
 
 
-_NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
-
-
-class _BeforeInit(ExecutorCore):
-    """An executor before its `__init__`: if a subclass forgets to call that, every method raises an error."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        self._pool = orphans
-        # Assigned by name, because `__init__` gives these attributes their types.
-        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
-        vars(self)["_unlimited"] = _NOTHING_UNLIMITED
-        return self
-
-
-class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
+class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
 
     It starts without threads. The first four parameters are the standard library's.
@@ -160,10 +137,10 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             initargs = tuple(initargs)
         except TypeError:
             raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
-        self._when_full: WhenFull = one_of("when_full", when_full, get_args(WhenFull))
+        self._when_full = one_of("when_full", when_full, get_args(WhenFull))
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
-        stack = stack_size.stack_size("thread_stack_size", thread_stack_size)
+        stack = stack_size("thread_stack_size", thread_stack_size)
         warnings = {
             name: None if limit is None else above_zero(name, finite_seconds(name, limit))
             for name, limit in {"warn_after": warn_after, "warn_lag": warn_lag}.items()
@@ -188,81 +165,12 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
 
             _monitor.from_environment()
 
-    def _apply(self, settings: Settings) -> None:
-        self._settings = settings
-        self._pool.configure(
-            settings.min_workers,
-            # Compiled code adds to it, in a machine word.
-            min(settings.max_workers, sys.maxsize // 2),
-            settings.min_spare_workers,
-            settings.patience,
-            -1 if settings.max_queue is None else settings.max_queue,
-            self._when_full == "reject",
-            0.0 if settings.max_wait in (None, inf) else settings.max_wait,
-        )
-
-    def _runs_here(self) -> bool:
-        # A callback of a task that was away runs in a thread of the other executor.
-        return super()._runs_here() or spilling.finishes_here(self._pool)
-
-    def _instrumented(
-        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        return instruments.submit(self, queue, fn, args, kwargs)
-
     def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return delayed.submit_later(self, delay, fn, args, kwargs)
-
-    def _forget_delayed(self, future: Any) -> None:
-        self._crew.timers.strike(future)
 
     def _connect(self) -> None:
         # Imported here, so that asyncio is imported only where it is used.
         import ebbpool._loops.delivery  # noqa: F401  (it connects itself)
-
-    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
-        again = False
-        while refusal is not None:
-            if refusal == "broken":
-                raise BrokenThreadPool(self._crew.cause)
-            if refusal == "closed":
-                if self._pool is orphans:
-                    raise RuntimeError("AdaptiveExecutor.__init__() was never called")
-                when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
-                raise RuntimeError(f"cannot schedule new futures after {when}")
-            if first and isinstance(future, LoopCall) and self._when_full != "caller_runs":
-                # What goes on with something may hold what the others wait for.
-                refusal = self._pool.push(future, True, None, False, True)
-                continue
-            if self._when_full == "reject":
-                self._pool.count_reject()
-                raise QueueFull(
-                    f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy",
-                    self._pool.retry_after(),
-                )
-            in_line = isinstance(future, LoopCall) and self._when_full == "block"
-            if in_line or self._pool.forbids() is not None:
-                refusal = self._pool.push(future, False, None, True)
-                continue
-            if self._when_full == "caller_runs" or self._runs_here():
-                future.perform()
-                return
-            refusal = self._push_after_waiting(future, first, again)
-            again = True
-
-    def _push_after_waiting(self, future: Any, first: bool, again: bool) -> str | None:
-        waiter = allocate_lock()
-        waiter.acquire()
-        try:
-            limit = min(self._pool.wait_left(future), threading.TIMEOUT_MAX)
-            if self._pool.seek(waiter, again) and not waiter.acquire(True, limit):
-                self._pool.count_reject()
-                raise QueueTimeout(f"no room in the queue for {limit:g} s", limit)
-            refusal: str | None = self._pool.push(future, first, waiter)
-        except BaseException:
-            self._pool.unseek(waiter)
-            raise
-        return refusal
 
     if TYPE_CHECKING:
 
@@ -281,83 +189,6 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
             """See `ExecutorCore.run`; this declares its type."""
             ...
-
-    def stream(
-        self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any
-    ) -> Stream[T]:
-        """Run a generator in a worker; return an iterator, for ``for`` and ``async for``, over what it yields.
-
-        Args:
-            genfn: Called with the other arguments, in the worker; returns a generator or another iterable.
-            args: Its arguments.
-            buffersize: Values that the worker may be ahead of the consumer; it waits while the buffer is full.
-            kwargs: Its keyword arguments.
-
-        Raises:
-            TypeError: `genfn` is not callable, or `buffersize` is not an integer.
-            ValueError: `buffersize` is below 1.
-            RuntimeError: As `submit` does.
-
-        What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
-        worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
-        """
-        return streams.stream(self, genfn, args, kwargs, buffersize)
-
-    def schedule(
-        self,
-        interval: float,
-        fn: Callable[..., object],
-        /,
-        *args: Any,
-        first: float | None = None,
-        on_error: OnError = "log",
-        **kwargs: Any,
-    ) -> ScheduledTask:
-        """Run `fn(*args, **kwargs)` every `interval` seconds; see `ScheduledTask`.
-
-        Args:
-            interval: Seconds from one run's time to the next, above 0. Times that come while a run is under way are
-                dropped.
-            fn: Called in a worker. What it raises is logged to the ``concurrent.futures`` logger.
-            args: Its arguments.
-            first: Seconds until the first run; None for `interval`.
-            on_error: Whether the schedule goes on after a failing run is logged ("log"), or stops ("stop").
-            kwargs: Its keyword arguments; use `functools.partial` for those with the name of one of the above.
-
-        Raises:
-            TypeError: `fn` is not callable, or `interval` or `first` is not a number.
-            ValueError: `interval` is not above 0, `first` is negative, one is infinite or NaN, or `on_error`
-                is neither "log" nor "stop".
-            RuntimeError: As for `submit_later`.
-        """
-        return delayed.schedule(self, interval, fn, args, kwargs, first, on_error)
-
-    def amap(
-        self,
-        fn: Callable[[S], T],
-        items: Iterable[S] | AsyncIterable[S],
-        *,
-        ordered: bool = True,
-        buffersize: int | None = None,
-    ) -> AsyncGenerator[T, None]:
-        """Call `fn` with each item, in workers; return an async iterator over the results, for asyncio.
-
-        Args:
-            fn: Called with one item.
-            items: A plain or an async iterable, read as results are asked for.
-            ordered: Whether results come in the order of the items, or as soon as they are there.
-            buffersize: How many calls may be submitted and not yet handed out; None for as many as `max_workers`.
-
-        Raises:
-            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is not an integer.
-            ValueError: `buffersize` is below 1.
-
-        What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
-        the results of all calls made before. When the iterator ends early, calls that have not started are cancelled.
-        """
-        from ebbpool._maps.async_maps import amap
-
-        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
         """Return a view of the pool, with `submit` and `run`, for calls that are useless if late.
@@ -479,10 +310,8 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             "keep_alive": keep_alive,
         }
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if not isinstance(max_queue, Unset):
-            changes["max_queue"] = max_queue
-        if not isinstance(max_wait, Unset):
-            changes["max_wait"] = max_wait
+        may_be_none = {"max_queue": max_queue, "max_wait": max_wait}
+        changes |= {name: value for name, value in may_be_none.items() if value is not UNSET}
         with self._crew.settings_lock:
             self._apply(replace(self._settings, **changes))
 
@@ -575,14 +404,6 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             raise TimeoutError(f"after {limit:g} s {self._crew.report()}")
         self._crew.part(0.0 if not wait else None if deadline is None else max(0.0, deadline - monotonic()))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown(wait=True)
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -608,9 +429,7 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell)
 
-        # In an empty context: the thread may outlive the request whose task shuts the pool down.
-        ending = threading.Thread(target=wait, name=f"{self._crew.prefix}_shutdown", daemon=daemon_threads())
-        Context().run(ending.start)
+        WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
         await ended
 
     def __repr__(self) -> str:
@@ -619,25 +438,6 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
             f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {counts['workers']} of at most "
             f"{self._settings.max_workers} workers, {counts['queued']} queued>"
         )
-
-    # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
-    _max_workers: Any = property(lambda self: self._settings.max_workers)
-    _threads: Any = property(lambda self: set(self._pool.survey().threads))
-    _work_queue: Any = property(lambda self: QueueView(self._crew))
-    _shutdown: Any = property(lambda self: bool(self._pool.closed))
-    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.
-    _shutdown_lock: Any = contextlib.nullcontext()
-
-    def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        return fn, args, kwargs
-
-    def _adjust_thread_count(self) -> None:
-        pass
-
-    _broken: Any = property(lambda self: self._crew.cause or False)
-    _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
-    _initializer: Any = property(lambda self: self._crew.initializer)
-    _initargs: Any = property(lambda self: self._crew.initargs)
 
 
 def pools() -> list[AdaptiveExecutor]:

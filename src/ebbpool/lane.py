@@ -1,28 +1,59 @@
-"""Lane: a limited share of a pool, for work that must not take all of its threads, or must not wait behind the rest."""
+"""Views of a pool. Lane: a share, for what must not take all of its threads. Within: for what is useless if late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ebbpool._checks import waiting_limit
+from ebbpool._checks import above_zero, finite_seconds, waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
+from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps import maps
 from ebbpool._pool.interrupt import Interrupting, interruptible
 from ebbpool._pool.settings import Unmade
 from ebbpool._pool.stats import LaneStats
-from ebbpool._pool.within import Within
 
 if TYPE_CHECKING:
     import asyncio
-    from types import TracebackType
     from typing import Self
 
     from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Within:
+    """What `AdaptiveExecutor.within` and `Lane.within` return: `submit` and `run`, with a limit of the wait."""
+
+    __module__ = "ebbpool"
+
+    def __init__(self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None) -> None:
+        if max_wait is None and deadline is None:
+            raise TypeError("within needs max_wait, or deadline, or both")
+        self._executor = executor
+        self._lane = lane
+        self._max_wait = inf if max_wait is None else above_zero("max_wait", finite_seconds("max_wait", max_wait))
+        self._deadline = inf if deadline is None else above_zero("deadline", finite_seconds("deadline", deadline))
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue `fn(*args, **kwargs)`; see `AdaptiveExecutor.submit`. The future may raise `QueueTimeout`."""
+        first = self._lane is not None and self._lane.first
+        future: Future[T] = self._executor.hand_in(self._lane, first, fn, args, kwargs, self._scope())
+        return future
+
+    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Have `fn(*args, **kwargs)` run, from a running asyncio loop; see `AdaptiveExecutor.run`."""
+        future: asyncio.Future[T] = self._executor.run_in(self._lane, fn, args, kwargs, self._scope())
+        return future
+
+    def _scope(self) -> Scope:
+        scope = Scope(self._max_wait, self._deadline)
+        if self._deadline != inf:
+            deadlines.watch(scope, self._executor._crew.timers.keeper)
+        return scope
 
 
 class Lane(maps.Maps, ThreadPoolExecutor):
@@ -104,14 +135,6 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             raise TimeoutError(
                 f"lane {self.name!r}: after {limit:g} s {left.running} tasks are still running, {left.queued} waiting"
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown(wait=True)
 
     def __repr__(self) -> str:
         counts = self.core.counts()

@@ -10,9 +10,8 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._switch.imports import Watcher
-from ebbpool._switch.loops import Loops
-from ebbpool._switch.replacing import Replacements
+from ebbpool._switch.executors import Loops, leasing
+from ebbpool._switch.replacing import Replacements, Watcher
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -207,7 +206,5 @@ def _vars(module: Any) -> dict[str, Any]:
 
 
 def _executors(installed: Installed, _: ModuleType) -> str:
-    from ebbpool._switch.executors import leasing
-
     installed._replacements.replace(ThreadPoolExecutor, "__init__", leasing(installed.executor))
     return "each that is made has threads of the pool"

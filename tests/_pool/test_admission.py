@@ -39,7 +39,6 @@ class Spell:
         self.admission = Admission()
         self.now, self.cpu, self.taken = 1000.0, 50.0, 0
         self.workers = Workers(0, 0, 0)
-        self.cpus = CPUS
         self.gil = True
         self.look()
 
@@ -48,14 +47,12 @@ class Spell:
         self.now += after
         self.cpu += used * after
         self.taken += taken
-        return self.admission.decide(
-            Look(self.now, self.cpu, wait, self.cpus, self.taken, lambda: self.workers, self.gil)
-        )
+        return self.admission.decide(Look(self.now, self.cpu, wait, CPUS, self.taken, lambda: self.workers, self.gil))
 
-    def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1, taken: int = 1) -> int:
+    def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1) -> int:
         allowed = seams.ALL
         for _ in range(times * LOOKS):
-            allowed = self.look(used, wait, 1.01 * WINDOW / LOOKS, taken)
+            allowed = self.look(used, wait, 1.01 * WINDOW / LOOKS)
         return allowed
 
     def compute(self, running: int, long: int = 0, asleep: int = 0) -> None:
@@ -69,22 +66,68 @@ def spell() -> Spell:
 
 QUEUED = 1.2 * QUEUE
 """What looks wait where threads queue."""
+SHORT = 2, 1.0, QUEUED, 1, 1
+"""One of two that compute may run."""
+SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
+    "nobody is held back while looks are punctual": [
+        (6, 1.0, 0.0, 5, seams.ALL),
+        (6, 1.0, 0.9 * QUEUE, 5, seams.ALL),
+        (6, 0.2, QUEUED, 5, seams.ALL),
+    ],
+    "where threads queue for the GIL fewer run from window to window": [
+        (8, 1.0, QUEUED, 1, 4),
+        (4, 1.0, QUEUED, 1, 2),
+        (2, 1.0, QUEUED, 1, 1),
+        (1, 1.0, QUEUED, 1, 1),
+    ],
+    "long waits show a short GIL though others have the processors": [
+        (8, 0.5, 0.9 * TURN, 1, seams.ALL),
+        (8, 0.3, 1.1 * TURN, 1, seams.ALL),
+        (8, 0.5, 1.1 * TURN, 1, 4),
+    ],
+    "where the GIL is let go as many run as there are processors": [
+        (0, CPUS, 0.0, 1, seams.ALL),
+        (8, CPUS, QUEUED, 1, 4),
+        (4, CPUS, QUEUED, 1, 4),
+        (2, 1.0, QUEUED, 1, 1),
+        (2, CPUS, QUEUED, 1, CPUS),
+    ],
+    "an idle GIL lets more run until nobody is held back": [
+        SHORT,
+        (2, 0.7, QUEUED, 1, 2),
+        (2, 0.7, QUEUED, 1, 3),
+        (2, 0.3, 0.0, 1, 6),
+        (2, 0.3, 0.0, 2, seams.ALL),
+    ],
+    "room on the processors lets more run where the GIL is free": [
+        SHORT,
+        (2, 1.0, 1.2 * PUNCTUAL, 1, 1),
+        (2, 1.0, 0.8 * PUNCTUAL, 1, 2),
+        (2, 0.9 * CPUS, 0.8 * PUNCTUAL, 1, 2),
+    ],
+    "fewer are not tried again for a while where they left the GIL idle": [
+        SHORT,
+        (2, 0.7, 0.0, 1, 2),
+        (2, 1.0, QUEUED, int(RETRY / WINDOW) - 2, 2),
+        (2, 1.0, QUEUED, 3, 1),
+    ],
+    "what slept and now computes is not kept at as many": [
+        SHORT,
+        (2, 0.1, 0.0, 5, seams.ALL),
+        (8, 1.0, QUEUED, 1, 4),
+    ],
+    "a GIL that is just busy enough changes nothing": [(4, 1.0, QUEUED, 1, 2), (4, 0.95, QUEUED, 5, 2)],
+    "a GIL that looks wait for is not idle": [SHORT, (2, 0.7, 1.2 * TURN, 5, 1), (2, 0.7, 0.8 * TURN, 1, 2)],
+}
+"""What is seen: how many compute, how many processors are used, and for how long looks wait, in so many windows; and
+how many may run then."""
 
 
-def test_nobody_is_held_back_while_looks_are_punctual(spell: Spell) -> None:
-    spell.compute(6)
-    assert spell.window(used=1.0, times=5) == seams.ALL
-    assert spell.window(used=1.0, wait=0.9 * QUEUE, times=5) == seams.ALL
-    assert spell.window(used=0.2, wait=QUEUED, times=5) == seams.ALL
-
-
-def test_where_threads_queue_for_the_gil_fewer_run_from_window_to_window(spell: Spell) -> None:
-    spell.compute(8)
-    seen = [spell.window(used=1.0, wait=QUEUED)]
-    while len(seen) < 2 or seen[-1] < seen[-2]:
-        spell.compute(seen[-1])
-        seen.append(spell.window(used=1.0, wait=QUEUED))
-    assert seen == [4, 2, 1, 1]
+@pytest.mark.parametrize("steps", SENTENCES.values(), ids=SENTENCES)
+def test_the_rule(spell: Spell, steps: list[tuple[int, float, float, int, int]]) -> None:
+    for running, used, wait, windows, allowed in steps:
+        spell.compute(running)
+        assert spell.window(used, wait, windows) == allowed
 
 
 def test_a_look_that_waited_for_a_whole_window_is_enough(spell: Spell) -> None:
@@ -93,77 +136,10 @@ def test_a_look_that_waited_for_a_whole_window_is_enough(spell: Spell) -> None:
     assert spell.look(used=1.0, wait=0.2 * WINDOW) == 4
 
 
-def test_looks_that_wait_for_long_show_a_short_gil_though_others_have_the_processors(spell: Spell) -> None:
-    spell.compute(8)
-    assert spell.window(used=0.5, wait=0.9 * TURN) == seams.ALL
-    assert spell.window(used=0.3, wait=1.1 * TURN) == seams.ALL
-    assert spell.window(used=0.5, wait=1.1 * TURN) == 4
-
-
 def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
     spell.gil = False
     spell.compute(8)
     assert spell.window(used=1.0, wait=QUEUED, times=5) == seams.ALL
-
-
-def test_where_the_gil_is_let_go_as_many_run_as_there_are_processors(spell: Spell) -> None:
-    assert spell.window(used=CPUS) == seams.ALL, "while looks are punctual"
-    seen = [8]
-    while len(seen) < 2 or seen[-1] < seen[-2]:
-        spell.compute(seen[-1])
-        seen.append(spell.window(used=CPUS, wait=QUEUED))
-    assert seen == [8, 4, 4]
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=CPUS, wait=QUEUED) == CPUS
-
-
-def test_an_idle_gil_lets_more_run_until_nobody_is_held_back(spell: Spell) -> None:
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=0.7, wait=QUEUED) == 2
-    assert spell.window(used=0.7, wait=QUEUED) == 3
-    assert spell.window(used=0.3) == 6
-    spell.window(used=0.3)
-    assert spell.window(used=0.3) == seams.ALL
-
-
-def test_room_on_the_processors_lets_more_run_where_the_gil_is_free(spell: Spell) -> None:
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=1.0, wait=1.2 * PUNCTUAL) == 1
-    assert spell.window(used=1.0, wait=0.8 * PUNCTUAL) == 2
-    assert spell.window(used=0.9 * CPUS, wait=0.8 * PUNCTUAL) == 2
-
-
-def test_fewer_are_not_tried_again_for_a_while_where_they_left_the_gil_idle(spell: Spell) -> None:
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=0.7) == 2
-    windows = int(RETRY / WINDOW)
-    assert spell.window(used=1.0, wait=QUEUED, times=windows - 2) == 2
-    assert spell.window(used=1.0, wait=QUEUED, times=3) == 1
-
-
-def test_what_slept_and_now_computes_is_not_kept_at_as_many(spell: Spell) -> None:
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=0.1, times=5) == seams.ALL
-    spell.compute(8)
-    assert spell.window(used=1.0, wait=QUEUED) == 4
-
-
-def test_a_gil_that_is_just_busy_enough_changes_nothing(spell: Spell) -> None:
-    spell.compute(4)
-    assert spell.window(used=1.0, wait=QUEUED) == 2
-    assert spell.window(used=0.95, wait=QUEUED, times=5) == 2
-
-
-def test_a_gil_that_looks_wait_for_is_not_idle(spell: Spell) -> None:
-    spell.compute(2)
-    assert spell.window(used=1.0, wait=QUEUED) == 1
-    assert spell.window(used=0.7, wait=1.2 * TURN, times=5) == 1
-    assert spell.window(used=0.7, wait=0.8 * TURN) == 2
 
 
 def test_those_that_sleep_do_not_count(spell: Spell) -> None:
@@ -245,10 +221,16 @@ def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> N
         second.await_begun()
 
 
-def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveExecutor) -> None:
-    with Gate() as warm:
-        warm.hold(pool, 3)
+def warm(pool: AdaptiveExecutor, count: int = 3) -> None:
+    """Have so many workers parked."""
+    with Gate() as gate:
+        gate.hold(pool, count)
     wait_for_idle(pool)
+    eventually(lambda: pool.stats().idle == count)
+
+
+def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveExecutor) -> None:
+    warm(pool)
     with Gate() as gate:
         seams.allow(pool, 1)
         gate.hold(pool)
@@ -258,9 +240,7 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveEx
 
 
 def test_a_worker_that_waits_for_its_own_pool_lets_another_run(pool: AdaptiveExecutor) -> None:
-    with Gate() as warm:
-        warm.hold(pool, 3)
-    wait_for_idle(pool)
+    warm(pool)
     seams.allow(pool, 1)
     assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
 
@@ -274,9 +254,7 @@ def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
 
 def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
-        with Gate() as warm:
-            warm.hold(pool, 3)
-        wait_for_idle(pool)
+        warm(pool)
         with Gate() as gate:
             seams.allow(pool, 1)
             gate.hold(pool)
@@ -345,52 +323,48 @@ def two_are_a_crowd() -> Iterator[None]:
         yield
 
 
-def warm(pool: AdaptiveExecutor, watching: Watching, count: int) -> None:
-    with Gate() as gate:
-        gate.hold(pool, count)
-    wait_for_idle(pool)
-    eventually(lambda: pool.stats().idle == count)
-    seams.look_at(pool, 900.0, 1.0)
-    watching.calls = 0
+@contextmanager
+def watched(watching: Watching, workers: int) -> Iterator[AdaptiveExecutor]:
+    """A pool with so many parked workers, at which nobody looks yet."""
+    with AdaptiveExecutor(8, min_workers=workers) as pool:
+        warm(pool, workers)
+        seams.look_at(pool, 900.0, 1.0)
+        watching.calls = 0
+        yield pool
 
 
 def test_many_that_run_are_looked_at_though_no_task_waits(watching: Watching) -> None:
-    with AdaptiveExecutor(8, min_workers=4) as pool:
-        warm(pool, watching, 4)
-        with Gate() as gate:
-            gate.hold(pool, 2)
-            assert watching.calls == 0
-            gate.hold(pool)
-            assert watching.calls == 1
-            gate.hold(pool)
-            assert watching.calls == 1, "it looks already"
-            seams.begin_looks(pool, 1000.0, 1.0)
-            seams.follow(pool, admission=OneAtATime())
-            assert seams.look_at(pool, 1000.1, 1.2) == CEILING_TICK
-            pool.submit(gate)
-            assert watching.calls == 2, "once a task waits it is called all the same"
-            assert seams.allowed(pool) == 1
+    with watched(watching, 4) as pool, Gate() as gate:
+        gate.hold(pool, 2)
+        assert watching.calls == 0
+        gate.hold(pool)
+        assert watching.calls == 1
+        gate.hold(pool)
+        assert watching.calls == 1, "it looks already"
+        seams.begin_looks(pool, 1000.0, 1.0)
+        seams.follow(pool, admission=OneAtATime())
+        assert seams.look_at(pool, 1000.1, 1.2) == CEILING_TICK
+        pool.submit(gate)
+        assert watching.calls == 2, "once a task waits it is called all the same"
+        assert seams.allowed(pool) == 1
 
 
 def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
-    with AdaptiveExecutor(8, min_workers=4) as pool:
-        warm(pool, watching, 4)
-        with Gate() as gate:
-            gate.hold(pool, 3)
-            assert watching.calls == 1
-            seams.follow(pool, admission=Admission())
-            seams.begin_looks(pool, 1000.0, 1.0)
-            assert seams.look_at(pool, 1000.0 + TICK, 1.0) == CEILING_TICK
-            for number in range(1, LOOKS):
-                assert seams.look_at(pool, 1000.0 + number * WINDOW, 1.0) == CEILING_TICK
-            assert seams.look_at(pool, 1000.1, 1.0) is None
-            gate.hold(pool)
-            assert watching.calls == 2, "and looked at again when another one runs"
+    with watched(watching, 4) as pool, Gate() as gate:
+        gate.hold(pool, 3)
+        assert watching.calls == 1
+        seams.follow(pool, admission=Admission())
+        seams.begin_looks(pool, 1000.0, 1.0)
+        assert seams.look_at(pool, 1000.0 + TICK, 1.0) == CEILING_TICK
+        for number in range(1, LOOKS):
+            assert seams.look_at(pool, 1000.0 + number * WINDOW, 1.0) == CEILING_TICK
+        assert seams.look_at(pool, 1000.1, 1.0) is None
+        gate.hold(pool)
+        assert watching.calls == 2, "and looked at again when another one runs"
 
 
 def test_what_was_found_out_is_kept_for_a_moment(watching: Watching) -> None:
-    with AdaptiveExecutor(8, min_workers=2) as pool:
-        warm(pool, watching, 2)
+    with watched(watching, 2) as pool:
         seams.follow(pool, admission=OneAtATime())
         with Gate() as gate:
             gate.hold(pool, 2)

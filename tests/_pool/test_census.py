@@ -89,31 +89,20 @@ def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_agai
     assert world.looked == [2, 3]
 
 
-def test_what_the_pools_own_workers_compute_may_keep_the_locks(world: World) -> None:
+@pytest.mark.parametrize(
+    ("own", "library", "busy", "in_locks"),
+    [(0.3, 0.2, False, 0), (0.0, 1.0, False, 0), (0.09, 0.0, False, 2), (0.09, 0.0, True, 0)],
+    ids=["the pool's workers", "a library's threads", "little", "all there is to be had"],
+)
+def test_what_computes_may_keep_the_locks(world: World, own: float, library: float, busy: bool, in_locks: int) -> None:
     workers = world.thread(1) + world.thread(2, 3, place=Place.LOCK)
     world.measure(workers)
-    world.compute(0.3 * LONG, 1)
-    world.compute(0.5 * LONG)
-    assert world.measure(workers) == Asleep(3, outside=0, in_locks=0, in_doubt=2)
+    world.busy = busy
+    world.compute(own * LONG, 1)
+    world.compute(library * LONG)
+    assert world.measure(workers) == Asleep(3, outside=0, in_locks=in_locks, in_doubt=2 - in_locks)
+    world.busy = False
     assert world.measure(workers) == Asleep(3, outside=0, in_locks=2)
-
-
-def test_what_little_the_pool_computes_keeps_no_locks(world: World) -> None:
-    workers = world.thread(1) + world.thread(2, place=Place.LOCK)
-    world.measure(workers)
-    world.compute(0.09 * LONG, 1)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=1)
-    # Unless that is all there is to be had.
-    world.busy = True
-    world.compute(0.09 * LONG, 1)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=1)
-
-
-def test_what_a_librarys_threads_compute_may_keep_the_locks(world: World) -> None:
-    workers = world.thread(1, 2, place=Place.LOCK)
-    world.measure(workers)
-    world.compute(LONG)
-    assert world.measure(workers) == Asleep(2, outside=0, in_locks=0, in_doubt=2)
 
 
 def test_beside_another_computing_thread_a_wait_for_a_lock_has_to_last(world: World) -> None:
@@ -147,7 +136,7 @@ def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypat
         raise RuntimeError("forbidden")
 
     monkeypatch.setattr("ctypes.PyDLL", forbidden)
-    assert census._reader() is census._read
+    assert census.reader.__wrapped__() is census._read
 
 
 def test_a_platform_that_cannot_tell(world: World) -> None:
@@ -176,9 +165,9 @@ def test_the_clock_of_a_thread() -> None:
 
 
 @needs_places
-@pytest.mark.parametrize("reader", [census._reader, lambda: census._read], ids=["keeping the GIL", "plain"])
+@pytest.mark.parametrize("reader", [census.reader, lambda: census._read], ids=["keeping the GIL", "plain"])
 def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "_read_at_once", reader())
+    monkeypatch.setattr(census, "reader", reader)
     entrance, way_out = os.pipe()
     lock = threading.Lock()
     lock.acquire()
@@ -217,7 +206,7 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
-    monkeypatch.setattr(census, "_read_at_once", lambda path: states[path.rpartition(b"/")[2]])
+    monkeypatch.setattr(census, "reader", lambda: lambda path: states[path.rpartition(b"/")[2]])
     assert census.place_of(77) is Place.LOCK
     states[b"stat"] = b"77 (a (strange) name) R 1 2"
     assert census.place_of(77) is Place.RUNNING

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Boom, Gate, eventually, fail
+from support.common import LONG, TIMEOUT, Boom, Gate, eventually, fail, no_thread
 from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -284,11 +284,8 @@ def test_a_tool_is_not_shown_a_delayed_call_that_is_refused(call: str) -> None:
         shown.append(fn)
         return go_on()
 
-    def refuse() -> None:
-        raise RuntimeError("can't start new thread")
-
     with timed_pool() as (pool, keeper), replaced(around(noting)):
-        keeper.start = refuse  # type: ignore[method-assign]
+        keeper.start = no_thread  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="can't start new thread"):
             getattr(pool, call)(LONG, int)
         keeper.exiting = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import functools
 import itertools
@@ -14,6 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.cancelling import cancel
 from support.common import (
     LONG,
     TIMEOUT,
@@ -23,13 +23,11 @@ from support.common import (
     tight_switching,
     wait_for_idle,
 )
-from support.loops import until
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, spillable
 
 HERE = __name__
-SOON = 0.3
 STEPS = 30
 """More than a canceller makes calls."""
 COUNTED = sum(range(2000))
@@ -65,33 +63,13 @@ def interrupted(future: Any) -> bool:
 
 
 @needs_cpython
-@pytest.mark.parametrize("way", ["future", "shutdown", "shutdown of the lane", "deadline", "run", "within", "loop"])
+@pytest.mark.parametrize("way", ["future", "shutdown of the pool", "shutdown", "deadline", "run", "within", "loop"])
 def test_code_that_never_checks_ends(way: str) -> None:
-    async def leave() -> None:
-        if way == "loop":
-            call = asyncio.get_running_loop().run_in_executor(lane, spin, begun)
-        else:
-            call = (lane if way == "run" else lane.within(LONG)).run(spin, begun)
-        await until(begun.is_set)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-    begun = threading.Event()
     with AdaptiveExecutor(1) as pool:
-        lane = pool.lane("lane", limit=1, interrupt=True)
-        if way in ("run", "within", "loop"):
-            asyncio.run(leave())
-        else:
-            future = (lane.within(deadline=SOON) if way == "deadline" else lane).submit(spin, begun)
-            assert begun.wait(TIMEOUT)
-            if way == "future":
-                assert not future.cancel()
-            elif way != "deadline":
-                (pool if way == "shutdown" else lane).shutdown(wait=False, cancel_futures=True)
-            assert interrupted(future)
+        future = cancel(way, pool.lane("lane", limit=1, interrupt=True), spin)
+        assert future is None or interrupted(future)
         wait_for_idle(pool)
-        if way != "shutdown":
+        if way != "shutdown of the pool":
             assert pool.submit(count).result(TIMEOUT) == COUNTED
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from support.cancelling import cancel
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 from support.loops import until
 
@@ -141,71 +142,37 @@ def test_a_submitter_that_waits_for_room() -> None:
         assert blocker.result(TIMEOUT) == 0
 
 
-def test_the_newest_first_while_the_queue_stands() -> None:
-    order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
-        gate.hold(pool)
-        for name in "abcd":
-            pool.submit(order.append, name)
-        now = time.monotonic()
-        for seconds in (11.0, 11.05, 11.15):
-            seams.look_at(pool, now + seconds)
-        gate.open()
-        wait_for_idle(pool)
-        assert order == ["d", "c", "b", "a"]
-        order.clear()
-        # It ends as soon as nothing waits for long.
-        seams.look_at(pool)
-        with Gate() as gate:
-            gate.hold(pool)
-            for name in "abcd":
-                pool.submit(order.append, name)
-            seams.look_at(pool, time.monotonic())
-            gate.open()
-            wait_for_idle(pool)
-        assert order == ["a", "b", "c", "d"]
-
-
-def test_a_task_that_may_wait_for_longer_is_not_overtaken_for_ever() -> None:
-    order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=100.0) as pool, Gate() as gate:
-        gate.hold(pool)
-        for name in "abcd":
-            pool.within(1000.0).submit(order.append, name)
-        now = time.monotonic()
-        for seconds in (101.0, 101.05, 101.15, 101.2, 101.25):
-            seams.look_at(pool, now + seconds)
-        gate.open()
-        wait_for_idle(pool)
-    # One has its turn, however often the pool is looked at.
-    assert order == ["a", "d", "c", "b"]
-
-
 @pytest.mark.parametrize(
-    ("looks", "max_wait"),
+    ("looks", "max_wait", "own", "order"),
     [
-        ([11.0], 100),
-        ([11.0, 11.05], 100),
-        ([11.0, 5.0, 11.15], 100),
-        ([9.0, 9.2, 9.4], 100),
-        ([50.0, 50.2, 50.4], None),
+        ([11.0, 11.05, 11.15], 100.0, None, "dcba"),
+        # One that may wait for longer has its turn, however often the pool is looked at.
+        ([101.0, 101.05, 101.15, 101.2, 101.25], 100.0, 1000.0, "adcb"),
+        # It does not stand, or the pool has no limit.
+        ([11.0], 100.0, None, "abcd"),
+        ([11.0, 11.05], 100.0, None, "abcd"),
+        ([11.0, 5.0, 11.15], 100.0, None, "abcd"),
+        ([9.0, 9.2, 9.4], 100.0, None, "abcd"),
+        ([50.0, 50.2, 50.4], None, 100.0, "abcd"),
     ],
 )
-def test_the_oldest_first_while_it_does_not_stand_or_the_pool_has_no_limit(
-    looks: list[float], max_wait: float | None
+def test_the_newest_first_while_the_queue_stands(
+    looks: list[float], max_wait: float | None, own: float | None, order: str
 ) -> None:
-    order: list[str] = []
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=max_wait) as pool, Gate() as gate:
-        gate.hold(pool)
-        pool.within(100.0).submit(order.append, "a")
-        for name in "bcd":
-            pool.submit(order.append, name)
-        now = time.monotonic()
-        for seconds in looks:
-            seams.look_at(pool, now + seconds)
-        gate.open()
-        wait_for_idle(pool)
-    assert order == ["a", "b", "c", "d"]
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1, max_wait=max_wait) as pool:
+        # It ends as soon as nothing waits for long.
+        for after, expected in ((looks, order), ([0.0], "abcd")):
+            ran: list[str] = []
+            with Gate() as gate:
+                gate.hold(pool)
+                for name in "abcd":
+                    (pool if own is None else pool.within(own)).submit(ran.append, name)
+                now = time.monotonic()
+                for seconds in after:
+                    seams.look_at(pool, now + seconds)
+            wait_for_idle(pool)
+            seams.look_at(pool)
+            assert "".join(ran) == expected
 
 
 def test_a_full_queue_says_when_to_come_again() -> None:
@@ -274,30 +241,20 @@ def until_cancelled(begun: threading.Event | None = None) -> str:
     return "not cancelled"
 
 
-@pytest.mark.parametrize("way", ["future", "shutdown", "shutdown of a lane", "deadline", "deadline in a lane"])
-def test_what_cancels(way: str) -> None:
-    begun = threading.Event()
+@pytest.mark.parametrize(
+    ("way", "in_lane"),
+    [
+        *(("future", False), ("within", False), ("amap", False)),
+        *((way, in_lane) for way in ("shutdown", "deadline", "run") for in_lane in (False, True)),
+    ],
+)
+def test_what_cancels(way: str, in_lane: bool) -> None:
+    outcome: list[str] = []
     with AdaptiveExecutor(1) as pool:
-        lane = pool.lane("lane", limit=1)
-        submit: Callable[..., Any] = pool.submit
-        if way == "deadline":
-            submit = pool.within(deadline=SHORT).submit
-        elif way == "deadline in a lane":
-            submit = lane.within(deadline=SHORT).submit
-        elif way == "shutdown of a lane":
-            submit = lane.submit
-        future = submit(until_cancelled, begun)
-        if not way.startswith("deadline"):
-            assert begun.wait(TIMEOUT)
-        if way == "future":
-            # As with the standard library: it runs, so it is not cancelled.
-            assert not future.cancel()
-        elif way == "shutdown":
-            pool.shutdown(wait=False, cancel_futures=True)
-        elif way == "shutdown of a lane":
-            lane.shutdown(wait=False, cancel_futures=True)
-        assert future.result(TIMEOUT) == "left, True"
-        assert not future.cancelled()
+        executor = pool.lane("lane", limit=1) if in_lane else pool
+        future = cancel(way, executor, lambda begun: outcome.append(until_cancelled(begun)))
+    assert outcome == ["left, True"]
+    assert future is None or not future.cancelled()
 
 
 def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
@@ -310,35 +267,6 @@ def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
         assert second.result(TIMEOUT) is False
         assert pool.submit(ebbpool.check_cancelled).result(TIMEOUT) is None
         assert not first.cancel()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("way", ["run", "lane", "within", "amap"])
-async def test_an_await_that_is_cancelled(way: str) -> None:
-    async with AdaptiveExecutor(2) as pool:
-        outcome: list[str] = []
-        begun = threading.Event()
-
-        def work(*_: object) -> None:
-            outcome.append(until_cancelled(begun))
-
-        async def ask() -> None:
-            if way == "amap":
-                async for _ in pool.amap(work, [1]):
-                    pass
-            elif way == "run":
-                await pool.run(work)
-            elif way == "lane":
-                await pool.lane("lane", limit=1).run(work)
-            else:
-                await pool.within(LONG).run(work)
-
-        task = asyncio.ensure_future(ask())
-        await until(begun.is_set)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(eventually, lambda: outcome == ["left, True"])
 
 
 @pytest.mark.asyncio

@@ -9,8 +9,8 @@ import pytest
 from support.common import Gate
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool.restraint import HOLD, WATCH, Restraint
 from ebbpool._testing import seams
+from ebbpool._testing.rules import HOLD, WATCH, Restraint
 
 WORKERS = 256
 ALL = seams.ALL
@@ -42,22 +42,19 @@ class Overload:
         return self.used
 
 
-def test_where_more_get_no_more_done_few_are_used() -> None:
-    pool = Overload(lambda workers: min(8, workers) / 0.05)
-    assert pool.go_on(5.0) == 16
-    assert pool.seen == [ALL, 64, 16]
-
-
-def test_too_few_are_given_back() -> None:
-    pool = Overload(lambda workers: min(8, workers) / 0.05, 0.2)
-    assert pool.go_on(6.0) == 8
-    assert pool.seen == [ALL, 64, 16, 4, 8]
-
-
-def test_half_are_used_where_a_quarter_get_less_done() -> None:
-    pool = Overload(lambda workers: min(100, workers) / 0.5)
-    assert pool.go_on(7.0) == 128
-    assert pool.seen == [ALL, 64, 128]
+@pytest.mark.parametrize(
+    ("places", "each", "max_wait", "seen"),
+    [
+        (8, 0.05, 1.0, [ALL, 64, 16]),
+        (8, 0.05, 0.2, [ALL, 64, 16, 4, 8]),
+        (100, 0.5, 1.0, [ALL, 64, 128]),
+    ],
+    ids=["few", "too few are given back", "half, where a quarter get less done"],
+)
+def test_where_more_get_no_more_done_few_are_used(places: int, each: float, max_wait: float, seen: list[int]) -> None:
+    pool = Overload(lambda workers: min(places, workers) / each, max_wait)
+    assert pool.go_on(5.0) == seen[-1]
+    assert pool.seen == seen
 
 
 @pytest.mark.parametrize("why", ["short tasks", "few tasks", "a moment"])

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from support.common import (
     fail,
     gone,
     needs_fork,
+    no_thread,
     output_of,
     wait_for_idle,
 )
@@ -44,7 +46,6 @@ from ebbpool._testing import seams
 from ebbpool.aio import new_event_loop
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
-WAYS = ("submit", "submit_first", "lane", "first lane", "submit_later", "partial", "keywords", "context", "measured")
 
 
 @spillable
@@ -62,21 +63,33 @@ def request() -> str:
     return REQUEST.get()
 
 
-def put(pool: AdaptiveExecutor, way: str, fn: Callable[..., Any], *args: Any) -> Any:
-    if way == "submit_first":
-        return pool.submit_first(fn, *args)
-    if way.endswith("lane"):
-        # The lane of the call before may not be collected yet, and its name in use.
-        return pool.lane(f"aside {args}", limit=1, first=way == "first lane").submit(fn, *args)
-    if way == "submit_later":
-        return pool.submit_later(0.0, fn, *args)
-    if way == "partial":
-        return pool.submit(functools.partial(functools.partial(fn), *args))
-    if way == "context":
-        return pool.submit(functools.partial(copy_context().run, fn, *args))
-    if way == "measured":
-        seams.observe(pool, 1, lambda waited, ran: None)
-    return pool.submit(fn, *args)
+def measured(pool: AdaptiveExecutor, *call: Any) -> Any:
+    seams.observe(pool, 1, lambda waited, ran: None)
+    return pool.submit(*call)
+
+
+def in_lane(pool: AdaptiveExecutor, *call: Any, first: bool = False) -> Any:
+    # The lane of the call before may not be collected yet, and its name in use.
+    return pool.lane(f"aside {call}", limit=1, first=first).submit(*call)
+
+
+def run_in_context(*call: Any) -> Any:
+    return partial(copy_context().run, *call)
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "submit": lambda pool, *call: pool.submit(*call),
+    "submit_first": lambda pool, *call: pool.submit_first(*call),
+    "submit_later": lambda pool, *call: pool.submit_later(0.0, *call),
+    "lane": in_lane,
+    "first lane": partial(in_lane, first=True),
+    "measured": measured,
+    "partial": lambda pool, fn, arg: pool.submit(partial(partial(fn), arg)),
+    "context": lambda pool, *call: pool.submit(run_in_context(*call)),
+    "partial of a context": lambda pool, fn, arg: pool.submit(partial(run_in_context(fn), arg)),
+    "context of a partial": lambda pool, *call: pool.submit(run_in_context(partial(*call))),
+    "context in a context": lambda pool, *call: pool.submit(run_in_context(copy_context().run, *call)),
+}
 
 
 # The mark.
@@ -91,38 +104,17 @@ def test_a_marked_function_is_called_as_ever() -> None:
     assert "pow" in repr(spillable(pow))
     with AdaptiveExecutor(1) as pool:
         assert pool.submit(decorated, 1).result(TIMEOUT) == 2
-
-
-def test_a_marked_function_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(decorated)) is decorated
     assert pickle.loads(pickle.dumps(spillable(math.sqrt)))(4) == 2
-
-
-def test_what_cannot_be_called_cannot_be_marked() -> None:
     with pytest.raises(TypeError, match="fn must be callable, not 3"):
         spillable(3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("wrapped", [
-    lambda: functools.partial(decorated, 1),
-    lambda: functools.partial(functools.partial(copy_context().run, decorated), 1),
-    lambda: functools.partial(copy_context().run, functools.partial(decorated, 1)),
-    lambda: functools.partial(copy_context().run, copy_context().run, decorated, 1),
-])  # fmt: skip
-def test_the_mark_is_seen_through_what_it_is_wrapped_in(wrapped: Callable[[], Any]) -> None:
-    with spilling() as (pool, there, _):
-        future = pool.submit(wrapped())
-        there.await_sent()
-        assert there.calls[0][1:3] == (decorated, (1,))
-        there.make()
-        assert future.result(TIMEOUT) == 2
 
 
 @pytest.mark.skipif(not hasattr(functools, "Placeholder"), reason="partials have placeholders from 3.14 on")
 def test_a_mark_behind_placeholders_runs_all_the_same() -> None:
     hole: Any = functools.Placeholder  # type: ignore[attr-defined]
     with spilling() as (pool, _, gate):
-        future = pool.submit(functools.partial(spillable(pow), hole, 3), 2)
+        future = pool.submit(partial(spillable(pow), hole, 3), 2)
         gate.open()
         assert future.result(TIMEOUT) == 8
 
@@ -190,12 +182,12 @@ def test_what_others_have_waiting_there_comes_first() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_in(way: str) -> None:
     with spilling() as (pool, there, gate):
-        future = put(pool, way, decorated, 1)
+        made = WAYS[way](pool, decorated, 1)
         there.await_sent()
         assert there.calls[0][1:] == (decorated, (1,), {})
         there.make()
-        assert future.result(TIMEOUT) == 2
-        lost = put(pool, way, decorated, 2)
+        assert made.result(TIMEOUT) == 2
+        lost = WAYS[way](pool, decorated, 2)
         there.await_sent()
         there.lose()
         gate.open()
@@ -221,7 +213,7 @@ def test_every_way_in_from_a_loop(way: str, own_loop: bool, lost: bool) -> None:
         elif way == "run_in_executor":
             future = loop.run_in_executor(None, decorated, 1)
         elif way == "partial":
-            future = loop.run_in_executor(pool, functools.partial(decorated, number=1))
+            future = loop.run_in_executor(pool, partial(decorated, number=1))
         elif way == "lane":
             future = pool.lane("aside", limit=1).run(decorated, 1)
         else:
@@ -229,10 +221,7 @@ def test_every_way_in_from_a_loop(way: str, own_loop: bool, lost: bool) -> None:
             await asyncio.sleep(0)
         # Meanwhile the loop goes on.
         await pool_of_ours.run(there.await_sent)
-        if lost:
-            there.lose()
-        else:
-            there.make()
+        there.end(lost)
         gate.open()
         return await future
 
@@ -415,28 +404,22 @@ def test_a_call_that_was_cancelled_there_runs_here() -> None:
         assert pool.stats().spill_returned == 1
 
 
-def test_an_error_of_the_task_is_its_outcome() -> None:
+class RemoteTraceback(Exception):
+    """What a task's own error has as its cause, if it comes from a cluster."""
+
+
+def of_its_own() -> None:
+    raise BrokenExecutor("a pool that the task itself uses") from RemoteTraceback()
+
+
+@pytest.mark.parametrize(("fn", "error"), [(fail, Boom), (of_its_own, BrokenExecutor)])
+def test_an_error_of_the_task_is_its_outcome(fn: Callable[[], None], error: type[Exception]) -> None:
     with spilling() as (pool, there, _):
-        future = pool.submit(spillable(fail))
+        future = pool.submit(spillable(fn))
         there.await_sent()
         there.make()
-        with pytest.raises(Boom):
-            future.result(TIMEOUT)
+        assert type(future.exception(TIMEOUT)) is error
         assert (pool.stats().failed, pool.stats().spill_returned) == (1, 0)
-
-
-def test_an_error_with_a_traceback_from_there_is_the_tasks_own() -> None:
-    class RemoteTraceback(Exception):
-        pass
-
-    error = BrokenExecutor("a pool that the task itself uses")
-    error.__cause__ = RemoteTraceback()
-    with spilling() as (pool, there, _):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
-        there.lose(error=error)
-        assert future.exception(TIMEOUT) is error
-        assert pool.stats().spill_returned == 0
 
 
 def test_a_broken_pool_of_the_task_s_own_is_no_loss_of_the_pool_it_runs_in() -> None:
@@ -554,10 +537,7 @@ def test_a_task_may_wait_for_one_that_is_away_or_comes_back() -> None:
             there.await_sent()
             opened.set()
             eventually(lambda: pool.stats().blocked == 1)
-            if lost:
-                there.lose()
-            else:
-                there.make()
+            there.end(lost)
             assert outer.result(TIMEOUT) == 2
 
 
@@ -648,7 +628,7 @@ def test_room_in_a_bounded_queue_is_given_to_those_who_wait_for_it() -> None:
 def test_what_is_away_is_shown() -> None:
     with spilling(thread_name_prefix="web") as (pool, there, _):
         lane = pool.lane("aside", limit=1)
-        lane.submit(functools.partial(copy_context().run, decorated), 1)
+        lane.submit(partial(copy_context().run, decorated), 1)
         there.await_sent()
         (task,) = [task for task in pool.running(stacks=True) if task.away]
         assert (task.name.split(".")[-1], task.lane, task.thread) == ("decorated", "aside", "Elsewhere")
@@ -696,11 +676,7 @@ def test_what_comes_back_to_a_closed_pool_runs_without_another_thread(
         pool.shutdown(wait=False)
         gate.open()
         eventually(lambda: pool.stats().idle)
-
-        def refuse(*args: object) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
         there.lose()
         assert futures[0].result(TIMEOUT) == 1
         there.make()
@@ -758,7 +734,7 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
 def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
     there = Elsewhere()
     pool = AdaptiveExecutor(1, min_workers=1, spill=there, spill_after=0)
-    with Gate() as gate:
+    with seams.setting(spill_linger=0.01), Gate() as gate:
         gate.hold(pool)
         future = pool.submit(decorated, 1)
         there.await_sent()
@@ -766,10 +742,7 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
         del pool
         collected(reference)
         gate.open()
-        if lost:
-            there.lose()
-        else:
-            there.make()
+        there.end(lost)
         assert future.result(TIMEOUT) == 2
         assert all_end(gate.threads)
 
@@ -786,10 +759,7 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
             futures.append(pool.submit(spillable(thing.method), thing))
             del thing
             there.await_sent()
-            if lost:
-                there.lose()
-            else:
-                there.make()
+            there.end(lost)
         gate.open()
         wait(futures, TIMEOUT)
         gc.collect()
@@ -825,13 +795,15 @@ def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_interpreter_ends_once_all_has_come_back() -> None:
     script = """
-        import sys, threading, time
+        import sys, threading
         from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
         from ebbpool import AdaptiveExecutor, spillable
 
-        gate = threading.Event()
+        gate, both_away = threading.Event(), threading.Barrier(3)
 
         def work(number):
+            if threading.current_thread().name.startswith("there"):
+                both_away.wait(20)
             gate.wait(20)
             if number == 1 and threading.current_thread().name.startswith("there"):
                 there._broken = "lost"
@@ -843,8 +815,7 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
         pool.submit(gate.wait, 20)
         for number in range(2):
             pool.submit(spillable(work), number)
-        while pool.stats().away < 2:
-            time.sleep(0.001)
+        both_away.wait(20)
         threading.Timer(0.2, gate.set).start()
     """
     assert sorted(output_of(script, "import logging; logging.disable()\n")) == ["0 there", "1 here"]
@@ -853,17 +824,15 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
 @needs_fork
 def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
     script = """
-        import time
         from concurrent.futures import ThreadPoolExecutor
         from ebbpool import spillable
 
-        gate = threading.Event()
+        gate, away = threading.Event(), threading.Event()
         there = ThreadPoolExecutor(1)
         pool = AdaptiveExecutor(1, spill=there, spill_after=0)
         pool.submit(gate.wait, 20)
-        future = pool.submit(spillable(gate.wait), 20)
-        while not pool.stats().away:
-            time.sleep(0.001)
+        future = pool.submit(spillable(lambda: (away.set(), gate.wait(20))[1]))
+        away.wait(20)
 
         def check():
             try:
@@ -876,9 +845,7 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
             before, held = pool.stats().spilled, threading.Event()
             pool.submit(held.wait)
             stays = pool.submit(spillable(os.getpid))
-            while pool.stats().oldest_wait < 0.2:
-                time.sleep(0.001)
-            held.set()
+            threading.Timer(0.2, held.set).start()
             print(stays.result(20) == os.getpid(), pool.stats().spilled - before)
             pool.shutdown()
 
@@ -907,10 +874,7 @@ def closed() -> Executor:
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
-    ({"spill_after": math.nan}, ValueError, "spill_after must be a number of seconds, not nan"),
     ({"spill_after": math.inf}, ValueError, "spill_after must be a finite number of seconds, not inf"),
-    ({"spill_after": "1"}, TypeError, "spill_after must be a number of seconds, not '1'"),
-    ({"spill_after": True}, TypeError, "spill_after must be a number of seconds, not True"),
     ({"spill": "tcp://scheduler:8786"}, TypeError, "spill must be an executor, .* not 'tcp://scheduler:8786'"),
     ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
     ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),

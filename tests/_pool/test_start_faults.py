@@ -30,8 +30,8 @@ from support.common import (
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-from ebbpool._testing.rules import Timekeeper
-from ebbpool._testing.seams import crew, stack_size, threads, timekeeper
+from ebbpool._testing.rules import NAME, Timekeeper
+from ebbpool._testing.seams import crew, threads, timekeeper
 
 STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
 SETTINGS: list[dict[str, Any]] = [{}, {"initializer": int}, {"max_queue": 0}, {"max_queue": 1}]
@@ -47,22 +47,17 @@ def break_step(
         attempts.release()
         raise error
 
-    class Names:
-        __next__ = fail
-
     places: dict[str, tuple[Any, str]] = {
         "timekeeper": (timekeeper, "start"),
         "strike_off": (seams.crew_of(pool), "_strike_off"),
         "worker": (crew, "Worker"),
+        "name": (crew, "next"),
         "thread": (crew, "WorkerThread"),
         "thread_init": (threading.Thread, "__init__"),
-        "stack": (stack_size, "start"),
+        "stack": (threads.WorkerThread, "start"),
         "thread_start": (threading.Thread, "start"),
     }
-    if step == "name":
-        patch.setattr(seams.crew_of(pool), "_names", Names())
-    else:
-        patch.setattr(*places[step], fail)
+    patch.setattr(*places[step], fail, raising=False)
     return attempts
 
 
@@ -108,25 +103,30 @@ def test_the_pool_grows_again_after_starts_that_fail(
         assert [future.result(TIMEOUT) for future in futures] == [0, 1, 2]
 
 
-def interrupt_after(start: Callable[[threads.WorkerThread], object]) -> Callable[..., None]:
-    """Return a stand-in for `stack_size.start` that is interrupted when `start` has been called."""
+def interrupt_after(patch: pytest.MonkeyPatch, call: Callable[[threading.Thread], object]) -> None:
+    """Have the start of a worker interrupted when `call` has been called in its place."""
+    start = threads.WorkerThread.start
 
-    def interrupted(thread: threads.WorkerThread, size: int | None) -> None:
-        start(thread)
-        raise KeyboardInterrupt
+    def interrupted(thread: threads.WorkerThread) -> None:
+        if thread.name == NAME:
+            start(thread)
+        else:
+            call(thread)
+            raise KeyboardInterrupt
 
-    return interrupted
+    patch.setattr(threads.WorkerThread, "start", interrupted)
 
 
 def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+        began: Callable[..., None] = threads.WorkerThread.start
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
-            def start(thread: threads.WorkerThread) -> None:
-                thread.start()
+            def start(thread: threading.Thread) -> None:
+                began(thread)
                 eventually(lambda: seams.threads_of(pool)[1] == 0, "the worker has come to the queue")
 
-            patch.setattr(stack_size, "start", interrupt_after(start))
+            interrupt_after(patch, start)
             pool.submit(int)
         assert pool.submit(threading.current_thread).result(TIMEOUT) in pool._threads
         stats = pool.stats()
@@ -134,11 +134,11 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
 
 
 def test_a_thread_whose_start_was_taken_back_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[threads.WorkerThread] = []
+    made: list[threading.Thread] = []
     ran: list[str] = []
     with AdaptiveExecutor(1, initializer=ran.append, initargs=("initialized",)) as pool:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(stack_size, "start", interrupt_after(made.append))
+            interrupt_after(patch, made.append)
             pool.submit(ran.append, "refused")
         (late,) = made
         late.start()
@@ -176,19 +176,19 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
 
 
 def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = stack_size.start
+    start = threads.WorkerThread.start
     waits: list[Background] = []
 
-    def refuse_once(*args: Any) -> None:
-        if not waits:
+    def refuse_once(thread: threads.WorkerThread) -> None:
+        if not waits and thread.name != NAME:
             # The only worker is on its way, so that nobody else is let in.
             waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
             assert waits[0].still_waits()
             raise RuntimeError("can't start new thread")
-        start(*args)
+        start(thread)
 
     with AdaptiveExecutor(1, max_queue=0) as pool:
-        monkeypatch.setattr(stack_size, "start", refuse_once)
+        monkeypatch.setattr(threads.WorkerThread, "start", refuse_once)
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
         assert waits[0].join() == 8
@@ -353,9 +353,7 @@ def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}],
-    ids=str,
+    "settings", [{}, {"initializer": int, "thread_stack_size": 1 << 22}, {"max_queue": 3}], ids=str
 )
 def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, Any]) -> None:
     told: list[Future[Any]] = []
@@ -368,7 +366,7 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         futures[2].cancel()
 
     with AdaptiveExecutor(4, **settings) as pool:
-        with stranded(pool, submit):
+        with seams.setting(give_up=0.05), stranded(pool, submit):
             assert all(map(says_why, futures[:2]))
             assert futures[2].cancelled()
         eventually(lambda: len(told) == 3)
@@ -395,8 +393,8 @@ def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
     assert (lane.stats().failed, lane.stats().running, len(futures)) == (5, 0, 10)
 
 
-@pytest.mark.parametrize(("wait", "cancel_futures"), [(False, True), (True, False)])
-def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> None:
+@pytest.mark.parametrize(("wait", "cancel_futures", "give_up"), [(False, True, LONG), (True, False, 0.0)])
+def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool, give_up: float) -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     futures: list[Future[Any]] = []
 
@@ -404,7 +402,7 @@ def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool) -> Non
         futures.append(pool.submit(int))
         futures.extend(seams.line_up(pool, int) for _ in range(3))
 
-    with stranded(pool, submit):
+    with seams.setting(give_up=give_up), stranded(pool, submit):
         Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
         assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
 

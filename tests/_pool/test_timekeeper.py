@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone
+from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone, no_thread
 from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
@@ -407,16 +407,16 @@ def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
     assert not ending.threads[0].is_alive()
 
 
-def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted) -> None:
+def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finaliser may run there, and submit to another pool."""
+    start = threading.Thread.start
 
-    class Nested(threading.Thread):
-        def start(self) -> None:
-            ending.start()
-            super().start()
-            ending.start()
+    def nested(thread: threading.Thread) -> None:
+        ending.start()
+        start(thread)
+        ending.start()
 
-    ending.kind = Nested
+    monkeypatch.setattr(threading.Thread, "start", nested)
     with held(ending):
         eventually(use(ending, "watch"))
     assert len(ending.threads) == 1
@@ -425,11 +425,8 @@ def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted) ->
 def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
     with timed_pool() as (pool, ending):
 
-        def refuse() -> None:
-            raise RuntimeError("can't start new thread")
-
         def late() -> None:
-            ending.start = refuse  # type: ignore[method-assign]
+            ending.start = no_thread  # type: ignore[method-assign]
 
         # The thread ends between the look at it and the call.
         ending.start = late  # type: ignore[method-assign]
@@ -446,11 +443,7 @@ def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
 
 def test_a_call_that_is_refused_anyway_asks_for_no_thread() -> None:
     with timed_pool() as (pool, ending):
-
-        def refuse() -> None:
-            raise RuntimeError("can't start new thread")
-
-        ending.start = refuse  # type: ignore[method-assign]
+        ending.start = no_thread  # type: ignore[method-assign]
         with pytest.raises(TypeError, match="fn must be callable, not 5"):
             pool.schedule(1.0, 5)  # type: ignore[arg-type]
         pool.shutdown()

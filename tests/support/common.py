@@ -75,6 +75,11 @@ def fail() -> None:
     raise Boom
 
 
+def no_thread(*_: object) -> None:
+    """Stand in for the start of a thread, which the system refuses."""
+    raise RuntimeError("can't start new thread")
+
+
 class Thing:
     """An object that can be watched through a weak reference."""
 

@@ -66,6 +66,10 @@ class Elsewhere(Executor):
         future, *_ = self.calls.pop(place)
         future.set_exception(error or BrokenExecutor("the worker is gone"))
 
+    def end(self, lost: bool) -> None:
+        """Make the oldest call, or fail to."""
+        (self.lose if lost else self.make)()
+
 
 @contextmanager
 def spilling(width: int = 100, **settings: Any) -> Iterator[tuple[AdaptiveExecutor, Elsewhere, Gate]]:

@@ -83,20 +83,6 @@ class Admission:
         idle: Whether nobody is held back, and the process computed little in the last window.
     """
 
-    __slots__ = (
-        "_begun",
-        "_cpu",
-        "_floor",
-        "_late",
-        "_looks",
-        "_moved",
-        "_raised",
-        "_short",
-        "_taken",
-        "idle",
-        "quick",
-    )
-
     def __init__(self) -> None:
         self.rest()
 

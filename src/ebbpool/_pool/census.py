@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -219,11 +220,17 @@ def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:
     return {tid: used for tid in natives if (used := seconds_of(tid)) is not None}
 
 
-def _reader() -> Callable[[bytes], bytes]:
+@functools.cache
+def reader() -> Callable[[bytes], bytes]:
     """Return a function that reads the beginning of a file without releasing the GIL, where there is one.
 
     The functions of `os` release it three times, and may wait a switch interval each time to get it back.
+
+    The first call has to come before the pool has threads: a child that is forked while another thread imports a module
+    can never import that module, whose import lock stays taken.
     """
+    if sys.platform != "linux":
+        return _read
     try:
         from ctypes import PyDLL, create_string_buffer
 
@@ -258,20 +265,6 @@ def _read(path: bytes) -> bytes:
         os.close(descriptor)
 
 
-_read_at_once: Callable[[bytes], bytes] = _read
-
-
-def prepare() -> None:
-    """Load what `place_of` needs, before the pool has threads.
-
-    A child that is forked while another thread imports a module can never import that module: its import lock stays
-    taken.
-    """
-    global _read_at_once
-    if _read_at_once is _read and sys.platform == "linux":
-        _read_at_once = _reader()
-
-
 if sys.platform == "linux":
     from time import clock_gettime
 
@@ -292,10 +285,11 @@ if sys.platform == "linux":
         ``wchan`` names the kernel's function that the thread waits in; "0" means that it does not wait. Where that is
         hidden, no thread is seen to wait outside, and one that does not run counts as waiting for a lock.
         """
-        waits_in = _read_at_once(b"/proc/self/task/%d/wchan" % native_id)
+        read = reader()
+        waits_in = read(b"/proc/self/task/%d/wchan" % native_id)
         if waits_in not in (b"", b"0"):
             return Place.LOCK if b"futex" in waits_in else Place.OUTSIDE
-        state = _read_at_once(b"/proc/self/task/%d/stat" % native_id).rpartition(b") ")[2][:1]
+        state = read(b"/proc/self/task/%d/stat" % native_id).rpartition(b") ")[2][:1]
         return Place.RUNNING if state == b"R" else Place.LOCK
 else:
 

@@ -1,4 +1,4 @@
-"""A pool's threads: how they start, what runs before and after their tasks, how they are waited for, and growth."""
+"""A pool's threads: how they start, what runs before and after their tasks, how they are waited for."""
 
 from __future__ import annotations
 
@@ -11,43 +11,22 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from concurrent.futures.thread import BrokenThreadPool
-from math import inf
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
-from ebbpool._interpreter import GIL_ENABLED, processors
-from ebbpool._pool import census, instruments, lifecycle, stack_size
-from ebbpool._pool.admission import LONG, Admission, Look
-from ebbpool._pool.census import Census, Workers
-from ebbpool._pool.decisions import Decisions
+from ebbpool._core.accel import Pool, Probe, Timers, Worker, current_worker
+from ebbpool._pool import census, lifecycle
+from ebbpool._pool.growth import Growth
 from ebbpool._pool.interrupt import Interruptible
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
-from ebbpool._pool.restraint import Restraint
-from ebbpool._pool.running import RunningTask, away, running
-from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.running import RunningTask, running
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
+from ebbpool._pool.timekeeper import PATIENCE, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
 
-GIVE_UP = 1.0
-"""Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
-WIDEN = 0.05
-"""Seconds for which no task may be taken, while some that go first wait at the ceiling, until one more thread comes."""
-HELD_TICK = 0.005
-"""Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
-CEILING_TICK = 0.01
-"""Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
-
 _numbers = itertools.count(1)
-
-
-class _Reading(NamedTuple):
-    now: float
-    cpu: float
-    taken: int
 
 
 def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
@@ -57,34 +36,7 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
         call_soon(pool.close)
 
 
-def _at_limit() -> str:
-    return "max_workers reached"
-
-
-def _for_those_under_way() -> str:
-    return f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
-
-
-class QueueView:
-    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._pool = crew.pool
-
-    def qsize(self) -> int:
-        """Return how many tasks wait for a worker."""
-        return int(self._pool.counts()["queued"])
-
-    def empty(self) -> bool:
-        """Return whether no task waits for a worker."""
-        return self.qsize() == 0
-
-    def put(self, item: Any) -> None:
-        """Take a work item of the standard library's `submit`; see `ebbpool._pool.instruments`."""
-        instruments.note(item)
-
-
-class Crew:
+class Crew(Growth):
     """The threads of one pool: their start, their initializer and finalizer, and their end."""
 
     def __init__(
@@ -115,33 +67,20 @@ class Crew:
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
-        self._sizing = Sizing()
-        self._admission = Admission()
-        self._restraint = Restraint()
-        self.decisions = Decisions()
         self._alarms: list[Alarm] = []
         if warn_after is not None:
             self._alarms.append(SlowTasks(timekeeper, warn_after))
         if warn_lag is not None:
             self._alarms.append(LateLoops(timekeeper, warn_lag))
         self.spill: Spill | None = None
-        self._ceiling_tick = CEILING_TICK
-        self.pool.crowd = processors.count(monotonic()) + CREW
-        self._previous: _Reading | None = None
-        self._ended = -inf
-        census.prepare()
-        self._census = Census()
-        self._refusal: BaseException | None = None
-        self._stuck = inf
-        self._last_taken = 0
-        self._taken_at = -inf
+        census.reader()
+        self.forget()
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
 
     def spill_to(self, target: Executor, after: float) -> None:
         """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
         self.spill = Spill(self, target, after)
-        self._ceiling_tick = max(TICK, min(CEILING_TICK, after))
 
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
@@ -169,7 +108,11 @@ class Crew:
         self._strike_off()
         worker = Worker(self.pool, searching)
         thread = WorkerThread(
-            target=self._work, args=(worker,), name=f"{self.prefix}_{next(self._names)}", daemon=self.daemon
+            target=self._work,
+            args=(worker,),
+            name=f"{self.prefix}_{next(self._names)}",
+            daemon=self.daemon,
+            stack_size=self.stack_size,
         )
         worker.thread = thread
         thread.unborn = functools.partial(self._bury, worker, searching)
@@ -177,7 +120,7 @@ class Crew:
         try:
             self.pool.enlist(worker)
             self.threads.add(thread)
-            stack_size.start(thread, self.stack_size)
+            thread.start()
             for alarm in self._alarms:
                 alarm.begin(self)
         except BaseException as error:
@@ -230,139 +173,6 @@ class Crew:
         except (RuntimeError, MemoryError) as error:
             return error
         return None
-
-    def begin(self, tick: Tick) -> None:
-        """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
-        rest = tick.now - self._ended
-        self._sizing.begin(rest)
-        if rest > MEMORY:
-            self._admission.rest()
-            self._restraint.rest(tick.now)
-            if self.pool.allowed != ALL:
-                self.pool.admit(ALL)
-        self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
-
-    def tick(self, tick: Tick) -> float | None:
-        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
-        seen = self.pool.snapshot(tick.now)
-        previous, self._previous = self._previous, None
-        if seen is None:
-            self._ended = tick.now
-            self._refusal = None
-            self._stuck = inf
-            return None
-        if seen.workers > seen.blocked or previous is None or seen.taken > previous.taken:
-            self._stuck = inf
-        if self.spill is not None:
-            self.spill.look(tick.now)
-        cpus = processors.count(tick.now)
-        self.pool.crowd = cpus + CREW
-        allowed = self._admit(tick, seen, cpus)
-        if seen.queued == 0 and not self.pool.covered:
-            # Many run, and no task waits. Once one does, the timekeeper is called.
-            self._ended = tick.now
-            return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
-        self._widen(tick.now, seen, allowed)
-        if not seen.may_grow:
-            if self._restraint.most == ALL:
-                self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
-            # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
-            self._ended = tick.now
-            return self._ceiling_tick if allowed == ALL else HELD_TICK
-        self._previous = _Reading(tick.now, tick.cpu, seen.taken)
-        if previous is None:
-            previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
-        sample = Sample(
-            queued=seen.queued,
-            taken=seen.taken - previous.taken,
-            workers=seen.workers,
-            starting=seen.starting,
-            idle=seen.idle,
-            blocked=seen.blocked,
-            elapsed=tick.now - previous.now,
-            late=tick.late,
-            cpu=tick.cpu - previous.cpu,
-            cpus=cpus,
-            refused=self._refusal is not None,
-            asleep=self._asleep(tick.now, tick.cpu) if seen.workers - seen.blocked < allowed else None,
-        )
-        pool = self.pool
-        most = min(pool.max_workers, max(allowed, pool.min_workers))
-        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, most, pool.min_spare_workers))
-        if allowed != ALL and seen.idle > 0:
-            if self._restraint.most == ALL:
-                self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
-        elif count > 0 or self._sizing.settled:
-            self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
-        if count > 0:
-            self._start_many(count)
-        if self._refusal is not None and seen.workers <= seen.blocked:
-            self._stuck = min(self._stuck, tick.now)
-            if tick.now - self._stuck >= GIVE_UP:
-                self._stuck = inf
-                self.pool.give_up(self._refusal)
-        if allowed != ALL:
-            self._sizing.tick = HELD_TICK
-        return self._sizing.tick
-
-    def _widen(self, now: float, seen: Snapshot, allowed: int) -> None:
-        """Have one more worker for calls that go on with something, at the ceiling, if none was taken for `WIDEN`."""
-        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or allowed != ALL:
-            self._last_taken, self._taken_at = seen.taken, now
-        elif now - self._taken_at >= WIDEN:
-            self._taken_at = now
-            if self.pool.widen():
-                self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
-
-    def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
-        """Tell the pool how many workers may run at a time; return that."""
-        pool = self.pool
-
-        def count() -> Workers:
-            spans = [
-                (task.thread, task.since)
-                for task in pool.survey().running
-                if task.thread is not None and not task.blocked
-            ]
-            return self._census.sort(tick.now, spans, LONG)
-
-        look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
-        allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
-        if pool.stands(tick.now):
-            most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
-            ended = pool.taken - pool.expired - used
-            held_to = self._restraint.decide(tick.now, ended, used, not seen.may_grow, pool.max_wait)
-            allowed = min(allowed, held_to)
-            if self._restraint.most != most:
-                self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
-        else:
-            self._restraint.rest(tick.now)
-        if allowed != ALL or pool.allowed != ALL:
-            pool.admit(allowed)
-        return allowed
-
-    def _asleep(self, now: float, cpu: float) -> Asleep | None:
-        if not self._sizing.asks:
-            return None
-        return self._census.measure(now, cpu, self.threads, threading.enumerate(), self._sizing.busy)
-
-    def _start_many(self, count: int) -> None:
-        self._refusal = None
-        left = self.pool.reserve(count)
-        try:
-            while left > 0 and self._refusal is None:
-                try:
-                    interruption = self.start(False)
-                except (RuntimeError, MemoryError) as error:
-                    # Without its frames, which hold this crew.
-                    self._refusal = error.with_traceback(None)
-                else:
-                    left -= 1
-                    if interruption is not None:
-                        raise interruption
-        finally:
-            for _ in range(left):
-                self.pool.unreserve(False, None, False)
 
     def _work(self, worker: Worker) -> None:
         if self._expected.pop(worker, None) is None:
@@ -448,10 +258,7 @@ class Crew:
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """Return what runs, the task that has run longest first."""
-        found = running(self.pool, _BELOW, stacks)
-        if self.spill is None:
-            return found
-        return sorted([*found, *away(self.pool, self.spill.target)], key=lambda task: -task.seconds)
+        return running(self.pool, _BELOW, stacks, None if self.spill is None else self.spill.target)
 
     def report(self) -> str:
         """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
@@ -471,14 +278,8 @@ class Crew:
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
         self._ending.clear()
         self._expected.clear()
-        self.decisions = Decisions()
         self.settings_lock = threading.Lock()
-        self._previous = None
-        self._ended = -inf
-        self._stuck = inf
-        self._census = Census()
-        self._admission = Admission()
-        self._restraint = Restraint()
+        self.forget()
         for alarm in self._alarms:
             alarm.renew()
         if self.spill is not None:

@@ -64,12 +64,10 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
         if isinstance(before, _Answer):
             before = before.before
         signal.signal(signum, _Answer(before if callable(before) else None, file))
-    except OSError:
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from None
-    except ValueError as error:
+    except (OSError, ValueError):
         if threading.current_thread() is not threading.main_thread():
             raise
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from error
+        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from None
 
 
 class _Answer:

@@ -1,8 +1,8 @@
 """Support for tracing tools, which replace `ThreadPoolExecutor.submit` to wrap each call that is submitted.
 
 The pool has a `submit` of its own, so it calls the replacement, which in the end calls the standard library's `submit`.
-That puts a work item on the executor's queue, which is a `QueueView` here and hands it to `note`. The call in the item
-is the one that the tool wants to be run. It goes to the pool like any other.
+That puts a work item on the executor's queue, which is a `QueueView` here. The call in the item is the one that the
+tool wants to be run. It goes to the pool like any other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from ebbpool._core.accel import Pool
+
 
 class _Passage(threading.local):
     items: list[Any] | None = None
@@ -21,15 +23,29 @@ class _Passage(threading.local):
 _here = _Passage()
 
 
-def note(item: Any) -> None:
-    """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread.
+class QueueView:
+    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
 
-    Raises:
-        RuntimeError: No `_seen` did.
-    """
-    if _here.items is None:
-        raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
-    _here.items.append(item)
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def qsize(self) -> int:
+        """Return how many tasks wait for a worker."""
+        return int(self._pool.counts()["queued"])
+
+    def empty(self) -> bool:
+        """Return whether no task waits for a worker."""
+        return self.qsize() == 0
+
+    def put(self, item: Any) -> None:
+        """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread.
+
+        Raises:
+            RuntimeError: No `_seen` did.
+        """
+        if _here.items is None:
+            raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
+        _here.items.append(item)
 
 
 class Call:

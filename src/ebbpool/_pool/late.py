@@ -15,9 +15,9 @@ from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks
 from ebbpool._pool import loop_lag
 from ebbpool._pool.census import LITTLE, clocks_of
-from ebbpool._pool.decisions import Decisions
 from ebbpool._pool.loop_lag import LateLoop
 from ebbpool._pool.running import RunningTask, called_name
+from ebbpool._pool.stats import Decisions
 from ebbpool._pool.telling import tell
 from ebbpool._pool.timekeeper import Timekeeper
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
-import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
+from itertools import chain, count
 from typing import Any, Protocol
 
 from ebbpool._core.accel import Pool, keep_time, orphans
 from ebbpool._interpreter import daemon_threads
+from ebbpool._pool.threads import forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
@@ -27,6 +29,7 @@ class Registered(Protocol):
     daemon: bool
     prefix: str
     name: str
+    cause: str
 
     def owner(self) -> object: ...
     def join(self, timeout: float | None) -> bool: ...
@@ -47,14 +50,9 @@ def register(crew: Registered) -> None:
     key = id(crew)
     with _naming:
         taken = {other.name for other in live() if not other.pool.closed}
-        crew.name = next(name for name in _variants(crew.prefix) if name not in taken)
+        names = chain([crew.prefix], (f"{crew.prefix}-{number}" for number in count(2)))
+        crew.name = next(name for name in names if name not in taken)
         _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
-
-
-def _variants(prefix: str) -> Iterator[str]:
-    yield prefix
-    for number in itertools.count(2):
-        yield f"{prefix}-{number}"
 
 
 def _forget(live: dict[int, Any], key: int, _: object) -> None:
@@ -176,16 +174,8 @@ def _after_fork_in_child() -> None:
     _herald.told = False
 
 
-def _install(at_exit: Callable[[], None]) -> None:
-    # threading runs these calls before it joins threads, atexit only afterwards.
-    register_atexit = getattr(threading, "_register_atexit", None)
-    if register_atexit is None:
-        import atexit
-
-        register_atexit = atexit.register
-    register_atexit(at_exit)
-    after_fork(_after_fork_in_child)
-
-
 timekeeper.needed = _staffed
-_install(_at_exit)
+# threading makes these calls before it joins threads, atexit only afterwards.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+after_fork(_after_fork_in_child)
+after_fork(forget_loans)

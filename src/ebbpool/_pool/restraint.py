@@ -58,22 +58,6 @@ class Restraint:
         most: How many workers may have a task in hand; `ALL` where that is not limited.
     """
 
-    __slots__ = (
-        "_begun",
-        "_counted",
-        "_ended",
-        "_good",
-        "_hold",
-        "_moved",
-        "_part",
-        "_rate",
-        "_resting",
-        "_since",
-        "_trying",
-        "_used",
-        "most",
-    )
-
     def __init__(self) -> None:
         self.most = self._good = ALL
         self._trying = False

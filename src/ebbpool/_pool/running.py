@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
+from itertools import zip_longest
 from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final
@@ -59,39 +60,35 @@ class RunningTask:
     away: bool = False
 
 
-def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
-    """Return the running tasks of `pool`, the one that has run longest first; see `_frames.stacks` for `below`."""
-    tasks: list[tuple[str, Any, float, Any, bool, bool]] = [
-        (called_name(*task.call), task.thread, task.since, task.lane, task.blocked, task.abandoned > 0)
-        for task in pool.survey(True).running
-        if task.thread is not None
-    ]
-    texts = stacks_of([thread.ident for _, thread, *_ in tasks], below) if stacks else [None] * len(tasks)
+def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any) -> list[RunningTask]:
+    """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first.
+
+    Args:
+        pool: The pool.
+        below: See `_frames.stacks`.
+        stacks: Whether to include the stack of each.
+        elsewhere: The executor that runs those that are away, or None.
+    """
+    tasks = pool.survey(True).running
+    here = [task.thread.ident for task in tasks if task.thread is not None]
+    # Those that are away come last.
+    texts = stacks_of(here, below) if stacks else []
     now = monotonic()
     found = [
         RunningTask(
-            name,
-            None if lane is None else lane.name,
-            thread.name,
-            getattr(thread, "native_id", None),
-            max(0.0, now - since),
-            blocked,
+            called_name(*task.call),
+            None if task.lane is None else task.lane.name,
+            name_of(elsewhere) if task.thread is None else task.thread.name,
+            getattr(task.thread, "native_id", None),
+            max(0.0, now - task.since),
+            task.blocked,
             text,
-            abandoned,
+            task.abandoned > 0,
+            away=task.thread is None,
         )
-        for (name, thread, since, lane, blocked, abandoned), text in zip(tasks, texts, strict=True)
+        for task, text in zip_longest(tasks, texts)
     ]
     return sorted(found, key=lambda task: -task.seconds)
-
-
-def away(pool: Pool, target: Any) -> Iterator[RunningTask]:
-    """Yield the tasks of `pool` that `target` runs."""
-    now = monotonic()
-    for task in pool.survey(True).running:
-        if task.thread is None:
-            name = called_name(*task.call)
-            lane = None if task.lane is None else task.lane.name
-            yield RunningTask(name, lane, name_of(target), None, now - task.since, False, None, away=True)
 
 
 def name_of(target: Any) -> str:

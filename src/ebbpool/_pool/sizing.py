@@ -136,22 +136,6 @@ class Sizing:
         settled: Whether the last decision was that the pool has enough workers, and not that some are on their way.
     """
 
-    __slots__ = (
-        "_cause",
-        "_cpu",
-        "_elapsed",
-        "_granted",
-        "_late",
-        "_pause",
-        "_stalled",
-        "_step",
-        "_used",
-        "asks",
-        "busy",
-        "settled",
-        "tick",
-    )
-
     def __init__(self) -> None:
         self._forget()
 

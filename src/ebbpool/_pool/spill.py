@@ -14,12 +14,11 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ebbpool._checks import finite_seconds
 from ebbpool._core.accel import Pool
-from ebbpool._interpreter import daemon_threads
-from ebbpool._pool import stack_size
+from ebbpool._pool.lifecycle import Registered
 from ebbpool._pool.marks import MarkedCall, Spillable, call_here, marked_call
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
@@ -37,17 +36,6 @@ LAST_PAUSE: Final = 5.0
 """Seconds for which nothing is sent after a task came back: doubled each time, until one ends there."""
 
 _here = threading.local()
-
-
-class Staffed(Protocol):
-    """The part of a crew that is needed here."""
-
-    pool: Pool
-    name: str
-    prefix: str
-    cause: str
-
-    def owner(self) -> object: ...
 
 
 def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
@@ -92,7 +80,7 @@ class Spill:
         discards: Whether tasks that come back are cancelled.
     """
 
-    def __init__(self, crew: Staffed, target: Executor, after: float) -> None:
+    def __init__(self, crew: Registered, target: Executor, after: float) -> None:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
@@ -146,10 +134,10 @@ class Spill:
         try:
             if self._thread is None:
                 name = f"{crew.prefix}_spill"
-                thread = WorkerThread(target=self._run, args=(crew,), name=name, daemon=daemon_threads())
+                thread = WorkerThread(target=self._run, args=(crew,), name=name)
                 self._thread = thread
                 try:
-                    stack_size.start(thread, None)
+                    thread.start()
                 except BaseException as error:
                     self._thread = None
                     self._crowded_until = monotonic() + CROWDED
@@ -169,7 +157,7 @@ class Spill:
         self._ending = False
         return thread.ended()
 
-    def _run(self, crew: Staffed) -> None:
+    def _run(self, crew: Registered) -> None:
         while not self._ending:
             self._wanted = False
             pause = LINGER
@@ -185,7 +173,7 @@ class Spill:
                         return
         self._thread = None
 
-    def _send(self, crew: Staffed) -> float:
+    def _send(self, crew: Registered) -> float:
         """Hand over what is to go and finds room; return after how many seconds to look again."""
         while monotonic() >= self._paused_until:
             if self._room() <= 0:
@@ -205,7 +193,9 @@ class Spill:
         others = 0 if queue is None else max(0, queue.qsize() - away)
         return int(self.target._max_workers) - away - others
 
-    def _hand_over(self, crew: Staffed, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None) -> None:
+    def _hand_over(
+        self, crew: Registered, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None
+    ) -> None:
         call = marked_call(fn, args, kwargs)
         if call is None:
             self._return(crew, future, (partial(call_here, fn), args, kwargs))
@@ -225,7 +215,7 @@ class Spill:
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
             self._give_back(crew, future, call, error, refused)
 
-    def _ended(self, crew: Staffed, future: Any, call: MarkedCall, there: Any) -> None:
+    def _ended(self, crew: Registered, future: Any, call: MarkedCall, there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
@@ -264,7 +254,7 @@ class Spill:
     def _given_up(self, future: Any) -> bool:
         return self.discards or bool(future._unwanted())
 
-    def _return(self, crew: Staffed, future: Any, here: tuple[Any, Any, Any]) -> bool:
+    def _return(self, crew: Registered, future: Any, here: tuple[Any, Any, Any]) -> bool:
         """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
         if self._given_up(future):
             self._finish(future, None, None, True)
@@ -277,7 +267,7 @@ class Spill:
             future.cancel()
         return True
 
-    def _give_back(self, crew: Staffed, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+    def _give_back(self, crew: Registered, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)

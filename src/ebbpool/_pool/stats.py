@@ -1,10 +1,16 @@
-"""The figures of a pool, and of a lane."""
+"""The figures of a pool and of a lane, and the last decisions of a pool's sizing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import time
+from typing import Final
 
 from ebbpool._pool.loop_lag import LoopLag
+
+KEPT: Final = 64
+"""How many decisions are kept."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +112,57 @@ class LaneStats:
     failed: int
     cancelled: int
     expired: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision of the sizing: that a pool grew, or that it did not although tasks waited.
+
+    Attributes:
+        at: When it was made (seconds since the epoch).
+        workers: How many threads the pool had.
+        grown: How many were to be started.
+        reason: The decision and what it rests on, in words.
+    """
+
+    __module__ = "ebbpool"
+
+    at: float
+    workers: int
+    grown: int
+    reason: str
+
+
+class Decisions:
+    """What the timekeeper's thread notes, and any thread reads."""
+
+    def __init__(self) -> None:
+        # Replaced and never changed, so that other threads can read it at any time.
+        self._noted: tuple[Decision, ...] = ()
+
+    def note(self, workers: int, grown: int, queued: int, why: Callable[[], str], new: bool = False) -> None:
+        """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second.
+
+        Args:
+            workers: How many threads there are.
+            grown: How many are to be started.
+            queued: How many tasks wait.
+            why: Says in words why.
+            new: Whether the decision is another than the one before in any case.
+        """
+        last = self._noted[-1] if self._noted else None
+        if grown == 0 and not new and last is not None and (last.workers, last.grown) == (workers, 0):
+            return
+        what = f"grew by {grown}" if grown else f"stayed at {workers}"
+        waiting = f"{queued} waiting, " if queued else ""
+        decision = Decision(time(), workers, grown, f"{what}: {waiting}{why()}")
+        self._noted = (*self._noted[1 - KEPT :], decision)
+
+    def last(self) -> str:
+        """Return the reason of the last decision, or an empty string."""
+        noted = self._noted
+        return noted[-1].reason if noted else ""
+
+    def listed(self) -> list[Decision]:
+        """Return the decisions, oldest first."""
+        return list(self._noted)

@@ -3,64 +3,44 @@
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Callable
-from contextlib import suppress
-from contextvars import Context
 from time import monotonic
 from typing import Final
 
-from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
 PATIENCE: Final = 2.0
 """Seconds for which the interpreter's exit waits for all of them together."""
 
-_telling: list[WorkerThread] = []
+
+class _Telling(WorkerThread):
+    given_up = False
 
 
 def tell(name: str, call: Callable[[], None]) -> WorkerThread:
     """Have `call()` called in a thread of its own, and return that thread. A signal handler may call this.
 
-    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down. So it is a daemon,
-    where there are daemons.
+    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down.
 
     Raises:
         RuntimeError, MemoryError: No thread can be started.
     """
-    for each in list(_telling):
-        if each.ended():
-            _forget(each)
-    thread = WorkerThread(target=call, name=name, daemon=daemon_threads())
-    _telling.append(thread)
-    try:
-        # In an empty context: the thread belongs to nobody's request.
-        Context().run(thread.start)
-    except (RuntimeError, MemoryError):
-        _forget(thread)
-        raise
+    thread = _Telling(target=call, name=name)
+    thread.start()
     return thread
-
-
-def _forget(thread: WorkerThread) -> None:
-    # A signal handler may have come first.
-    with suppress(ValueError):
-        _telling.remove(thread)
 
 
 def _let_finish() -> None:
     # CPython aborts if a daemon thread is within a write when the interpreter flushes that file for the last time.
     deadline = monotonic() + PATIENCE
-    while unfinished := [thread for thread in list(_telling) if not thread.ended()]:
-        left = deadline - monotonic()
-        if left <= 0:
-            # They are stuck, and not waited for again.
-            _telling.clear()
-            return
-        unfinished[0].join(left)
+    while left := [each for each in threading.enumerate() if isinstance(each, _Telling) and not each.given_up]:
+        left[0].join(max(0.0, deadline - monotonic()))
+        # One that is stuck is not waited for again.
+        left[0].given_up = not left[0].ended()
 
 
 # Functions given to `atexit` may close what is written to; and later a signal may ask for another text.
 lifecycle.after_exit(_let_finish)
 atexit.register(_let_finish)
-lifecycle.after_fork(_telling.clear)

@@ -1,14 +1,19 @@
-"""Threads whose `start` does not wait."""
+"""Threads whose `start` does not wait, and which begin with an empty context and a stack of the wanted size."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import Context
 from functools import partial
 from time import monotonic
 from typing import Any
+
+from ebbpool._checks import whole
+from ebbpool._interpreter import daemon_threads
 
 STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
 """Whether an error thrown into a thread may hit one that it has just started, and that has not begun to run.
@@ -16,6 +21,68 @@ STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
 The state of the new thread carries the number of its maker until then. The new thread dies of the error, and nobody is
 told.
 """
+
+
+# Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
+_lock = threading.RLock()
+_usual = 0
+"""The process's own stack size while another is set for a start; a forked child restores it."""
+_loans = 0
+
+
+@contextmanager
+def _lent(size: int) -> Iterator[None]:
+    global _usual, _loans
+    with _lock:
+        # The call sets the size to 0, the platform's default. If a signal handler raises before the assignment, that
+        # default stays, and not `size`.
+        usual = threading.stack_size()
+        if _loans == 0:
+            _usual = usual
+        _loans += 1
+        try:
+            threading.stack_size(size)
+            yield
+        finally:
+            threading.stack_size(usual)
+            _loans -= 1
+
+
+def stack_size(name: str, value: Any) -> int | None:
+    """Return `value` (bytes) rounded up to whole pages of memory, or None for None; start no thread.
+
+    Raises:
+        TypeError: `value` is not an integer, or a bool.
+        ValueError: The platform has no such stacks: `value` is too small, or there is no memory for one.
+    """
+    if value is None:
+        return None
+    import mmap
+
+    number = whole(name, value, 1)
+    pages = -(-number // mmap.PAGESIZE) * mmap.PAGESIZE
+    try:
+        with _lent(pages):
+            pass
+        if sys.platform != "win32":
+            # `threading.stack_size` accepts sizes that no address space holds; only starting a thread would fail.
+            mmap.mmap(-1, pages, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (ValueError, OverflowError, OSError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a size in bytes that the system accepts, not {value!r}: {error}") from None
+    return pages
+
+
+def forget_loans() -> None:
+    """In a forked child: restore the process's own stack size, and free the lock, if another thread had them."""
+    global _lock, _loans
+    if _lock.acquire(blocking=False):
+        # The lock was free, or this thread holds it: then it forked in the middle of a start, and restores the size
+        # itself.
+        _lock.release()
+        return
+    _lock = threading.RLock()
+    _loans = 0
+    threading.stack_size(_usual)
 
 
 class _LaterEvent(threading.Event):
@@ -32,17 +99,26 @@ def _nothing() -> None:
 class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
-    That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn.
+    That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn. It is a daemon
+    where there are daemons, unless `daemon` says otherwise.
+
+    It begins with an empty context, because it runs the tasks of all requests. From Python 3.14 a thread may inherit
+    the context of the thread that starts it, and tracing tools hand theirs on in `Thread.start`: a worker would keep
+    the context of the request that happened to start it.
+
+    Its stack has `stack_size` bytes; None for what `threading.stack_size` says. Threads that other code starts at the
+    same instant may get that size, too.
 
     Attributes:
         unborn: Called, in any thread, if the thread has died before it began. It counts as ended then.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
         self._started = _LaterEvent()
         self.unborn: Callable[[], object] = _nothing
         self._life: object = None
+        self._stack_size = stack_size
 
     def start(self) -> None:
         """Start the thread; see `threading.Thread.start`.
@@ -50,9 +126,10 @@ class WorkerThread(threading.Thread):
         Raises:
             RuntimeError: The system refuses another thread.
         """
-        if not STILLBORN:
-            super().start()
-            return
+        with nullcontext() if self._stack_size is None else _lent(self._stack_size):
+            Context().run(self._start_watched if STILLBORN else super().start)
+
+    def _start_watched(self) -> None:
         bootstrap = partial(type(self)._bootstrap, self)  # type: ignore[attr-defined]  # not in typeshed
         vars(self)["_bootstrap"] = bootstrap
         try:

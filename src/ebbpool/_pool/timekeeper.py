@@ -7,14 +7,12 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
 from functools import partial
 from math import inf
 from time import monotonic, process_time
 from typing import NamedTuple, Protocol
 
 from ebbpool._core.accel import KeeperCore, keep_time
-from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.sizing import TICK
 from ebbpool._pool.threads import WorkerThread
 
@@ -117,10 +115,9 @@ class Timekeeper(KeeperCore):
                 return
             self._launching = True
             try:
-                thread = WorkerThread(target=self._run, name=NAME, daemon=daemon_threads())
+                thread = WorkerThread(target=self._run, name=NAME)
                 thread.unborn = partial(self._replace, thread)
-                # In an empty context, not in that of the request that happens to be first: see `stack_size.start`.
-                Context().run(thread.start)
+                thread.start()
                 if thread.ended():
                     raise RuntimeError("can't start new thread: it died before it began")
                 self._latest = self._thread = thread

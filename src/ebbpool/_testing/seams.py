@@ -14,16 +14,16 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from ebbpool import _interpreter, _quota
+from ebbpool import _interpreter
 from ebbpool._core import accel
 from ebbpool._core.accel import Timers
 from ebbpool._frames import UNREADABLE as UNREADABLE
 from ebbpool._frames import is_joined as is_joined
+from ebbpool._interpreter import quota as quota
 from ebbpool._pool import census as census
 from ebbpool._pool import crew as crew
+from ebbpool._pool import growth, spill, telling
 from ebbpool._pool import loop_lag as loop_lag
-from ebbpool._pool import spill, telling
-from ebbpool._pool import stack_size as stack_size
 from ebbpool._pool import threads as threads
 from ebbpool._pool.running import OVER as OVER
 from ebbpool._pool.running import called_name as called_name
@@ -35,7 +35,6 @@ REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not
 """Whether a compiled core that is missing is an error."""
 FREE_THREADED = _interpreter.FREE_THREADED
 
-quota = _quota
 instrumented = accel.instrumented
 ALL = accel.ALL
 orphans = accel.orphans
@@ -43,8 +42,8 @@ gil_enabled = _interpreter.gil_enabled
 interpreter = _interpreter.interpreter
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
-    "crew": (crew, "CREW"),
-    "give_up": (crew, "GIVE_UP"),
+    "crew": (growth, "CREW"),
+    "give_up": (growth, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),

@@ -7,11 +7,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Final
 
 INTERVAL: Final = 5.0
 """Seconds for which a quota that was read is used."""
+
+FILES: Final = {"": ("cpu.max",), "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+"""Where each version of control groups (2: no controller; 1: that of this name) has the quota and its period, in
+microseconds: ``150000 100000``, or ``max 100000`` or -1 for none."""
 
 _SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors that say nothing about the file that could not be read."""
@@ -37,10 +40,11 @@ def cpu_quota(root: str = "") -> int | None:
     try:
         groups = _read(f"{root}/proc/self/cgroup")
         mounts = _read(f"{root}/proc/self/mountinfo")
-        quotas = chain(
-            (_quota_2(group) for group in _groups(root, groups, mounts, "")),
-            (_quota_1(group) for group in _groups(root, groups, mounts, "cpu")),
-        )
+        quotas = [
+            _quota(group, files)
+            for controller, files in FILES.items()
+            for group in _groups(root, groups, mounts, controller)
+        ]
         return min((quota for quota in quotas if quota is not None), default=None)
     except (OSError, ValueError) as error:
         _check(error)
@@ -98,26 +102,16 @@ def _upwards(point: str, names: list[str]) -> Iterator[str]:
         yield "/".join([point, *names[:depth]])
 
 
-def _quota_2(group: str) -> int | None:
-    # "max 100000", or "150000 100000": microseconds in each period of so many
+def _quota(group: str, files: tuple[str, ...]) -> int | None:
+    """Return the quota of one group in processors, rounded up; None if it has none, or none that can be read."""
     try:
-        quota, period = _read(f"{group}/cpu.max").split()
-        return None if quota == "max" else _processors(int(quota), int(period))
+        quota, period = " ".join(_read(f"{group}/{file}") for file in files).split()
+        if quota == "max" or int(quota) <= 0 or int(period) <= 0:
+            return None
+        return -(-int(quota) // int(period))
     except (OSError, ValueError) as error:
         _check(error)
         return None
-
-
-def _quota_1(group: str) -> int | None:
-    try:
-        return _processors(int(_read(f"{group}/cpu.cfs_quota_us")), int(_read(f"{group}/cpu.cfs_period_us")))
-    except (OSError, ValueError) as error:
-        _check(error)
-        return None
-
-
-def _processors(quota: int, period: int) -> int | None:
-    return -(-quota // period) if quota > 0 and period > 0 else None
 
 
 def _no_quota() -> None:

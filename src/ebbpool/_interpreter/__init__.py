@@ -8,7 +8,7 @@ import threading
 from time import monotonic
 from typing import Final
 
-from ebbpool._quota import Processors
+from ebbpool._interpreter.quota import Processors
 
 PURE: Final[bool] = os.environ.get("EBBPOOL_PURE", "") not in ("", "0")
 """Whether the environment asks for the plain core (``EBBPOOL_PURE=1``)."""

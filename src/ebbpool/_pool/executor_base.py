@@ -1,0 +1,128 @@
+"""What an executor is inside: before its `__init__`, where a call is refused, and to libraries that look into it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
+from math import inf
+from sys import maxsize
+from typing import TYPE_CHECKING, Any
+
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._errors import QueueFull, QueueTimeout
+from ebbpool._pool import instruments, lifecycle, spill
+from ebbpool._pool.crew import Crew
+from ebbpool._pool.settings import Settings, Unmade, WhenFull
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
+
+
+class ExecutorBase(ExecutorCore):
+    """The private part of `AdaptiveExecutor`.
+
+    If a subclass forgets to call `__init__`, every method raises an error.
+    """
+
+    _crew: Crew
+    _settings: Settings
+    _when_full: WhenFull
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._pool = orphans
+        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
+        vars(self)["_unlimited"] = _NOTHING_UNLIMITED
+        return self
+
+    def _apply(self, settings: Settings) -> None:
+        self._settings = settings
+        self._pool.configure(
+            settings.min_workers,
+            # Compiled code adds to it, in a machine word.
+            min(settings.max_workers, maxsize // 2),
+            settings.min_spare_workers,
+            settings.patience,
+            -1 if settings.max_queue is None else settings.max_queue,
+            self._when_full == "reject",
+            0.0 if settings.max_wait in (None, inf) else settings.max_wait,
+        )
+
+    def _runs_here(self) -> bool:
+        # A callback of a task that was away runs in a thread of the other executor.
+        return super()._runs_here() or spill.finishes_here(self._pool)
+
+    def _instrumented(
+        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return instruments.submit(self, queue, fn, args, kwargs)
+
+    def _forget_delayed(self, future: Any) -> None:
+        self._crew.timers.strike(future)
+
+    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
+        again = False
+        while refusal is not None:
+            if refusal == "broken":
+                raise BrokenThreadPool(self._crew.cause)
+            if refusal == "closed":
+                if self._pool is orphans:
+                    raise RuntimeError("AdaptiveExecutor.__init__() was never called")
+                when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
+                raise RuntimeError(f"cannot schedule new futures after {when}")
+            if first and isinstance(future, LoopCall) and self._when_full != "caller_runs":
+                # What goes on with something may hold what the others wait for.
+                refusal = self._pool.push(future, True, None, False, True)
+                continue
+            if self._when_full == "reject":
+                self._pool.count_reject()
+                raise QueueFull(
+                    f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy",
+                    self._pool.retry_after(),
+                )
+            in_line = isinstance(future, LoopCall) and self._when_full == "block"
+            if in_line or self._pool.forbids() is not None:
+                refusal = self._pool.push(future, False, None, True)
+                continue
+            if self._when_full == "caller_runs" or self._runs_here():
+                future.perform()
+                return
+            refusal = self._push_after_waiting(future, first, again)
+            again = True
+
+    def _push_after_waiting(self, future: Any, first: bool, again: bool) -> str | None:
+        waiter = allocate_lock()
+        waiter.acquire()
+        try:
+            limit = min(self._pool.wait_left(future), threading.TIMEOUT_MAX)
+            if self._pool.seek(waiter, again) and not waiter.acquire(True, limit):
+                self._pool.count_reject()
+                raise QueueTimeout(f"no room in the queue for {limit:g} s", limit)
+            refusal: str | None = self._pool.push(future, first, waiter)
+        except BaseException:
+            self._pool.unseek(waiter)
+            raise
+        return refusal
+
+    # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
+    _max_workers: Any = property(lambda self: self._settings.max_workers)
+    _threads: Any = property(lambda self: set(self._pool.survey().threads))
+    _work_queue: Any = property(lambda self: instruments.QueueView(self._pool))
+    _shutdown: Any = property(lambda self: bool(self._pool.closed))
+    _broken: Any = property(lambda self: self._crew.cause or False)
+    _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
+    _initializer: Any = property(lambda self: self._crew.initializer)
+    _initargs: Any = property(lambda self: self._crew.initargs)
+    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.
+    _shutdown_lock: Any = contextlib.nullcontext()
+
+    def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        return fn, args, kwargs
+
+    def _adjust_thread_count(self) -> None:
+        pass

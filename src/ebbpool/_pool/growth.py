@@ -1,0 +1,212 @@
+"""What the timekeeper's looks at one pool lead to: more workers, fewer that may run, tasks that nobody will take."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+from ebbpool._core.accel import ALL, Pool, Snapshot
+from ebbpool._interpreter import GIL_ENABLED, processors
+from ebbpool._pool.admission import LONG, Admission, Look
+from ebbpool._pool.census import Census, Workers
+from ebbpool._pool.restraint import Restraint
+from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.spill import Spill
+from ebbpool._pool.stats import Decisions
+from ebbpool._pool.threads import WorkerThread
+from ebbpool._pool.timekeeper import Tick
+
+GIVE_UP = 1.0
+"""Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
+WIDEN = 0.05
+"""Seconds for which no task may be taken, while some that go first wait at the ceiling, until one more thread comes."""
+HELD_TICK = 0.005
+"""Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
+CEILING_TICK = 0.01
+"""Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
+
+
+class _Reading(NamedTuple):
+    now: float
+    cpu: float
+    taken: int
+
+
+def _at_limit() -> str:
+    return "max_workers reached"
+
+
+def _for_those_under_way() -> str:
+    return f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
+
+
+class Growth(ABC):
+    """What one pool remembers from look to look; the threads are those of a subclass.
+
+    Attributes:
+        pool: The pool.
+        threads: Its threads, those that are about to end included.
+        spill: What goes to another executor, if anything does.
+        decisions: What was decided, and why.
+    """
+
+    pool: Pool
+    threads: set[WorkerThread]
+    spill: Spill | None
+
+    @abstractmethod
+    def start(self, searching: bool) -> BaseException | None:
+        """Start a worker for which the pool has reserved room; see `Crew.start`."""
+
+    def forget(self) -> None:
+        """Begin anew, as a new pool does, and one in a forked child."""
+        self.pool.crowd = processors.count(monotonic()) + CREW
+        self.decisions = Decisions()
+        self._sizing = Sizing()
+        self._admission = Admission()
+        self._restraint = Restraint()
+        self._census = Census()
+        self._previous: _Reading | None = None
+        self._ended = -inf
+        self._refusal: BaseException | None = None
+        self._stuck = inf
+        self._last_taken = 0
+        self._taken_at = -inf
+
+    def begin(self, tick: Tick) -> None:
+        """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
+        rest = tick.now - self._ended
+        self._sizing.begin(rest)
+        if rest > MEMORY:
+            self._admission.rest()
+            self._restraint.rest(tick.now)
+            if self.pool.allowed != ALL:
+                self.pool.admit(ALL)
+        self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
+
+    def tick(self, tick: Tick) -> float | None:
+        """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
+        seen = self.pool.snapshot(tick.now)
+        previous, self._previous = self._previous, None
+        if seen is None:
+            self._ended = tick.now
+            self._refusal = None
+            self._stuck = inf
+            return None
+        if seen.workers > seen.blocked or previous is None or seen.taken > previous.taken:
+            self._stuck = inf
+        if self.spill is not None:
+            self.spill.look(tick.now)
+        cpus = processors.count(tick.now)
+        self.pool.crowd = cpus + CREW
+        allowed = self._admit(tick, seen, cpus)
+        if seen.queued == 0 and not self.pool.covered:
+            # Many run, and no task waits. Once one does, the timekeeper is called.
+            self._ended = tick.now
+            return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
+        self._widen(tick.now, seen, allowed)
+        if not seen.may_grow:
+            if self._restraint.most == ALL:
+                self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
+            # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
+            self._ended = tick.now
+            if allowed != ALL:
+                return HELD_TICK
+            return CEILING_TICK if self.spill is None else max(TICK, min(CEILING_TICK, self.spill.after))
+        self._previous = _Reading(tick.now, tick.cpu, seen.taken)
+        if previous is None:
+            previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
+        self._grow(tick, seen, previous, allowed, cpus)
+        if self._refusal is not None and seen.workers <= seen.blocked:
+            self._stuck = min(self._stuck, tick.now)
+            if tick.now - self._stuck >= GIVE_UP:
+                self._stuck = inf
+                self.pool.give_up(self._refusal)
+        if allowed != ALL:
+            self._sizing.tick = HELD_TICK
+        return self._sizing.tick
+
+    def _grow(self, tick: Tick, seen: Snapshot, previous: _Reading, allowed: int, cpus: int) -> None:
+        sample = Sample(
+            queued=seen.queued,
+            taken=seen.taken - previous.taken,
+            workers=seen.workers,
+            starting=seen.starting,
+            idle=seen.idle,
+            blocked=seen.blocked,
+            elapsed=tick.now - previous.now,
+            late=tick.late,
+            cpu=tick.cpu - previous.cpu,
+            cpus=cpus,
+            refused=self._refusal is not None,
+            asleep=self._asleep(tick) if seen.workers - seen.blocked < allowed else None,
+        )
+        pool = self.pool
+        most = min(pool.max_workers, max(allowed, pool.min_workers))
+        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, most, pool.min_spare_workers))
+        if allowed != ALL and seen.idle > 0:
+            if self._restraint.most == ALL:
+                self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
+        elif count > 0 or self._sizing.settled:
+            self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
+        if count > 0:
+            self._start_many(count)
+
+    def _widen(self, now: float, seen: Snapshot, allowed: int) -> None:
+        """Have one more worker for calls that go on with something, at the ceiling, if none was taken for `WIDEN`."""
+        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or allowed != ALL:
+            self._last_taken, self._taken_at = seen.taken, now
+        elif now - self._taken_at >= WIDEN:
+            self._taken_at = now
+            if self.pool.widen():
+                self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
+
+    def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
+        """Tell the pool how many workers may run at a time; return that."""
+        pool = self.pool
+
+        def count() -> Workers:
+            running = pool.survey().running
+            spans = [(task.thread, task.since) for task in running if task.thread is not None and not task.blocked]
+            return self._census.sort(tick.now, spans, LONG)
+
+        look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
+        allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
+        if pool.stands(tick.now):
+            most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
+            ended = pool.taken - pool.expired - used
+            held_to = self._restraint.decide(tick.now, ended, used, not seen.may_grow, pool.max_wait)
+            allowed = min(allowed, held_to)
+            if self._restraint.most != most:
+                self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
+        else:
+            self._restraint.rest(tick.now)
+        if allowed != ALL or pool.allowed != ALL:
+            pool.admit(allowed)
+        return allowed
+
+    def _asleep(self, tick: Tick) -> Asleep | None:
+        if not self._sizing.asks:
+            return None
+        return self._census.measure(tick.now, tick.cpu, self.threads, threading.enumerate(), self._sizing.busy)
+
+    def _start_many(self, count: int) -> None:
+        self._refusal = None
+        left = self.pool.reserve(count)
+        try:
+            while left > 0 and self._refusal is None:
+                try:
+                    interruption = self.start(False)
+                except (RuntimeError, MemoryError) as error:
+                    # Without its frames, which hold this crew.
+                    self._refusal = error.with_traceback(None)
+                else:
+                    left -= 1
+                    if interruption is not None:
+                        raise interruption
+        finally:
+            for _ in range(left):
+                self.pool.unreserve(False, None, False)
