@@ -184,9 +184,9 @@ class AdaptiveExecutor(_BeforeInit, maps.Maps, ThreadPoolExecutor):
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
         if "EBBPOOL_MONITOR" in os.environ:
-            from ebbpool import _monitor
+            from ebbpool._monitor.listener import from_environment
 
-            _monitor.from_environment()
+            from_environment()
 
     def _apply(self, settings: Settings) -> None:
         self._settings = settings
