@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 from support.common import LONG, TIMEOUT, all_end, needs_fork, output_of, tight_switching
@@ -14,33 +13,6 @@ from ebbpool._metrics import durations
 from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
 from ebbpool._metrics.source import Source
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
-
-
-@pytest.fixture
-def pool() -> Iterator[AdaptiveExecutor]:
-    with AdaptiveExecutor(1) as pool:
-        yield pool
-
-
-def run(pool: AdaptiveExecutor, tasks: int) -> None:
-    for future in [pool.submit(int) for _ in range(tasks)]:
-        future.result(TIMEOUT)
-
-
-def test_several_observers_of_one_pool(pool: AdaptiveExecutor) -> None:
-    seen: dict[str, list[float]] = {"all": [], "every fourth": []}
-    every = lambda waited, ran: seen["all"].append(ran)  # noqa: E731  (it has to be told apart)
-    fourth = lambda waited, ran: seen["every fourth"].append(ran)  # noqa: E731  (the same)
-    durations.observe(pool, 1, every)
-    run(pool, 4)
-    durations.observe(pool, 4, fourth)
-    run(pool, 40)
-    assert (len(seen["all"]), len(seen["every fourth"])) == (44, 10)
-    durations.observe(pool, 0, every)
-    durations.observe(pool, 0, every)
-    durations.observe(pool, 0, fourth)
-    run(pool, 4)
-    assert (len(seen["all"]), len(seen["every fourth"])) == (44, 10)
 
 
 def test_shares() -> None:
@@ -83,7 +55,7 @@ def test_nothing_is_lost_between_many_workers_and_readers() -> None:
 
 def test_a_worker_never_waits_for_a_reader() -> None:
     buckets, thinned = Samples((1.0,)), Samples()
-    with durations._turn.lock:
+    with durations.turn.lock:
         for _ in range(AT_ONCE + 10):
             buckets.record(0.5, 0.5)
         for _ in range(MOST + 10):
@@ -158,7 +130,7 @@ def test_it_works_in_a_forked_child() -> None:
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         PoolCollector(sample=1, registry=registry)
-        with durations._turn.lock:
+        with durations.turn.lock:
             pid = os.fork()
         if pid == 0:
             with AdaptiveExecutor(thread_name_prefix="child") as pool:
