@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from inspect import isgeneratorfunction
-from itertools import islice, starmap
+from itertools import islice
 from time import monotonic, perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
@@ -197,22 +197,19 @@ class Outlet:
     ) -> None:
         """Run items in portions, of one item at first, and of more while they are quick."""
         source = iter(items)
-        each: Any = starmap if spread else map
         size = 1
+        item: Any = None
         while self.generation == generation and (portion := list(islice(source, size))):
             began = perf_counter()
-            calls = iter(portion)
             out: list[Any] = []
-            failures = 0
-            while len(out) + failures < len(portion):
+            left = iter(portion)
+            over = False
+            while not over:
                 try:
-                    out.extend(each(fn, calls))
-                    if len(out) + failures < len(portion):
-                        # A call has raised StopIteration, which ends the built-in `map` silently.
-                        raise StopIteration
+                    for item in left:
+                        out.append(fn(*item) if spread else fn(item))
+                    over = True
                 except BaseException as error:
-                    item = portion[len(out) + failures]
-                    failures += 1
                     self.fail(None, error, _as_args(item, spread), {})
             if keeps and out:
                 self.done.extend(out)

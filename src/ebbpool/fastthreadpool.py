@@ -164,6 +164,10 @@ class Pool:
                 1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
             )
 
+    def _executors(self) -> list[AdaptiveExecutor]:
+        caller = self._outlet.caller
+        return [self._executor] if caller is None else [self._executor, caller]
+
     # The ways in.
 
     @property
@@ -222,7 +226,7 @@ class Pool:
     ) -> Future[Any]:
         """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
         enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
-        future: Future[Any] = self._enter(fn, done_callback, enter, self._runner(done_callback), None, fn, args, kwargs)
+        future: Future[Any] = self._enter(enter, self._runner(fn, done_callback), None, fn, args, kwargs)
         with self._lock:
             self._delayed.add(future)
         return future
@@ -314,20 +318,22 @@ class Pool:
         size = share if chunksize is None else whole("chunksize", chunksize, 1)
         outlet = self._outlet
         ids = outlet.ids(len(items)) if outlet.result_id else None
+        _check(fn, done_callback)
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
             part = slice(start, start + size)
             job = (done_callback, repeat(None) if ids is None else ids[part], fn, items[part], unpack_args)
-            self._enter(fn, done_callback, self._executor.submit, outlet.run_slice, *job, outlet.generation)
+            self._enter(self._executor.submit, outlet.run_slice, *job, outlet.generation)
         return ids
 
-    def _runner(self, sink: Sink) -> Callable[..., Any]:
+    def _runner(self, fn: Callable[..., Any], sink: Sink) -> Callable[..., Any]:
+        _check(fn, sink)
         return self._run if sink is self._default else self._outlet.runner(sink)
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outlet = self._outlet
         (job_id,) = outlet.ids(1) if outlet.result_id else (None,)
-        future = self._enter(fn, sink, enter, self._runner(sink), job_id, fn, args, kwargs)
+        future = self._enter(enter, self._runner(fn, sink), job_id, fn, args, kwargs)
         if job_id is None:
             return future
         outlet.pending[job_id] = future
@@ -341,17 +347,13 @@ class Pool:
             enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
         else:
             enter = functools.partial(self._executor.submit_later, first)
-        timer = self._enter(fn, sink, enter, run_quietly, self._runner(sink), None, fn, args, kwargs)
+        timer = self._enter(enter, run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
         with self._lock:
             self._repeated.add(timer)
         return TimerObj(timer)
 
-    def _enter(self, fn: Any, sink: Any, enter: Callable[..., Any], *job: Any) -> Any:
-        """Check a job and what is to become of its results, and hand it to a method of the executor."""
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        if sink is not True and sink is not False and not callable(sink):
-            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
+    def _enter(self, enter: Callable[..., Any], *job: Any) -> Any:
+        """Hand a job to a method of the executor."""
         try:
             return enter(*job)
         except RuntimeError as error:
@@ -439,12 +441,7 @@ class Pool:
             RuntimeError: A job, or a callback, waits for its own pool.
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
-        caller = self._outlet.caller
-        while self._executor.wait_idle(_left(limit)):
-            if caller is None:
-                return True
-            if not caller.wait_idle(_left(limit)):
-                return False
+        while all(executor.wait_idle(_left(limit)) for executor in self._executors()):
             # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
@@ -529,12 +526,11 @@ class Pool:
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
         self._stop(bool(soon))
-        executors = [each for each in (self._executor, self._outlet.caller) if each is not None]
         try:
-            for executor in executors:
+            for executor in self._executors():
                 # Refused to a job, and to a callback, of this pool, which would wait for itself.
                 executor.wait_idle(0)
-            for executor in executors:
+            for executor in self._executors():
                 executor.shutdown(timeout=_left(limit))
         except (RuntimeError, TimeoutError):
             return False
@@ -590,6 +586,13 @@ def _children(number: Any) -> int:
     if children < 1:
         raise ValueError(f"max_children must leave at least one of {cpus} threads, not {number!r}")
     return int(children)
+
+
+def _check(fn: Any, sink: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if sink is not True and sink is not False and not callable(sink):
+        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
 
 
 def _initialize(init_callback: Callable[..., object], *args: Any) -> None:
