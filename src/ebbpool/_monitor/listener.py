@@ -79,49 +79,36 @@ def _path_of(value: Any) -> str:
     return path
 
 
-class _Place:
-    """A listening Unix socket that only the owner of this process, and root, may open.
+def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
+    """Return a socket that listens at `path`, which only the owner of this process and root may open, and its identity.
 
     Raises:
         OSError: The path is taken, or cannot be used; the message names it.
         RuntimeError: The platform has no Unix sockets.
     """
-
-    def __init__(self, path: str) -> None:
-        if not hasattr(socket, "AF_UNIX"):
-            raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
-        self.path = os.path.abspath(path)
-        try:
-            self.socket = self._bound()
-        except OSError as error:
-            raise refused(self.path, error) from None
-
-    def _bound(self) -> socket.socket:
-        folder, name = os.path.split(self.path)
+    if not hasattr(socket, "AF_UNIX"):
+        raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
+    folder, name = os.path.split(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         # Nobody else can enter the directory, so nobody finds the socket there before its mode is set.
-        private = tempfile.mkdtemp(prefix=PRIVATE, dir=folder)
-        inside = os.path.join(private, name)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        with tempfile.TemporaryDirectory(prefix=PRIVATE, dir=folder) as private:
+            inside = os.path.join(private, name)
             listener.bind(inside)
             os.chmod(inside, 0o600)
             listener.listen(128)
             listener.setblocking(False)
-            self._identity = identity(inside)
-            must_be_free(self.path)
+            made = identity(inside)
+            must_be_free(path)
             # Where two processes come to this line at once, the later one has the path.
-            os.rename(inside, self.path)
-        except BaseException:
-            listener.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(inside)
-            raise
-        finally:
-            os.rmdir(private)
-        return listener
-
-    def remove(self) -> None:
-        remove(self.path, self._identity)
+            os.rename(inside, path)
+    except OSError as error:
+        listener.close()
+        raise refused(path, error) from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener, made
 
 
 def _talk(connection: socket.socket) -> Iterator[int]:
@@ -179,8 +166,8 @@ class Listener:
         self._start()
 
     def _start(self) -> None:
-        self._place = _Place(self._pattern.replace("{pid}", str(os.getpid())))
-        self.path = self._place.path
+        self.path = os.path.abspath(self._pattern.replace("{pid}", str(os.getpid())))
+        self._socket, self._identity = _bound(self.path)
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -199,6 +186,8 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
+        if id(self) not in _open:
+            return
         with contextlib.suppress(OSError, ValueError):
             self._rope.send(b".")
         if threading.current_thread() is not self._thread:
@@ -218,12 +207,12 @@ class Listener:
 
     def _end(self) -> None:
         if _open.pop(id(self), None) is not None:
-            self._place.remove()
+            remove(self.path, self._identity)
             self._let_go()
 
     def _let_go(self) -> None:
         residents.discard(self._thread)
-        for each in (self._place.socket, self._bell, self._rope, *list(self._clients)):
+        for each in (self._socket, self._bell, self._rope, *list(self._clients)):
             each.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.
         self._selector.close()
@@ -258,7 +247,7 @@ class Listener:
 
     def _serve(self) -> None:
         self._selector.register(self._bell, selectors.EVENT_READ)
-        self._selector.register(self._place.socket, selectors.EVENT_READ)
+        self._selector.register(self._socket, selectors.EVENT_READ)
         deadline = monotonic() + UNVISITED
         while not self._until_left or self._clients or monotonic() < deadline:
             for key, _ in self._selector.select(PATIENCE if self._until_left else None):
@@ -279,7 +268,7 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._place.socket.accept()
+            connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
