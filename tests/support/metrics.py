@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import durations, service, source, table  # noqa: F401  (for tests of what is inside)
+from ebbpool._metrics import durations
 from ebbpool._testing.seams import crew_of
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
