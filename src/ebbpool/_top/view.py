@@ -88,12 +88,11 @@ class View:
         line = Text(no_wrap=True, overflow="ellipsis")
         snapshot = model.snapshot
         if snapshot is not None:
-            at = time.strftime("%H:%M:%S", time.localtime(snapshot["time"]))
             threads = sum(pool["workers"] for pool in snapshot["pools"])
             line.append(f"pid {snapshot['pid']}", "bold")
             line.append(
                 f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
-                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {at}"
+                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
             )
             # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
             for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
@@ -101,16 +100,12 @@ class View:
             if others := snapshot.get("others"):
                 line.append(f"  {_count(len(others), 'thread')} of no pool")
         if model.silent >= LATE:
-            words = f" no answer for {int(model.silent)} s " + (
-                ""
-                if snapshot is None
-                else f"(figures of {time.strftime('%H:%M:%S', time.localtime(snapshot['time']))}) "
-            )
-            late = Text(words, "reverse bold", no_wrap=True)
+            words = f" no answer for {int(model.silent)} s "
             if snapshot is not None:
+                words += f"(figures of {_clock(snapshot['time'])}) "
                 line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
                 line.append(" ")
-            line.append_text(late)
+            line.append(words, "reverse bold")
         return line
 
     def _pools(self, rows: list[Row], width: int, height: int) -> RenderableType:
@@ -205,11 +200,9 @@ class View:
     def _log(self, decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
         yield Text("SIZING", "bold dim")
         for at, pool, each in decisions:
-            moment = time.strftime("%H:%M:%S", time.localtime(at))
             change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
-            yield Text(
-                f"{moment}  {printable(pool)}  {change}  {printable(each['reason'])}", no_wrap=True, overflow="ellipsis"
-            )
+            line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
+            yield Text(line, no_wrap=True, overflow="ellipsis")
         if not decisions:
             yield Text("(nothing yet)", "dim")
 
@@ -258,6 +251,10 @@ def _fitted(line: str, width: int) -> str:
     if match is None or excess <= 0:
         return line
     return f"{match['before']}…{match['path'][excess + 1 :]}{match['after']}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _count(number: int, what: str) -> str:
