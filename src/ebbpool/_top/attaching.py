@@ -142,13 +142,14 @@ def _must_be_possible(pid: int) -> None:
     if owner is not None and os.geteuid() not in (0, owner[0]):
         raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
     if not hasattr(sys, "remote_exec"):
-        path = named_in_environment(pid)
-        hint = (
-            f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it does "
-        )
+        hint = PREPARE
+        if (path := named_in_environment(pid)) is not None:
+            hint = (
+                f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why not"
+            )
         raise Failed(
             f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that needs CPython 3.14 "
-            f"or later, the same for both processes.\n{hint + 'not listen there' if path is not None else PREPARE}"
+            f"or later, the same for both processes.\n{hint}"
         )
 
 
