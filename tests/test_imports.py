@@ -66,7 +66,7 @@ IMPORTS: dict[str, set[str]] = {
     "gunicorn": {"_errors", "_http", "_servers", "executor"},
     "_http": {"_stdio", "_checks", "_servers"},
     "socketserver": {"_http", "_servers"},
-    "_metrics": {"__init__", "_core", "_pool", "_prefork", "executor"},
+    "_metrics": {"_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_interpreter", "_metrics", "_pool", "executor"},
     "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},

@@ -129,6 +129,17 @@ def test_the_task_is_not_blamed_on_this_one(shared):
 def test_the_last():
     opened.set()
 
+@pytest.fixture(scope="class")
+def careless():
+    return AdaptiveExecutor(thread_name_prefix="careless")
+
+class TestUse:
+    def test_first(self, careless):
+        kept.append(careless)
+
+    def test_last(self, careless):
+        pass
+
 @pytest.mark.ebbpool_may_leak
 def test_it_may():
     kept.append(AdaptiveExecutor(thread_name_prefix="allowed"))
@@ -139,10 +150,10 @@ def test_failing():
 """
 
 
-def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
+def test_what_is_left_behind_is_named_at_the_end_of_what_made_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=HEAD + LEAKS)
     result = run(pytester, *GRACE, "--strict-markers")
-    result.assert_outcomes(passed=12, failed=1, errors=3)
+    result.assert_outcomes(passed=14, failed=1, errors=4)
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_open left this behind:",
@@ -154,36 +165,12 @@ def test_what_is_left_behind_is_named(pytester: pytest.Pytester) -> None:
             "test_it.py::test_a_task_in_it left this behind:",
             "pool 'shared', which is not the test's own, goes on to run test_it.hang_here for * s",
             "*hang_here*" if STACKS else "*(no stack*",
+            "test_it.py::TestUse::test_last left this behind:",
+            "pool 'careless' is open*",
         ]
     )
     assert "'allowed'" not in result.stdout.str()
     assert "pool 'after-a-failure'" not in result.stdout.str()
-
-
-def test_a_wider_fixture_that_leaves_its_pool_is_found_at_its_end(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_it=HEAD
-        + """
-@pytest.fixture(scope="class")
-def careless():
-    return AdaptiveExecutor(thread_name_prefix="careless")
-
-class TestUse:
-    kept = []
-
-    def test_first(self, careless):
-        self.kept.append(careless)
-
-    def test_last(self, careless):
-        pass
-
-def test_after_it():
-    pass
-"""
-    )
-    result = run(pytester, *GRACE)
-    result.assert_outcomes(passed=3, errors=1)
-    result.stdout.fnmatch_lines(["test_it.py::TestUse::test_last left this behind:", "pool 'careless' is open*"])
 
 
 LOOPS = """

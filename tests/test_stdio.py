@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Background, needs_fork
+from support.common import TIMEOUT, Background, needs_fork, run_script
 
 from ebbpool import _stdio
 from ebbpool._stdio import Overflow, unhindered
@@ -25,19 +25,18 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams are left as 
 LINE = b"0123456789abcdef\n"
 
 
-@contextmanager
-def full_pipe() -> Iterator[tuple[int, int]]:
-    """Yield both ends of a pipe that takes no more, and into which the writing end waits."""
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
     reader, writer = os.pipe()
-    try:
-        fill(writer)
-        yield reader, writer
-    finally:
-        os.close(writer)
-        os.close(reader)
+    yield reader, writer
+    os.close(writer)
+    os.close(reader)
 
 
-def fill(writer: int) -> None:
+@pytest.fixture
+def full(pipe: tuple[int, int]) -> tuple[int, int]:
+    """Both ends of a pipe that takes no more, and into which the writing end waits."""
+    _, writer = pipe
     os.set_blocking(writer, False)
     for size in (4096, 1):
         try:
@@ -46,6 +45,7 @@ def fill(writer: int) -> None:
         except BlockingIOError:
             pass
     os.set_blocking(writer, True)
+    return pipe
 
 
 def read_until(reader: int, end: bytes) -> bytes:
@@ -70,51 +70,38 @@ def overflow(writer: int, held: int = 1024) -> Iterator[Overflow]:
         stream.end()
 
 
-def test_what_is_written_comes_out_in_order() -> None:
-    reader, writer = os.pipe()
+def test_what_is_written_comes_out_in_order(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
     with overflow(writer) as stream:
         for number in range(10):
             assert stream.write(b"%d\n" % number) == 2
             assert stream.drain(TIMEOUT)
         assert os.read(reader, 1000) == b"".join(b"%d\n" % number for number in range(10))
         assert stream.fileno() == writer and stream.writable() and not stream.isatty()
-    os.close(writer)
-    os.close(reader)
 
 
-def test_a_full_pipe_holds_nobody_up_and_what_was_dropped_is_counted() -> None:
-    with full_pipe() as (reader, writer), overflow(writer, 10 * len(LINE)) as stream:
-        for _ in range(100):
-            stream.write(LINE)
+@pytest.mark.parametrize(
+    ("pieces", "received", "told"),
+    [
+        ([LINE] * 100, LINE * 10, b"ebbpool: 90 lines were dropped here because nobody read stderr\n"),
+        ([LINE] * 10, LINE * 10, b""),
+        ([LINE * 30, b"half a line"], LINE * 30, b"ebbpool: 1 line was dropped here because nobody read stderr\n"),
+    ],
+    ids=["too much", "just enough", "a piece larger than all the room"],
+)
+def test_a_full_pipe_holds_nobody_up_and_what_was_dropped_is_counted(
+    full: tuple[int, int], pieces: list[bytes], received: bytes, told: bytes
+) -> None:
+    reader, writer = full
+    with overflow(writer, 10 * len(LINE)) as stream:
+        for piece in pieces:
+            stream.write(piece)
         assert not stream.drain(0)
-        received = read_until(reader, b"stderr\n").lstrip(b".")
-        assert received == LINE * 10 + b"ebbpool: 90 lines were dropped here because nobody read stderr\n"
+        assert read_until(reader, received + told).lstrip(b".") == received + told
         # From here on it is as if nothing had happened.
-        assert stream.drain(TIMEOUT)
-        stream.write(LINE)
-        assert read_until(reader, LINE) == LINE
-
-
-def test_nothing_is_said_of_lines_that_had_to_wait_only() -> None:
-    with full_pipe() as (reader, writer), overflow(writer, 10 * len(LINE)) as stream:
-        for _ in range(10):
-            stream.write(LINE)
-        stream.drain(0)
-        received = bytearray()
-        while not received.endswith(LINE * 10):
-            received += os.read(reader, 65536)
         assert stream.drain(TIMEOUT)
         stream.write(b"the end\n")
         assert read_until(reader, b"\n") == b"the end\n"
-
-
-def test_one_dropped_line_and_a_piece_larger_than_all_the_room() -> None:
-    with full_pipe() as (reader, writer), overflow(writer, 10) as stream:
-        stream.write(LINE * 3)
-        stream.write(b"half a line")
-        assert read_until(reader, b"stderr\n").endswith(
-            LINE * 3 + b"ebbpool: 1 line was dropped here because nobody read stderr\n"
-        )
 
 
 def test_a_terminal_that_was_stopped_goes_on() -> None:
@@ -137,13 +124,16 @@ def test_a_terminal_that_was_stopped_goes_on() -> None:
         os.close(keyboard)
 
 
-def test_a_pipe_without_a_reader_and_one_that_somebody_made_non_blocking() -> None:
-    with full_pipe() as (reader, writer):
-        os.set_blocking(writer, False)
-        with overflow(writer) as stream:
-            stream.write(LINE)
-            assert not stream.drain(0.01)
-            assert read_until(reader, LINE).endswith(LINE)
+def test_a_pipe_that_somebody_made_non_blocking(full: tuple[int, int]) -> None:
+    reader, writer = full
+    os.set_blocking(writer, False)
+    with overflow(writer) as stream:
+        stream.write(LINE)
+        assert not stream.drain(0.01)
+        assert read_until(reader, LINE).endswith(LINE)
+
+
+def test_a_pipe_without_a_reader() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with overflow(writer) as stream:
@@ -152,8 +142,8 @@ def test_a_pipe_without_a_reader_and_one_that_somebody_made_non_blocking() -> No
     os.close(writer)
 
 
-def test_what_a_signal_handler_writes_in_the_midst_of_a_write_holds_nothing_up() -> None:
-    reader, writer = os.pipe()
+def test_what_a_signal_handler_writes_in_the_midst_of_a_write_holds_nothing_up(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
     with overflow(writer) as stream:
         before = signal.signal(signal.SIGALRM, lambda number, frame: stream.write(b"alarm\n"))
         try:
@@ -163,8 +153,6 @@ def test_what_a_signal_handler_writes_in_the_midst_of_a_write_holds_nothing_up()
         finally:
             signal.signal(signal.SIGALRM, before)
     assert os.read(reader, 100) == b"alarm\n"
-    os.close(writer)
-    os.close(reader)
 
 
 @contextmanager
@@ -177,10 +165,12 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[io.Tex
         yield stream
 
 
-def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     logger = logging.getLogger("test_stdio.handlers")
     logger.propagate = False
-    reader, writer = os.pipe()
+    reader, writer = pipe
     with standing_in(monkeypatch, writer) as stream:
         handler = logging.StreamHandler()
         logger.addHandler(handler)
@@ -199,33 +189,35 @@ def test_streams_and_handlers_are_replaced_for_as_long_as_it_takes(monkeypatch: 
             assert os.read(reader, 100) == b"late\n"
         finally:
             logger.removeHandler(handler)
-    os.close(writer)
-    os.close(reader)
 
 
-def test_a_stream_that_still_cannot_be_written_to_stays_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_still_cannot_be_written_to_stays_replaced(
+    full: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_stdio, "LAST_WORDS", 0.01)
-    with full_pipe() as (reader, writer), standing_in(monkeypatch, writer) as stream:
+    reader, writer = full
+    with standing_in(monkeypatch, writer) as stream:
         with unhindered():
             print("lost", file=sys.stderr)
         assert sys.stderr is not stream
         print("lost as well", file=sys.stderr)
-        overflow = _stdio._overflow_of(sys.stderr)
-        assert overflow is not None
+        overflow = sys.stderr.buffer
+        assert isinstance(overflow, Overflow)
         assert read_until(reader, b"as well\n").endswith(b"lost\nlost as well\n")
         assert overflow.drain(TIMEOUT)
         overflow.end()
 
 
-def test_what_cannot_keep_anybody_waiting_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_keep_anybody_waiting_is_left_alone(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Special(io.TextIOWrapper):
         pass
 
-    reader, writer = os.pipe()
     with (
         open(os.devnull, "w") as nowhere,
         (tmp_path / "log").open("w") as file,
-        Special(open(writer, "wb")) as special,
+        Special(open(pipe[1], "wb", closefd=False)) as special,
         io.StringIO() as text,
     ):
         closed = (tmp_path / "closed").open("w")
@@ -234,25 +226,23 @@ def test_what_cannot_keep_anybody_waiting_is_left_alone(monkeypatch: pytest.Monk
             monkeypatch.setattr(sys, "stderr", stream)
             with unhindered():
                 assert sys.stderr is stream
-    os.close(reader)
 
 
-def test_a_thread_that_cannot_be_had_leaves_things_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_had_leaves_things_as_they_are(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    reader, writer = os.pipe()
-    with standing_in(monkeypatch, writer) as stream:
+    with standing_in(monkeypatch, pipe[1]) as stream:
         monkeypatch.setattr("threading.Thread.start", refuse)
         with unhindered():
             assert sys.stderr is stream
-    os.close(writer)
-    os.close(reader)
 
 
 @needs_fork
 def test_a_forked_process_writes_for_itself() -> None:
-    script = """
+    done = run_script("""
         import os, sys
         from ebbpool._stdio import unhindered
 
@@ -264,17 +254,12 @@ def test_a_forked_process_writes_for_itself() -> None:
                 sys.stderr.buffer.drain(0)
                 os._exit(0)
             os.waitpid(pid, 0)
-    """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=True,
-    )
-    assert sorted(done.stderr.splitlines()) == [b"child", b"parent"]
+    """)
+    assert done.returncode == 0
+    assert sorted(done.stderr.splitlines()) == ["child", "parent"]
 
 
-def test_a_process_that_cannot_say_its_last_words_ends() -> None:
+def test_a_process_that_cannot_say_its_last_words_ends(full: tuple[int, int]) -> None:
     """Nor does a thread that waits for the pipe keep the interpreter from its end, nor does it end with an error."""
     script = """
         import logging, sys
@@ -288,10 +273,9 @@ def test_a_process_that_cannot_say_its_last_words_ends() -> None:
         logging.warning("lost, too")
         print("lost, too", file=sys.stderr)
     """
-    with full_pipe() as (_, writer):
-        command = [sys.executable, "-c", textwrap.dedent(script)]
-        with subprocess.Popen(command, stderr=writer) as process:
-            try:
-                assert process.wait(4 * TIMEOUT) == 0
-            finally:
-                process.kill()
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stderr=full[1]) as process:
+        try:
+            assert process.wait(4 * TIMEOUT) == 0
+        finally:
+            process.kill()

@@ -7,10 +7,10 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, wraps
 from inspect import isgeneratorfunction
-from itertools import islice, starmap
+from itertools import islice
 from time import monotonic, perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +111,6 @@ class Outlet:
         self._exc_stack = exc_stack
         self._exc_args = exc_args
         self.done: deque[Any] = Bounded(done_max) if done_max else deque()
-        self._append = self.done.put if isinstance(self.done, Bounded) else self.done.append
         self.failed: deque[Any] = deque()
         self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
@@ -120,7 +119,6 @@ class Outlet:
         self.generation = 0
         self._lock = threading.Lock()
         self._next_id = 1
-        self.keep = self._keeper()
 
     def ids(self, count: int) -> range:
         """Return `count` consecutive ids that have not been used."""
@@ -129,54 +127,46 @@ class Outlet:
             self._next_id += count
         return range(first, first + count)
 
-    def _keeper(self) -> Callable[..., Any] | None:
-        """Return what `work` does in the most common case, at half the cost; None where the case is another one."""
-        if self._done_callback is not None or self.result_id or isinstance(self.done, Bounded):
-            return None
-        append, arrived, fail = self.done.append, self.done_cnt.release, self.fail
+    def runner(self, sink: Sink) -> Callable[..., Any]:
+        """Return what runs a job in a worker: ``run(its id, fn, args, kwargs)``.
 
-        def keep(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        It returns or raises what `fn` does, for the future, and does with results what `sink` says. A job without an id
+        gets one when it runs, if jobs have ids.
+        """
+        has_ids, numbered = self.result_id, self.result_id and sink is True
+        (take, arrived), ids, fail = self._way(sink), self.ids, self.fail
+
+        def run(job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+            if has_ids and job_id is None:
+                (job_id,) = ids(1)
             try:
                 value = fn(*args, **kwargs)
                 if type(value) is GeneratorType and isgeneratorfunction(fn):
                     for item in value:
-                        append(item)
+                        take((job_id, item) if numbered else item)
                         arrived()
                     return None
+                take((job_id, value) if numbered else value)
+                arrived()
             except BaseException as error:
-                fail(None, error, args, kwargs)
+                fail(job_id, error, args, kwargs)
                 raise
-            append(value)
-            arrived()
             return value
 
-        return keep
+        return run
 
-    def work(self, sink: Sink, job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run a job in a worker; return or raise what `fn` does, for the future. A job without an id gets one now."""
-        if job_id is None and self.result_id:
-            (job_id,) = self.ids(1)
-        try:
-            value = fn(*args, **kwargs)
-            if type(value) is GeneratorType and isgeneratorfunction(fn):
-                for item in value:
-                    self._hand(sink, job_id, item)
-                return None
-            self._hand(sink, job_id, value)
-        except BaseException as error:
-            self.fail(job_id, error, args, kwargs)
-            raise
-        return value
+    def _way(self, sink: Sink) -> tuple[Callable[[Any], object], Callable[[], object]]:
+        """Return what takes a result, and what is called once it has."""
+        if sink is not True:
+            return (_nothing if sink is False else sink), _nothing
+        if self._done_callback is not None:
+            return partial(self._call, self._done_callback), _nothing
+        return (self.done.put if isinstance(self.done, Bounded) else self.done.append), self.done_cnt.release
 
-    def work_quietly(self, *job: Any) -> None:
-        """Run a job whose failure goes to `fail`, and is not raised as well."""
-        with contextlib.suppress(BaseException):
-            self.work(*job)
-
-    def work_slice(
+    def run_slice(
         self,
         sink: Sink,
-        ids: Sequence[int | None],
+        ids: Iterable[int | None],
         fn: Callable[..., Any],
         items: Sequence[Any],
         unpack: bool | None,
@@ -186,11 +176,12 @@ class Outlet:
         if unpack is None:
             kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
             unpack = kinds.pop() if len(kinds) == 1 else None
-        straight = not self.result_id and (sink is False or (sink is True and self.keep is not None))
-        if straight and unpack is not None and not isgeneratorfunction(fn):
-            self._run_portions(bool(sink), fn, items, unpack, generation)
+        kept = sink is True and self._done_callback is None and not isinstance(self.done, Bounded)
+        if unpack is not None and (kept or sink is False) and not self.result_id and not isgeneratorfunction(fn):
+            self._run_portions(kept, fn, items, unpack, generation)
             return
-        for job_id, item in zip(ids, items, strict=True):
+        run = self.runner(sink)
+        for job_id, item in zip(ids, items, strict=False):
             if self.generation != generation:
                 return
             spread = isinstance(item, tuple) if unpack is None else unpack
@@ -199,46 +190,31 @@ class Outlet:
             except Exception as error:
                 self.fail(job_id, error, (item,), {})
             else:
-                self.work_quietly(sink, job_id, fn, args, {})
+                run_quietly(run, job_id, fn, args, {})
 
     def _run_portions(
         self, keeps: bool, fn: Callable[..., Any], items: Sequence[Any], spread: bool, generation: int
     ) -> None:
         """Run items in portions, of one item at first, and of more while they are quick."""
         source = iter(items)
-        each: Any = starmap if spread else map
         size = 1
+        item: Any = None
         while self.generation == generation and (portion := list(islice(source, size))):
             began = perf_counter()
-            calls = iter(portion)
             out: list[Any] = []
-            failures = 0
-            while len(out) + failures < len(portion):
+            left = iter(portion)
+            over = False
+            while not over:
                 try:
-                    out.extend(each(fn, calls))
-                    if len(out) + failures < len(portion):
-                        # A call has raised StopIteration, which ends the built-in `map` silently.
-                        raise StopIteration
+                    for item in left:
+                        out.append(fn(*item) if spread else fn(item))
+                    over = True
                 except BaseException as error:
-                    item = portion[len(out) + failures]
-                    failures += 1
                     self.fail(None, error, _as_args(item, spread), {})
             if keeps and out:
                 self.done.extend(out)
                 self.done_cnt.release(len(out))
             size = min(2 * size, PORTION) if perf_counter() - began < BRISK else max(1, size // 2)
-
-    def _hand(self, sink: Sink, job_id: int | None, value: Any) -> None:
-        if sink is not True:
-            if sink is not False:
-                sink(value)
-            return
-        entry = value if job_id is None else (job_id, value)
-        if self._done_callback is not None:
-            self._call(self._done_callback, entry)
-        else:
-            self._append(entry)
-            self.done_cnt.release()
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
@@ -262,37 +238,50 @@ class Outlet:
             # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
             _report(callback, args)
 
-    def drain(self, wait_idle: Callable[[float], bool], limit: float, most: int) -> Iterator[Any]:
+    def at_hand(self) -> Iterator[Any]:
+        """Take the results and failures that are there."""
+        for queue, count in self._queues:
+            # A worker appends an entry first, and then counts it.
+            while count.acquire(False):
+                try:
+                    entry = queue.popleft()
+                except IndexError:
+                    # Somebody has taken it without acquiring it.
+                    continue
+                yield entry
+
+    def drain(self, wait_idle: Callable[[float], bool], limit: float) -> Iterator[Any]:
         """Take results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
-        taken = 0
         idle = False
         patience = 0.001
         while True:
-            before = taken
-            for queue, count in self._queues:
-                # A worker appends an entry first, and then counts it.
-                while count.acquire(False):
-                    try:
-                        entry = queue.popleft()
-                    except IndexError:
-                        # Somebody has taken it without acquiring it.
-                        continue
-                    yield entry
-                    taken += 1
-                    if taken == most:
-                        return
+            found = False
+            for entry in self.at_hand():
+                found = True
+                yield entry
             left = min(patience, limit - monotonic())
             # A result is counted before its job is over, so nothing more comes once the pool was idle.
-            if taken == before and (idle or left <= 0):
+            if not found and (idle or left <= 0):
                 return
-            patience = min(2 * patience, LONGEST_LOOK) if taken == before else 0.001
+            patience = 0.001 if found else min(2 * patience, LONGEST_LOOK)
             idle = left > 0 and wait_idle(left)
 
     def clear(self) -> None:
+        """Drop all results and failures."""
         for queue, count in self._queues:
             queue.clear()
             while count.acquire(False):
                 pass
+
+
+def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Run a job whose failure goes to `Outlet.fail`, and is not raised as well."""
+    with contextlib.suppress(BaseException):
+        run(job_id, fn, args, kwargs)
+
+
+def _nothing(_: object = None) -> None:
+    pass
 
 
 def _as_args(item: Any, spread: bool) -> tuple[Any, ...]:

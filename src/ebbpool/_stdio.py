@@ -144,7 +144,7 @@ def unhindered() -> Iterator[None]:
 
     On Windows the block changes nothing.
     """
-    pairs: dict[str, tuple[TextIO, TextIO]] = {}
+    replaced: list[tuple[str, TextIO, TextIO, Overflow]] = []
     try:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
@@ -152,15 +152,19 @@ def unhindered() -> Iterator[None]:
             with contextlib.suppress(OSError, RuntimeError):
                 if _may_wait(stream):
                     stream.flush()
-                    pairs[name] = stream, _overflowing(stream, name)
-                    _replace(name, *pairs[name])
+                    # A raw stream is enough: a text stream needs nothing more.
+                    raw = Overflow(stream.fileno(), name)
+                    ours: TextIO = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+                    replaced.append((name, stream, ours, raw))
+                    _replace(name, stream, ours)
         yield
     finally:
         deadline = monotonic() + LAST_WORDS
-        for name, (stream, ours) in pairs.items():
-            if _drained(ours, deadline):
+        for name, stream, ours, raw in replaced:
+            ours.flush()
+            if raw.drain(deadline - monotonic()):
                 _replace(name, ours, stream)
-                _overflow_of(ours).end()  # type: ignore[union-attr]  # it has been made above
+                raw.end()
 
 
 def flush_or_discard(*streams: TextIO | None) -> None:
@@ -183,34 +187,19 @@ def last_words() -> None:
     deadline = monotonic() + LAST_WORDS
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            _drained(stream, deadline)
+            stream.flush()
+            if isinstance(stream.buffer, Overflow):
+                stream.buffer.drain(deadline - monotonic())
 
 
 def _may_wait(stream: Any) -> bool:
-    if os.name != "posix" or type(stream) is not io.TextIOWrapper or _overflow_of(stream) is not None:
+    if os.name != "posix" or type(stream) is not io.TextIOWrapper or isinstance(stream.buffer, Overflow):
         return False
     try:
         mode = os.fstat(stream.fileno()).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
     except (OSError, ValueError):
         return False
-
-
-def _overflowing(stream: TextIO, name: str) -> TextIO:
-    # A raw stream is enough: a text stream needs nothing more.
-    overflow = Overflow(stream.fileno(), name)
-    return io.TextIOWrapper(overflow, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
-
-
-def _overflow_of(stream: Any) -> Overflow | None:
-    buffer = getattr(stream, "buffer", None)
-    return buffer if isinstance(buffer, Overflow) else None
-
-
-def _drained(stream: TextIO, deadline: float) -> bool:
-    stream.flush()
-    overflow = _overflow_of(stream)
-    return overflow is None or overflow.drain(deadline - monotonic())
 
 
 def _replace(name: str, old: TextIO, new: TextIO) -> None:

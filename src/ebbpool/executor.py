@@ -161,9 +161,9 @@ class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
         if "EBBPOOL_MONITOR" in os.environ:
-            from ebbpool import _monitor
+            from ebbpool._monitor.listener import from_environment
 
-            _monitor.from_environment()
+            from_environment()
 
     def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return delayed.submit_later(self, delay, fn, args, kwargs)

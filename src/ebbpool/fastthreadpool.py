@@ -13,14 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice, repeat
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._fastthreadpool import Bounded, Outlet, Semaphore, Sink
+from ebbpool._fastthreadpool import Bounded, Outlet, Semaphore, Sink, run_quietly
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
 
@@ -58,10 +59,6 @@ class TimerObj:
     def active(self) -> bool:
         """Whether a run will come."""
         return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else _waits(self.timer_id)
-
-    @property
-    def _next_run(self) -> Any:
-        return self.timer_id._armed[1] if isinstance(self.timer_id, ScheduledTask) else None
 
     def cancel(self) -> None:
         """Cancel all further runs."""
@@ -135,8 +132,8 @@ class Pool:
             finalizer=finish_callback,
             daemon=True,
         )
-        self._has_callback = caller is not None or failed_callback is not None
-        self._keeps_nothing = "done" if caller else "failed" if failed_callback or log_level else ""
+        self._to_callbacks: bool = caller is not None or failed_callback is not None
+        self._fills_queues: bool = not self._to_callbacks and not log_level
         self._outlet = Outlet(
             caller, failed_callback, log_level, bool(result_id), bool(exc_stack), bool(exc_args), done_max
         )
@@ -148,11 +145,12 @@ class Pool:
         """The queue of failures."""
         self.failed_cnt: Semaphore = self._outlet.failed_cnt
         """A semaphore that counts the failures in `failed`: acquire it, then take one."""
-        self._callback_queue = done_max or None
+        self._callback_queue: int | None = done_max or None
         self._default: Sink = done_callback is not False
-        self._timers: WeakKeyDictionary[ScheduledTask | Future[Any], bool] = WeakKeyDictionary()
-        """What `submit_later` (False), `schedule` and `submit_at` (True) have returned, as long as that is alive."""
-        self._lock = threading.Lock()
+        self._run: Callable[..., Any] = self._outlet.runner(self._default)
+        self._delayed: WeakSet[Future[Any]] = WeakSet()
+        self._repeated: WeakSet[ScheduledTask | Future[Any]] = WeakSet()
+        self._lock = threading.RLock()
         self._open()
         with _pools_lock:
             _pools.add(self)
@@ -160,11 +158,15 @@ class Pool:
     def _open(self) -> None:
         self._executor = self._build()
         self._lift(False)
-        if self._has_callback:
+        if self._to_callbacks:
             # Always the same thread, so that values which the callback keeps in thread-local storage stay.
             self._outlet.caller = AdaptiveExecutor(
                 1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
             )
+
+    def _executors(self) -> list[AdaptiveExecutor]:
+        caller = self._outlet.caller
+        return [self._executor] if caller is None else [self._executor, caller]
 
     # The ways in.
 
@@ -183,11 +185,10 @@ class Pool:
             TypeError: `fn` is not callable.
             PoolStopped: The pool has been shut down, or `init_callback` failed.
         """
-        keep = self._outlet.keep
-        if keep is None or not self._default or not callable(fn):
-            return self._queue(self._executor.submit, self._default, fn, args, kwargs)
+        if self._outlet.result_id or not callable(fn):
+            return self.submit_done(fn, self._default, *args, **kwargs)
         try:
-            return self._executor.submit(keep, fn, args, kwargs)
+            return self._executor.submit(self._run, None, fn, args, kwargs)
         except RuntimeError as error:
             raise self._refusal(error) from error
 
@@ -205,7 +206,7 @@ class Pool:
 
     def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what `submit` does, at the head of the queue."""
-        return self._queue(self._executor.submit_first, self._default, fn, args, kwargs)
+        return self.submit_done_first(fn, self._default, *args, **kwargs)
 
     def submit_done_first(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
         """Do what `submit_done` does, at the head of the queue."""
@@ -225,8 +226,9 @@ class Pool:
     ) -> Future[Any]:
         """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
         enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
-        future: Future[Any] = self._enter(enter, self._outlet.work, done_callback, None, fn, args, kwargs)
-        self._timers[future] = False
+        future: Future[Any] = self._enter(enter, self._runner(fn, done_callback), None, fn, args, kwargs)
+        with self._lock:
+            self._delayed.add(future)
         return future
 
     def submit_at(
@@ -316,43 +318,44 @@ class Pool:
         size = share if chunksize is None else whole("chunksize", chunksize, 1)
         outlet = self._outlet
         ids = outlet.ids(len(items)) if outlet.result_id else None
-        for_each: Any = [None] * len(items) if ids is None else ids
+        _check(fn, done_callback)
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
-            part, own = items[start : start + size], for_each[start : start + size]
-            submit, run = self._executor.submit, outlet.work_slice
-            self._enter(submit, run, done_callback, own, fn, part, unpack_args, outlet.generation)
+            part = slice(start, start + size)
+            job = (done_callback, repeat(None) if ids is None else ids[part], fn, items[part], unpack_args)
+            self._enter(self._executor.submit, outlet.run_slice, *job, outlet.generation)
         return ids
+
+    def _runner(self, fn: Callable[..., Any], sink: Sink) -> Callable[..., Any]:
+        _check(fn, sink)
+        return self._run if sink is self._default else self._outlet.runner(sink)
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outlet = self._outlet
         (job_id,) = outlet.ids(1) if outlet.result_id else (None,)
-        future = self._enter(enter, outlet.work, sink, job_id, fn, args, kwargs)
+        future = self._enter(enter, self._runner(fn, sink), job_id, fn, args, kwargs)
         if job_id is None:
             return future
         outlet.pending[job_id] = future
         return job_id
 
-    def _repeat(self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], *job: Any) -> TimerObj:
+    def _repeat(
+        self, first: float, interval: float, sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> TimerObj:
         first, interval = time_limit("interval", first), time_limit("interval", interval)
         if interval > 0:
             enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
         else:
             enter = functools.partial(self._executor.submit_later, first)
-        timer = self._enter(enter, self._outlet.work_quietly, sink, None, fn, *job)
-        self._timers[timer] = True
+        timer = self._enter(enter, run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
+        with self._lock:
+            self._repeated.add(timer)
         return TimerObj(timer)
 
-    def _enter(
-        self, enter: Callable[..., Any], run: Callable[..., Any], sink: Any, ids: Any, fn: Any, *job: Any
-    ) -> Any:
-        """Hand a job to a method of the executor, and return what that does."""
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
-        if sink is not True and sink is not False and not callable(sink):
-            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
+    def _enter(self, enter: Callable[..., Any], *job: Any) -> Any:
+        """Hand a job to a method of the executor."""
         try:
-            return enter(run, sink, ids, fn, *job)
+            return enter(*job)
         except RuntimeError as error:
             raise self._refusal(error) from error
 
@@ -375,11 +378,11 @@ class Pool:
             ValueError: `cnt_max` is negative.
             RuntimeError: From the iterator: a job waits for its own pool.
         """
-        if self._keeps_nothing:
-            raise PoolCallback(f"there is nothing to iterate over: {self._keeps_nothing} results do not go to a queue")
+        if not self._fills_queues:
+            raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
         limit = inf if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
-        return self._outlet.drain(self._executor.wait_idle, limit, most)
+        return islice(self._outlet.drain(self._executor.wait_idle, limit), most or None)
 
     # What it is doing.
 
@@ -418,17 +421,14 @@ class Pool:
     @property
     def delayed(self) -> deque[Future[Any]]:
         """The jobs of `submit_later` that have not begun right now."""
-        return deque(future for future in self._timed(False) if _waits(future))
+        with self._lock:
+            return deque(filter(_waits, self._delayed))
 
     @property
     def scheduled(self) -> deque[TimerObj]:
         """The jobs of `schedule` and `submit_at` that have runs to come right now."""
-        return deque(timer for timer in map(TimerObj, self._timed(True)) if timer.active)
-
-    def _timed(self, repeated: bool) -> list[Any]:
-        # Not by iterating over it, because another thread may add to it meanwhile.
-        timers = [timer for timer in (reference() for reference in self._timers.keyrefs()) if timer is not None]
-        return [timer for timer in timers if self._timers[timer] is repeated]
+        with self._lock:
+            return deque(timer for timer in map(TimerObj, self._repeated) if timer.active)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
@@ -441,12 +441,7 @@ class Pool:
             RuntimeError: A job, or a callback, waits for its own pool.
         """
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
-        caller = self._outlet.caller
-        while self._executor.wait_idle(_left(limit)):
-            if caller is None:
-                return True
-            if not caller.wait_idle(_left(limit)):
-                return False
+        while all(executor.wait_idle(_left(limit)) for executor in self._executors()):
             # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
@@ -491,7 +486,8 @@ class Pool:
         queued = self._executor._pool.waiting()
         # Cancelling the run of a schedule would end the schedule, so these runs are left out. They are collected after
         # the queue: a run in the queue that is no longer the next one of its schedule has begun meanwhile.
-        runs = {timer._next_run for timer in self.scheduled}
+        timers = [timer.timer_id for timer in self.scheduled]
+        runs = {timer._armed[1] for timer in timers if isinstance(timer, ScheduledTask)}
         for future in queued:
             if future not in runs:
                 future.cancel()
@@ -531,10 +527,10 @@ class Pool:
         limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
         self._stop(bool(soon))
         try:
-            for executor in filter(None, (self._executor, self._outlet.caller)):
+            for executor in self._executors():
                 # Refused to a job, and to a callback, of this pool, which would wait for itself.
                 executor.wait_idle(0)
-            for executor in filter(None, (self._executor, self._outlet.caller)):
+            for executor in self._executors():
                 executor.shutdown(timeout=_left(limit))
         except (RuntimeError, TimeoutError):
             return False
@@ -575,10 +571,7 @@ def Shutdown(now: bool = True) -> None:
     with _pools_lock:
         pools = list(_pools)
     for pool in pools:
-        if now:
-            pool.shutdown_children()
-        else:
-            pool._stop(False)
+        pool.shutdown_children() if now else pool._stop(False)
     for pool in pools:
         pool.shutdown()
 
@@ -593,6 +586,13 @@ def _children(number: Any) -> int:
     if children < 1:
         raise ValueError(f"max_children must leave at least one of {cpus} threads, not {number!r}")
     return int(children)
+
+
+def _check(fn: Any, sink: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if sink is not True and sink is not False and not callable(sink):
+        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
 
 
 def _initialize(init_callback: Callable[..., object], *args: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ebbpool._monitor.answers import snapshot
 from ebbpool._monitor.listener import Listener
-from ebbpool._monitor.snapshot import snapshot
 from ebbpool._pool.dump import dump, dump_on_signal
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ def listen(path: str | os.PathLike[str]) -> Listener:
     Args:
         path: Path of the socket's file; ``{pid}`` in it becomes the process ID. A file that a dead process has left
             there is replaced. After a fork the child listens as well if the path has ``{pid}`` in it, and does not
-            listen otherwise.  Returns: The listener, which works until its `close` is called, its ``with`` block ends,
-            or the process exits.
+            listen otherwise.
+
+    Returns:
+        The listener, which works until its `close` is called, its ``with`` block ends, or the process exits.
 
     Raises:
         TypeError: `path` is not a path.

@@ -44,8 +44,13 @@ if TYPE_CHECKING:
 __all__ = ["Instrumentation", "instrument"]
 
 POOL: Final = "ebbpool.pool.name"
-LANE: Final = "ebbpool.lane.name"
-ATTRIBUTES: Final = {"state": "ebbpool.thread.state", "outcome": "ebbpool.task.outcome", "loop": "ebbpool.loop.name"}
+ATTRIBUTES: Final = {
+    "pool": POOL,
+    "lane": "ebbpool.lane.name",
+    "state": "ebbpool.thread.state",
+    "outcome": "ebbpool.task.outcome",
+    "loop": "ebbpool.loop.name",
+}
 
 
 class _Instruments:
@@ -96,12 +101,8 @@ class _Instruments:
         for pool, amounts in self._reading(source, metric.name).items():
             for (name, lane, value), number in amounts.items():
                 if name == metric.name:
-                    attributes = {POOL: pool}
-                    if metric.of_lane:
-                        attributes[LANE] = lane
-                    if metric.label:
-                        attributes[ATTRIBUTES[metric.label]] = value
-                    yield Observation(number, attributes)
+                    labels = metric.labels(pool, lane, value)
+                    yield Observation(number, {ATTRIBUTES[label]: text for label, text in labels.items()})
 
     def _reading(self, source: Source, asker: str) -> dict[str, Amounts]:
         """Return one reading for each collection: a new one has begun when an instrument asks again."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ebbpool._frames import stacks
-from ebbpool._monitor.names import residents
+from ebbpool._monitor import residents
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 if TYPE_CHECKING:

@@ -11,17 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
-from support.common import STACKS, TIMEOUT, Gate, eventually
+from support.common import STACKS, TIMEOUT, Gate, environment, eventually
 
-import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
 
 pytest.importorskip("rich")
 termios = pytest.importorskip("termios")
 terminal = pytest.importorskip("ebbpool._top.terminal")
-HOME = str(Path(ebbpool.__file__).parent.parent)
 SLOW = 4 * TIMEOUT
 """Seconds that an interpreter may take to start, or to end, on a busy machine."""
 
@@ -33,15 +32,15 @@ class Seen:
         self.master, self.slave = os.openpty()
         termios.tcsetwinsize(self.slave, (24, 80))
         self.before = termios.tcgetattr(self.slave)
-        environment = {
-            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        inherited = {
+            name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ebbpool", "top", path],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
-            env=environment | {"PYTHONPATH": HOME, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ,
+            env=inherited | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ,
             # A group of its own, in this session: where there is no shell, nothing can be stopped.
             process_group=0,
         )
@@ -68,7 +67,10 @@ class Seen:
         assert termios.tcgetattr(self.slave)[:4] == self.before[:4]
         return status
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -84,9 +86,8 @@ def path(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def seen(path: str) -> Iterator[Seen]:
-    result = Seen(path)
-    yield result
-    result.close()
+    with Seen(path) as result:
+        yield result
 
 
 LEFT = r"\x1b\[\?1049l"
@@ -139,41 +140,31 @@ def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
 @needs_sizes
 def test_a_process_that_ends(tmp_path: Path) -> None:
     listening = monitor.listen(tmp_path / "m")
-    seen = Seen(listening.path)
-    try:
+    with Seen(listening.path) as seen:
         seen.until("q quit")
         listening.close()
         seen.until(LEFT + r".*process \d+ has ended, or no longer listens on")
         assert seen.end() == 1
-    finally:
-        seen.close()
 
 
 @needs_sizes
 @pytest.mark.parametrize(("environ", "colours"), [({"NO_COLOR": "1"}, False), ({"COLORTERM": "truecolor"}, True)])
 def test_colours_can_be_had_or_not(path: str, environ: dict[str, str], colours: bool) -> None:
-    seen = Seen(path, **environ)
-    try:
-        with AdaptiveExecutor(2, "web") as pool, Gate() as gate:
-            gate.hold(pool)
-            seen.until("RUNNING 1.*q quit")
-            assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", seen.all)) == colours
-            seen.type(b"q")
-            assert seen.end() == 0
-    finally:
-        seen.close()
+    with Seen(path, **environ) as seen, AdaptiveExecutor(2, "web") as pool, Gate() as gate:
+        gate.hold(pool)
+        seen.until("RUNNING 1.*q quit")
+        assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", seen.all)) == colours
+        seen.type(b"q")
+        assert seen.end() == 0
 
 
 @needs_sizes
 def test_a_dumb_terminal_gets_plain_lines(path: str) -> None:
-    seen = Seen(path, TERM="dumb")
-    try:
+    with Seen(path, TERM="dumb") as seen:
         seen.until(r"pid \d+ .*SIZING.*pid \d+ .*SIZING")
-        assert "\x1b" not in seen.text
+        assert "\x1b" not in seen.all
         seen.process.send_signal(signal.SIGINT)
         assert seen.end() == 0
-    finally:
-        seen.close()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""What `top` draws, for a width and a height, from made-up snapshots."""
+"""What `top` remembers from snapshot to snapshot, what keys do to it, and what it draws for a width and a height."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ BUSY = pool_of(
 def drawn(state: Any, width: int = 80, height: int = 24, **how: Any) -> list[str]:
     """Return the lines of the screen, without the blanks at their ends."""
     console = rich_console.Console(file=io.StringIO(), width=width, height=height, color_system=None)
-    console.print(view.View(**how).screen(state, width, height))
+    console.print(view.View(**how).screen(state, width, height), crop=not how)
     lines = console.file.getvalue().split("\n")[:-1]
-    assert all(len(line) <= width for line in lines), lines
+    assert how or all(len(line) <= width for line in lines), lines
     return [line.rstrip() for line in lines]
 
 
@@ -35,6 +36,20 @@ def state_of(*snapshots: dict[str, Any]) -> Any:
     for each in snapshots:
         state.update(each)
     return state
+
+
+def web(*tasks: dict[str, Any], **figures: Any) -> dict[str, Any]:
+    return snapshot_of(pool_of("web", tasks=list(tasks), **figures))
+
+
+def names(state: Any) -> list[str]:
+    return [task.figures["name"] for task in state.tasks()]
+
+
+def chosen(state: Any) -> str:
+    """Return the name of the chosen task."""
+    (line,) = [line for line in drawn(state) if line.startswith("▸")]
+    return line.split()[1]
 
 
 def test_the_screen_of_a_busy_process() -> None:
@@ -54,10 +69,11 @@ def test_the_screen_of_a_busy_process() -> None:
     assert lines[23] == "j/k or arrows select   Enter stack   s sort by name   q quit"
 
 
-def test_without_keys_nothing_is_chosen_or_explained() -> None:
-    lines = drawn(state_of(snapshot_of(BUSY)), height=view.UNLIMITED, keys=False)
-    assert len(lines) == 12
-    assert not any("▸" in line or "quit" in line for line in lines)
+def test_an_idle_process_and_one_with_threads_of_no_pool() -> None:
+    lines = drawn(state_of(snapshot_of()))
+    assert (lines[2], lines[5], len(lines)) == ("(no pool)", "(nothing)", 24)
+    lines = drawn(state_of(snapshot_of(BUSY) | {"others": ["MainThread", "stranger"]}), width=120)
+    assert lines[0].endswith("  2 threads of no pool")
 
 
 def test_what_came_too_late_and_what_nobody_waits_for_is_marked() -> None:
@@ -69,27 +85,13 @@ def test_what_came_too_late_and_what_nobody_waits_for_is_marked() -> None:
     assert "EXPIRED" not in drawn(state_of(snapshot_of(BUSY)))[1]
 
 
-def test_stacks_follow_where_there_are_no_keys() -> None:
+def test_without_keys_nothing_is_chosen_or_explained_and_stacks_may_follow() -> None:
+    lines = drawn(state_of(snapshot_of(BUSY)), height=view.UNLIMITED, keys=False)
+    assert len(lines) == 12
+    assert not any("▸" in line or "quit" in line for line in lines)
     stack = '  File "app.py", line 1, in f\n    ' + "x" * 100 + "\n"
-    tasks = [task_of("f", 1.0, stack=stack)]
-    console = rich_console.Console(file=io.StringIO(), width=80, color_system=None)
-    state = state_of(snapshot_of(pool_of("web", tasks=tasks)))
-    console.print(view.View(keys=False, stacks=True).screen(state, 80), crop=False)
-    text = console.file.getvalue()
-    assert "STACK of f, web, thread thread_of_f (77), for 1.00 s" in text
-    assert "    " + "x" * 100 in text
-
-
-def test_the_threads_of_no_pool_are_counted() -> None:
-    shown = snapshot_of(BUSY) | {"others": ["MainThread", "stranger"]}
-    assert drawn(state_of(shown), width=120)[0].endswith("  2 threads of no pool")
-
-
-def test_an_idle_process() -> None:
-    lines = drawn(state_of(snapshot_of()))
-    assert lines[2] == "(no pool)"
-    assert lines[5] == "(nothing)"
-    assert len(lines) == 24
+    lines = drawn(state_of(web(task_of("f", 1.0, stack=stack))), height=view.UNLIMITED, keys=False, stacks=True)
+    assert {"STACK of f, web, thread thread_of_f (77), for 1.00 s", "    " + "x" * 100} <= set(lines)
 
 
 @pytest.mark.parametrize("height", [8, 12, 24, 60])
@@ -113,6 +115,7 @@ def test_names_cannot_steer_the_terminal() -> None:
     tasks = [task_of(evil, 1.0, thread=evil, lane=evil, stack=f"  {evil}\n")]
     decisions = [{"at": 1.0, "workers": 1, "grown": 1, "reason": evil}]
     state = state_of(snapshot_of(pool_of(evil, tasks=tasks, lanes=[lane_of(evil)], decisions=decisions)))
+    state.notice = evil
     for _ in range(2):
         text = "\n".join(drawn(state, 200))
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
@@ -135,45 +138,113 @@ def test_no_answer_is_said_and_for_how_long() -> None:
     assert "no answer" not in drawn(state)[0]
 
 
+def test_the_longest_come_first_and_s_changes_that() -> None:
+    tasks = [task_of("one", 1.0, thread="t3"), task_of("nine", 9.0, thread="t1")]
+    state = state_of(snapshot_of(pool_of("b", tasks=tasks), pool_of("a", tasks=[task_of("five", 5.0, thread="t2")])))
+    for sort, order in {
+        "time": ["nine", "five", "one"],
+        "name": ["five", "nine", "one"],
+        "pool": ["five", "nine", "one"],
+        "thread": ["nine", "five", "one"],
+    }.items():
+        assert (state.sort, names(state)) == (sort, order)
+        state.sort_next()
+    assert state.sort == "time"
+
+
+def test_the_choice_stays_with_its_task() -> None:
+    state = model.Model()
+    state.move(1)
+    state.toggle()
+    assert state.opened is None
+    state.update(web(task_of("a", 3.0), task_of("b", 2.0), task_of("c", 1.0)))
+    state.move(1)
+    assert chosen(state) == "b"
+    state.update(web(task_of("new", 9.0), task_of("a", 4.0), task_of("b", 3.0)))
+    assert chosen(state) == "b"
+    state.update(web(task_of("new", 10.0)))
+    assert chosen(state) == "new"
+    state.move(-5)
+    state.update(web(task_of("newer", 99.0), task_of("new", 11.0)))
+    assert chosen(state) == "newer"
+
+
 def test_a_stack_shows_its_innermost_call_and_can_be_scrolled() -> None:
     stack = "".join(f"  line {number}\n" for number in range(50))
-    state = state_of(snapshot_of(pool_of("web", tasks=[task_of("f", 1.0)])))
+    state = state_of(web(task_of("f", 1.0)))
     state.toggle()
     assert drawn(state)[5] == "waiting for it…"
-    state.update(snapshot_of(pool_of("web", tasks=[task_of("f", 2.0, stack=stack)])))
+    state.update(web(task_of("f", 2.0, stack=stack)))
     lines = drawn(state)
     assert lines[4] == "STACK of f, web, thread thread_of_f (77), for 2.00 s"
-    assert "  line 49" in lines
-    assert "  line 1" not in lines
+    assert "  line 49" in lines and "  line 1" not in lines
     state.move(-1000)
     assert "  line 0" in drawn(state)
     state.move(1)
     assert "  line 0" not in drawn(state)
-    state.update(snapshot_of(pool_of("web")))
-    assert drawn(state)[4] == "STACK of f, web, thread thread_of_f (77), which has ended"
+    # Another run of the same function is not the task that was opened.
+    state.update(web(task_of("f", 0.1, stack="of another run")))
+    lines = drawn(state)
+    assert lines[4] == "STACK of f, web, thread thread_of_f (77), which has ended" and "of another run" not in lines
     state.toggle()
-    assert "(nothing)" in drawn(state)
+    assert any("RUNNING 1" in line for line in drawn(state))
 
 
-def test_an_end_is_told_beside_the_keys() -> None:
-    state = state_of(snapshot_of(pool_of("web", tasks=[task_of("f\x1b", 1.0)])))
+@pytest.mark.parametrize("after", [[], [task_of("a", 0.1)], [task_of("b", 1.0)]])
+def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: list[dict[str, Any]]) -> None:
+    state = state_of(web(task_of("a", 3.0), task_of("c", 1.0)))
     state.toggle()
-    state.update(snapshot_of(pool_of("web")))
-    lines = drawn(state, width=100)
-    assert "(nothing)" in lines
-    assert lines[23].endswith("has ended   j/k or arrows select   Enter stack   s sort by name   q quit")
-    assert not any("\x1b" in line for line in lines)
-    assert len(drawn(state, width=40)) == 24
+    for seconds in (2.0, 3.0):
+        state.update(web(*after, task_of("c", seconds)))
+        lines = drawn(state, width=100)
+        assert lines[23] == "a has ended   j/k or arrows select   Enter stack   s sort by name   q quit"
+        assert any("RUNNING" in line for line in lines)
+        assert len(drawn(state, width=40)) == 24
+
+
+@pytest.mark.parametrize("key", [lambda state: state.move(1), model.Model.sort_next, model.Model.toggle])
+def test_a_notice_stays_until_the_next_key(key: Callable[[Any], None]) -> None:
+    state = state_of(web(task_of("a", 3.0)))
+    state.notice = "b has ended"
+    assert "b has ended" in drawn(state)[23]
+    key(state)
+    assert "has ended" not in drawn(state)[23]
 
 
 def test_a_long_path_does_not_hide_the_line() -> None:
     stack = f'  File "/srv/{"long/" * 30}shop/bank.py", line 4711, in charge\n    wait()\n'
-    state = state_of(snapshot_of(pool_of("web", tasks=[task_of("f", 1.0, stack=stack)])))
+    state = state_of(web(task_of("f", 1.0, stack=stack)))
     state.toggle()
     line = drawn(state)[5]
-    assert line.startswith('  File "…')
-    assert line.endswith('long/shop/bank.py", line 4711, in charge')
+    assert line.startswith('  File "…') and line.endswith('long/shop/bank.py", line 4711, in charge')
     assert len(line) == 80
+
+
+def test_what_is_done_a_second_and_a_bounded_history() -> None:
+    state = state_of(web(completed=10, lanes=[lane_of("x")]) | {"time": 10.0})
+
+    def rates() -> list[str]:
+        return [line.split()[-1] for line in drawn(state)[2 : 2 + len(state.rows)]]
+
+    assert rates() == ["-", "-"]
+    state.update(web(completed=20, failed=5, cancelled=1, lanes=[lane_of("x", completed=4)]) | {"time": 12.0})
+    assert rates() == ["8", "2"]
+    # A pool that is gone, and another that took its name.
+    state.update(web(completed=1) | {"time": 13.0})
+    assert rates() == ["0"]
+    for number in range(model.HISTORY + 5):
+        state.update(web(workers=number, queued=2 * number))
+    row = state.rows["web",]
+    assert (len(row.threads), row.threads[0], row.waiting[-1]) == (model.HISTORY, 5, 2 * (model.HISTORY + 4))
+
+
+def test_decisions_of_all_pools_are_in_order() -> None:
+    first = {"at": 1.0, "workers": 0, "grown": 1, "reason": "x"}
+    pools = pool_of("a", decisions=[first, first | {"at": 3.0}]), pool_of("b", decisions=[first | {"at": 2.0}])
+    lines = drawn(state_of(snapshot_of(*pools)))
+    place = lines.index("SIZING")
+    assert [line.split()[1] for line in lines[place + 1 : place + 4]] == ["a", "b", "a"]
+    assert "(nothing yet)" in drawn(state_of(snapshot_of(pool_of("a"))))
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import durations, service, source, table  # noqa: F401  (for tests of what is inside)
+from ebbpool._metrics import durations
+from ebbpool._testing.seams import crew_of
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
 
@@ -33,63 +33,54 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
         parent.result(TIMEOUT)
 
 
-def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
-    """What the metrics of a pool and its lanes are, by name, lane and label; those that are times left out."""
-    return told_by(pool.stats(), {lane.name: lane.stats() for lane in pool.lanes()})
-
-
-def told_by(stats: Any, lanes: dict[str, Any]) -> dict[tuple[str, str, str], float]:
-    """What the metrics are where `PoolStats` and `LaneStats`, or what has their attributes, are these."""
-    found = {
-        ("ebbpool.threads", "", "idle"): stats.idle,
-        ("ebbpool.threads", "", "busy"): stats.running - stats.blocked,
-        ("ebbpool.threads", "", "blocked"): stats.blocked,
-        ("ebbpool.thread.limit", "", ""): stats.max_workers,
-        ("ebbpool.thread.starts", "", ""): stats.started,
-        ("ebbpool.thread.exits", "", ""): stats.retired,
-        ("ebbpool.queue.length", "", ""): stats.queued,
-        ("ebbpool.task.submissions", "", ""): stats.submitted,
-        ("ebbpool.task.completions", "", "completed"): stats.completed,
-        ("ebbpool.task.completions", "", "failed"): stats.failed,
-        ("ebbpool.task.completions", "", "cancelled"): stats.cancelled,
-        ("ebbpool.task.rejections", "", ""): stats.rejected,
-        ("ebbpool.task.expirations", "", ""): stats.expired,
-        ("ebbpool.task.abandoned", "", ""): stats.abandoned,
-        ("ebbpool.task.spills", "", ""): stats.spilled,
-        ("ebbpool.task.spill_returns", "", ""): stats.spill_returned,
-        ("ebbpool.task.away", "", ""): stats.away,
-        ("ebbpool.task.delayed", "", ""): stats.delayed,
-    }
-    if stats.max_queue is not None:
-        found["ebbpool.queue.limit", "", ""] = stats.max_queue
-    for name, lane in lanes.items():
-        found["ebbpool.lane.running", name, ""] = lane.running
-        found["ebbpool.lane.limit", name, ""] = lane.limit
-        found["ebbpool.lane.queue.length", name, ""] = lane.queued
-    return found
-
-
+COUNTERS = {
+    "thread.starts": "started",
+    "thread.exits": "retired",
+    "task.submissions": "submitted",
+    "task.rejections": "rejected",
+    "task.expirations": "expired",
+    "task.spills": "spilled",
+    "task.spill_returns": "spill_returned",
+}
+LEVELS = {
+    "thread.limit": "max_workers",
+    "queue.length": "queued",
+    "queue.limit": "max_queue",
+    "task.abandoned": "abandoned",
+    "task.away": "away",
+    "task.delayed": "delayed",
+}
+LEVELS_OF_LANES = {"lane.running": "running", "lane.limit": "limit", "lane.queue.length": "queued"}
+TIMES = ("queue.oldest_wait", "task.longest_abandoned", "task.longest_running", "lane.queue.oldest_wait")
+"""The metrics that are times, which differ from one reading to the next."""
 NAMES = {
-    "counter": "thread.starts thread.exits task.submissions task.completions task.rejections "
-    "task.expirations task.spills "
-    "task.spill_returns",
-    "level": "threads thread.limit queue.length queue.limit task.abandoned task.away task.delayed lane.running "
-    "lane.limit lane.queue.length",
-    "longest": "queue.oldest_wait task.longest_abandoned task.longest_running loop.lag loop.lag.most "
-    "lane.queue.oldest_wait",
+    "counter": [*COUNTERS, "task.completions"],
+    "level": ["threads", *LEVELS, *LEVELS_OF_LANES],
+    "longest": [*TIMES, "loop.lag", "loop.lag.most"],
 }
 """The names of all metrics but the histograms, by how they change; each follows "ebbpool."."""
 
 
-TIMES = {
-    "ebbpool.queue.oldest_wait",
-    "ebbpool.task.longest_abandoned",
-    "ebbpool.task.longest_running",
-    "ebbpool.lane.queue.oldest_wait",
-}
-"""The metrics that are times, which differ from one reading to the next."""
+def expected(pool: AdaptiveExecutor) -> dict[tuple[str, str, str], float]:
+    """What the metrics of a pool and its lanes are, by name, lane and label; those that are times left out."""
+    stats = pool.stats()
+    threads = {"idle": stats.idle, "busy": stats.running - stats.blocked, "blocked": stats.blocked}
+    outcomes = {"completed": stats.completed, "failed": stats.failed, "cancelled": stats.cancelled}
+    found = {("threads", "", state): number for state, number in threads.items()}
+    found |= {("task.completions", "", outcome): number for outcome, number in outcomes.items()}
+    found |= {(name, "", ""): getattr(stats, figure) for name, figure in (COUNTERS | LEVELS).items()}
+    for each in pool.lanes():
+        found |= {(name, each.name, ""): getattr(each.stats(), figure) for name, figure in LEVELS_OF_LANES.items()}
+    return {(f"ebbpool.{name}", lane, label): n for (name, lane, label), n in found.items() if n is not None}
+
+
+def without_times(found: dict[tuple[str, str, str], float]) -> dict[tuple[str, str, str], float]:
+    """The metrics of a `busy_pool` without those that are times, all of which have to be there."""
+    times = {(f"ebbpool.{name}", "db" if "lane" in name else "", "") for name in TIMES}
+    assert all(found[key] >= 0 for key in times)
+    return {key: number for key, number in found.items() if key not in times}
 
 
 def sampled(pool: AdaptiveExecutor) -> list[int]:
     """One in how many tasks each observer of a pool is told of."""
-    return [every for every, _ in durations._observers.get(pool, [])]
+    return [every for every, _ in durations._observers.get(crew_of(pool), [])]

@@ -27,18 +27,20 @@ MOST: Final = 4096
 """How many samples of a pool are kept for one collection where they cannot be sorted in by a worker."""
 
 
-class Turn:
+class _Turn:
     """A lock of which a forked child has a new one, because the thread that held the old one may be gone."""
 
     def __init__(self) -> None:
-        self._renew()
-        lifecycle.after_fork(self._renew)
+        self.renew()
+        lifecycle.after_fork(self.renew)
 
-    def _renew(self) -> None:
-        self.lock = threading.Lock()
+    def renew(self) -> None:
+        # Re-entrant: who reads the metrics of pools reads their samples, too.
+        self.lock = threading.RLock()
 
 
-_turn: Final = Turn()
+turn: Final = _Turn()
+"""Who holds its lock reads or changes what is known of pools."""
 _observers: Final[WeakKeyDictionary[Any, list[tuple[int, Record]]]] = WeakKeyDictionary()
 
 
@@ -55,10 +57,8 @@ def one_in(sample: Any, name: str = "sample") -> int:
         share = float(_no_text(sample))
     except (TypeError, OverflowError):
         raise TypeError(f"{name} must be a share of the tasks such as 1/64, not {sample!r}") from None
-    if not 0 < share <= 1:
-        raise ValueError(f"{name} must be above 0 and at most 1 (every task), not {sample!r}")
-    if 1 / share >= 2**31:
-        raise ValueError(f"{name} must be at least one in 2,147,483,647, not {sample!r}")
+    if not 2**-31 < share <= 1:
+        raise ValueError(f"{name} must be above 0 (one in 2,147,483,647) and at most 1 (every task), not {sample!r}")
     return round(1 / share)
 
 
@@ -77,10 +77,8 @@ def bounds_of(buckets: Any) -> tuple[float, ...]:
         raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}") from None
     if bounds and bounds[-1] == math.inf:
         bounds = bounds[:-1]
-    if not bounds or not all(0 < bound < math.inf for bound in bounds):
-        raise ValueError(f"buckets must be upper bounds in seconds, above 0, not {buckets!r}")
-    if any(one >= other for one, other in itertools.pairwise(bounds)):
-        raise ValueError(f"buckets must ascend, not {buckets!r}")
+    if not bounds or not all(0 < bound < above for bound, above in itertools.pairwise((*bounds, math.inf))):
+        raise ValueError(f"buckets must be upper bounds in seconds, above 0 and ascending, not {buckets!r}")
     return bounds
 
 
@@ -90,16 +88,16 @@ def _no_text(value: Any) -> Any:
     return value
 
 
-def observe(pool: Any, every: int, record: Record) -> None:
-    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of `pool`; for 0 no more."""
-    with _turn.lock:
-        observers = [(n, other) for n, other in _observers.get(pool, []) if other != record]
+def observe(crew: Any, every: int, record: Record) -> None:
+    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of a pool; for 0 no more."""
+    with turn.lock:
+        observers = [(n, other) for n, other in _observers.get(crew, []) if other != record]
         if every:
             observers.append((every, record))
-        _observers[pool] = observers
+        _observers[crew] = observers
         # 0 if there are none.
         common = math.gcd(*(n for n, _ in observers))
-        pool._pool.observe(common, _all([(n // common, other) for n, other in observers]) if observers else None)
+        crew.pool.observe(common, _all([(n // common, other) for n, other in observers]) if observers else None)
 
 
 def _all(observers: list[tuple[int, Record]]) -> Record:
@@ -136,7 +134,7 @@ class Samples:
         if next(self._turns) % self._stride:
             return
         self._kept.append((waited, ran))
-        if len(self._kept) >= self._most and (lock := _turn.lock).acquire(False):
+        if len(self._kept) >= self._most and (lock := turn.lock).acquire(False):
             try:
                 if self._bounds:
                     self._sort()
@@ -159,7 +157,7 @@ class Samples:
 
     def take(self) -> list[tuple[float, float]]:
         """Return the samples that have been kept since the last time."""
-        with _turn.lock:
+        with turn.lock:
             self._stride = 1
             return [self._kept.popleft() for _ in range(len(self._kept))]
 
@@ -168,7 +166,7 @@ class Samples:
         if not self._bounds:
             return {}
         found: Amounts = {}
-        with _turn.lock:
+        with turn.lock:
             self._sort()
             for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
                 for bound, count in zip(self._bounds, counts, strict=True):

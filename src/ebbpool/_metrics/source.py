@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
-import ebbpool
 from ebbpool._core.accel import Pool
-from ebbpool._metrics.durations import Samples, Turn, bounds_of, observe, one_in
+from ebbpool._metrics.durations import Samples, bounds_of, observe, one_in, turn
 from ebbpool._metrics.table import GROWING, Amounts, add, amounts, counters, label_of
+from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
 Pools: TypeAlias = dict[int, tuple[str, Amounts]]
@@ -22,34 +21,20 @@ Pools: TypeAlias = dict[int, tuple[str, Amounts]]
 MOST_NAMES: Final = 1000
 """Of how many labels of pools that have ended the counters are kept."""
 
-_turn: Final = Turn()
 
-
-def _pools_of(pools: Any) -> tuple[AdaptiveExecutor, ...] | None:
-    if pools is None:
-        return None
-    if isinstance(pools, AdaptiveExecutor):
-        raise TypeError(f"pools must be a list of AdaptiveExecutors, such as [pool], not {pools!r}")
-    try:
-        chosen = tuple(pools)
-    except TypeError:
-        raise TypeError(f"pools must be a list of AdaptiveExecutors, not {pools!r}") from None
-    for pool in chosen:
-        if not isinstance(pool, AdaptiveExecutor):
-            raise TypeError(f"pools must be a list of AdaptiveExecutors, but one is {pool!r}")
-    return chosen
-
-
-def checked(
-    pools: Any, sample: Any, buckets: Any
-) -> tuple[tuple[AdaptiveExecutor, ...] | None, int, tuple[float, ...]]:
+def checked(pools: Any, sample: Any, buckets: Any) -> tuple[list[Any] | None, int, tuple[float, ...]]:
     """Return the pools, the n of a sample of 1/n (0 for None), and the bounds of the buckets.
 
     Raises:
         TypeError: One of the arguments is of the wrong type.
         ValueError: One is out of range, or there are buckets without a sample.
     """
-    chosen, bounds = _pools_of(pools), bounds_of(buckets)
+    chosen: list[Any] | None = None
+    if pools is not None:
+        chosen = list(pools) if isinstance(pools, Iterable) else [None]
+    if chosen is not None and not all(isinstance(pool, AdaptiveExecutor) for pool in chosen):
+        raise TypeError(f"pools must be a list of AdaptiveExecutors, such as [pool], not {pools!r}")
+    bounds = bounds_of(buckets)
     if sample is None and buckets is not None:
         raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
     return chosen, one_in(sample), bounds
@@ -57,19 +42,27 @@ def checked(
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is kept of a pool without its executor, which may be collected."""
+    """What is kept of a pool without its executor and its crew, which may be collected."""
 
     number: int
     label: str
     pool: Pool
     samples: Samples
 
+    def read(self, owner: AdaptiveExecutor | None) -> tuple[str, Amounts]:
+        """Return the label, and the metrics; without the executor, what has been counted."""
+        if owner is None:
+            found = counters(self.pool.counts())
+        else:
+            found = amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
+        return self.label, found | self.samples.amounts()
+
 
 class Source:
     """The metrics of pools; it keeps no executor alive.
 
     Args:
-        pools: The pools; None for all that there are when they are read.
+        pools: The pools; None for all that there are when they are read: those that are open, or still have threads.
         every: One in how many tasks is measured; 0 for none.
         bounds: The upper bounds of the buckets that these are sorted into; None to leave them to `take`.
         memory: For how many seconds counters are kept of a label that no pool has; below 0 for none.
@@ -82,66 +75,52 @@ class Source:
         bounds: tuple[float, ...] | None = None,
         memory: float = -1.0,
     ) -> None:
-        self._chosen = None if pools is None else [weakref.ref(pool) for pool in pools]
+        self._chosen = None if pools is None else WeakSet(pool._crew for pool in pools)
         self._every = every
         self._bounds = bounds
         self._numbers = itertools.count()
-        self._known: WeakKeyDictionary[AdaptiveExecutor, _Seen] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
         self._shown: dict[int, _Seen] = {}
         self._sums = Sums(memory, time.monotonic)
         self._closed = False
-        self._pools()
+        self._in_view()
 
-    def _pools(self) -> list[tuple[AdaptiveExecutor, _Seen]]:
-        """Return the pools: those that are open, and those that were and still have threads.
+    def _in_view(self) -> list[tuple[Any, _Seen]]:
+        """Return the executors of the pools, None for one that is collected while its threads still work.
 
-        The tasks of those that are new are sampled from now on.
+        The tasks of pools that are new are sampled from now on.
         """
-        if self._chosen is None:
-            pools = ebbpool.pools()
-            pools += [pool for pool in self._alive() if pool not in pools and pool._pool.headcount > 0]
-        else:
-            pools = [pool for pool in (reference() for reference in self._chosen) if pool is not None]
+        crews = lifecycle.in_view() if self._chosen is None else [(crew, crew.owner()) for crew in self._chosen]
         found = []
-        for pool in pools:
-            seen = self._known.get(pool)
+        for crew, owner in crews:
+            if owner is None and not crew.pool.headcount:
+                continue
+            seen = self._known.get(crew)
             if seen is None:
-                seen = _Seen(next(self._numbers), label_of(pool.name), pool._pool, Samples(self._bounds))
-                self._known[pool] = seen
+                seen = _Seen(next(self._numbers), label_of(crew.name), crew.pool, Samples(self._bounds))
+                self._known[crew] = seen
                 if self._every and not self._closed:
-                    observe(pool, self._every, seen.samples.record)
-            found.append((pool, seen))
+                    observe(crew, self._every, seen.samples.record)
+            found.append((owner, seen))
         return found
 
-    def _alive(self) -> list[AdaptiveExecutor]:
-        return [pool for pool in (reference() for reference in self._known.keyrefs()) if pool is not None]
-
-    def take(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """Yield the samples since the last time: the label of their pool, and how long a task has waited and run."""
-        for pool in self._alive():
-            seen = self._known[pool]
-            yield from ((seen.label, sample) for sample in seen.samples.take())
+    def take(self) -> list[tuple[str, tuple[float, float]]]:
+        """Return the samples since the last time: the label of their pool, and how long a task has waited and run."""
+        with turn.lock:
+            return [(seen.label, sample) for seen in list(self._known.values()) for sample in seen.samples.take()]
 
     def pools(self) -> tuple[Pools, Pools]:
         """Return the metrics of each pool, and the counters of those that have ended since the last time."""
         shown: Pools = {}
-        for pool, seen in self._pools():
-            lanes = [(label_of(lane.name), lane.stats()) for lane in pool.lanes()]
-            shown[seen.number] = seen.label, amounts(pool.stats(), lanes) | seen.samples.amounts()
+        before, self._shown = self._shown, {}
+        for owner, seen in self._in_view():
+            shown[seen.number] = seen.read(owner)
             self._shown[seen.number] = seen
-        ended: Pools = {}
-        for number in self._shown.keys() - shown.keys():
-            # The executor is gone, or has no thread any more. While it has, it goes on to count.
-            seen = self._shown[number]
-            over = not seen.pool.headcount
-            (ended if over else shown)[number] = seen.label, counters(seen.pool.counts()) | seen.samples.amounts()
-            if over:
-                del self._shown[number]
-        return shown, ended
+        return shown, {number: seen.read(None) for number, seen in before.items() if number not in shown}
 
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools, those of one label added up; in any thread."""
-        with _turn.lock:
+        with turn.lock:
             shown, ended = self.pools()
             # What has ended is shown once, and so counted to its end.
             for pools in (shown | ended, shown):
@@ -150,10 +129,10 @@ class Source:
 
     def close(self) -> None:
         """Measure no more tasks."""
-        with _turn.lock:
+        with turn.lock:
             self._closed = True
-            for pool in self._alive():
-                observe(pool, 0, self._known[pool].samples.record)
+            for crew, seen in list(self._known.items()):
+                observe(crew, 0, seen.samples.record)
 
 
 class Sums:

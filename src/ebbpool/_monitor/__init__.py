@@ -1,27 +1,19 @@
-"""The monitor: what `EBBPOOL_MONITOR` asks for, without importing what listens before it is needed."""
+"""The monitor: a socket that tells what the pools of this process do. Here is what others have to know of it."""
 
 from __future__ import annotations
 
-import logging
-import os
+import threading
+from typing import Final
 
-from ebbpool._monitor import names
+THREAD: Final = "ebbpool-monitor"
+"""The name of the thread that answers."""
+VARIABLE: Final = "EBBPOOL_MONITOR"
+PRIVATE: Final = ".ebb-"
+"""What the name of the private directory begins with in which a socket is bound.
 
+The kernel goes on showing the name under which a socket was bound. That is how `top` recognises our sockets, and finds
+their files: one directory further up.
+"""
 
-def from_environment() -> None:
-    """Listen at the path that `EBBPOOL_MONITOR` names, if it does; only the first call in a process looks.
-
-    A path that cannot be used is logged, and the program goes on.
-    """
-    if names.asked:
-        return
-    names.asked = True
-    path = os.environ.get(names.VARIABLE)
-    if not path:
-        return
-    try:
-        from ebbpool._monitor.listener import Listener
-
-        Listener(path, resident=True)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        logging.getLogger("ebbpool.monitor").warning("%s=%s is not used: %s", names.VARIABLE, path, error)
+residents: set[threading.Thread] = set()
+"""The threads that listen although nobody in the program has asked for it: no test has to end them."""

@@ -1,4 +1,4 @@
-"""The one thread that answers all who look at this process."""
+"""The one thread that answers all who look at this process, and the file of its Unix socket."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextvars import Context
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._interpreter import daemon_threads
-from ebbpool._monitor import names
-from ebbpool._monitor.names import THREAD, residents
-from ebbpool._monitor.place import Place, path_of, welcome
-from ebbpool._monitor.requests import LONGEST, answer, refusal
+from ebbpool._monitor import PRIVATE, THREAD, VARIABLE, residents
+from ebbpool._monitor.answers import LONGEST, answer, refusal
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
+from ebbpool._unix import identity, must_be_free, peer, refused, remove
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +38,77 @@ UNVISITED: Final = 60.0
 """Seconds after which a listener that ends with its last client ends without having had any."""
 
 _open: dict[int, Listener] = {}
+"""The listeners that are open. Taking one out is what begins its end, and only one thread can."""
+_asked = False
+"""Whether this process has looked at the environment."""
+
+
+def from_environment() -> None:
+    """Listen at the path that `EBBPOOL_MONITOR` names, if it does; only the first call in a process looks.
+
+    A path that cannot be used is logged, and the program goes on.
+    """
+    global _asked
+    path = os.environ.get(VARIABLE)
+    if _asked or not path:
+        return
+    _asked = True
+    try:
+        Listener(path, resident=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        LOGGER.warning("%s=%s is not used: %s", VARIABLE, path, error)
+
+
+def _path_of(value: Any) -> str:
+    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
+
+    Raises:
+        TypeError: It is not a path.
+        ValueError: It is empty, or has a NUL character in it.
+    """
+    try:
+        path = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"path must be a string or a path, not {value!r}") from None
+    try:
+        fits = bool(path) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"path must name a file, not {value!r}")
+    return path
+
+
+def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
+    """Return a socket that listens at `path`, which only the owner of this process and root may open, and its identity.
+
+    Raises:
+        OSError: The path is taken, or cannot be used; the message names it.
+        RuntimeError: The platform has no Unix sockets.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
+    folder, name = os.path.split(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Nobody else can enter the directory, so nobody finds the socket there before its mode is set.
+        with tempfile.TemporaryDirectory(prefix=PRIVATE, dir=folder) as private:
+            inside = os.path.join(private, name)
+            listener.bind(inside)
+            os.chmod(inside, 0o600)
+            listener.listen(128)
+            listener.setblocking(False)
+            made = identity(inside)
+            must_be_free(path)
+            # Where two processes come to this line at once, the later one has the path.
+            os.rename(inside, path)
+    except OSError as error:
+        listener.close()
+        raise refused(path, error) from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener, made
 
 
 def _talk(connection: socket.socket) -> Iterator[int]:
@@ -89,17 +160,14 @@ class Listener:
     path: str
 
     def __init__(self, path: str | os.PathLike[str], *, resident: bool = False, until_left: bool = False) -> None:
-        self._pattern = path_of(path)
+        self._pattern = _path_of(path)
         self._resident = resident
         self._until_left = until_left
-        # Re-entrant: a signal handler may close in the midst of closing.
-        self._guard = threading.RLock()
         self._start()
 
     def _start(self) -> None:
-        self._place = Place(self._pattern.replace("{pid}", str(os.getpid())))
-        self.path = self._place.path
-        self._open = True
+        self.path = os.path.abspath(self._pattern.replace("{pid}", str(os.getpid())))
+        self._socket, self._identity = _bound(self.path)
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -118,6 +186,8 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
+        if id(self) not in _open:
+            return
         with contextlib.suppress(OSError, ValueError):
             self._rope.send(b".")
         if threading.current_thread() is not self._thread:
@@ -133,39 +203,35 @@ class Listener:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self.path!r}{'' if self._open else ', closed'}>"
+        return f"<{type(self).__name__} on {self.path!r}{'' if id(self) in _open else ', closed'}>"
 
     def _end(self) -> None:
-        with self._guard:
-            if not self._open:
-                return
-            self._open = False
-        self._place.remove()
-        self._let_go()
+        if _open.pop(id(self), None) is not None:
+            remove(self.path, self._identity)
+            self._let_go()
 
     def _let_go(self) -> None:
-        _open.pop(id(self), None)
         residents.discard(self._thread)
-        for each in (self._place.socket, self._bell, self._rope, *list(self._clients)):
+        for each in (self._socket, self._bell, self._rope, *list(self._clients)):
             each.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.
         self._selector.close()
 
     def _forked(self) -> None:
         """In a forked child: leave the socket to the parent, and listen again if the path is the child's own."""
-        self._guard = threading.RLock()
-        was_open, self._open = self._open, False
+        global _asked
+        del _open[id(self)]
         self._let_go()
-        if not was_open or "{pid}" not in self._pattern:
+        if "{pid}" not in self._pattern:
             return
         if sys.implementation.name == "pypy":
             # A thread that is started in a fork hook may crash PyPy. The child's first pool asks the environment again.
-            names.asked = not self._resident
-        else:
-            try:
-                self._start()
-            except (OSError, RuntimeError) as error:
-                LOGGER.warning("the process forked, and its child cannot be watched: %s", error)
+            _asked = not self._resident
+            return
+        try:
+            self._start()
+        except (OSError, RuntimeError) as error:
+            LOGGER.warning("the process forked, and its child cannot be watched: %s", error)
 
     def _run(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
@@ -174,14 +240,14 @@ class Listener:
         try:
             self._serve()
         except Exception:
-            if self._open:
+            if id(self) in _open:
                 LOGGER.exception("%r has failed", self)
         finally:
             self._end()
 
     def _serve(self) -> None:
         self._selector.register(self._bell, selectors.EVENT_READ)
-        self._selector.register(self._place.socket, selectors.EVENT_READ)
+        self._selector.register(self._socket, selectors.EVENT_READ)
         deadline = monotonic() + UNVISITED
         while not self._until_left or self._clients or monotonic() < deadline:
             for key, _ in self._selector.select(PATIENCE if self._until_left else None):
@@ -202,7 +268,7 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._place.socket.accept()
+            connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -211,7 +277,9 @@ class Listener:
             time.sleep(PATIENCE)
             return
         connection.setblocking(False)
-        if not welcome(connection):
+        # Where the platform does not say whose it is, the mode of the socket's file has to do.
+        other = peer(connection)
+        if other is not None and other[1] not in (0, os.geteuid()):
             _turn_away(connection, "this process belongs to another user")
         elif len(self._clients) >= MOST:
             _turn_away(connection, f"{MOST} clients are connected, and no more are taken")

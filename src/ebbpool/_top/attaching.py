@@ -1,13 +1,19 @@
-"""How a process that has prepared nothing is made to listen: `sys.remote_exec`, from CPython 3.14 on."""
+"""What CPython from 3.14 on can do to a process that does not answer: make it listen, or read its stacks.
+
+`sys.remote_exec` makes one listen that has prepared nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import sys
 import tempfile
-from typing import Final
+from collections.abc import Iterable, Iterator
+from itertools import dropwhile
+from typing import Any, Final
 
 from ebbpool._top.finding import Failed, alive, named_in_environment, root_of
 
@@ -136,13 +142,14 @@ def _must_be_possible(pid: int) -> None:
     if owner is not None and os.geteuid() not in (0, owner[0]):
         raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
     if not hasattr(sys, "remote_exec"):
-        path = named_in_environment(pid)
-        hint = (
-            f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why it does "
-        )
+        hint = PREPARE
+        if (path := named_in_environment(pid)) is not None:
+            hint = (
+                f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why not"
+            )
         raise Failed(
             f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that needs CPython 3.14 "
-            f"or later, the same for both processes.\n{hint + 'not listen there' if path is not None else PREPARE}"
+            f"or later, the same for both processes.\n{hint}"
         )
 
 
@@ -166,3 +173,52 @@ def _explained(pid: int, error: Exception) -> str:
     elif "PyRuntime" in text:
         hint = f"It is not CPython {_OWN}, or no Python at all. "
     return f"process {pid} cannot be attached to: {text}\n{hint}{PREPARE}"
+
+
+def stacks_from_outside(pid: int | None) -> list[str]:
+    """Return the stacks of the threads of a process, in lines, as they are read without its help; none where it fails.
+
+    Threads of ours that have no task are left out, and so is what is beneath a task.
+    """
+    try:
+        told = importlib.import_module("_remote_debugging").RemoteUnwinder(pid, all_threads=True).get_stack_trace()
+        threads = [(_name(pid, thread.thread_id), _frames(thread.frame_info)) for thread in _threads(told)]
+    except Exception:
+        # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
+        return []
+    lines = []
+    for name, frames in threads:
+        if frames:
+            lines += ["", f"{name}:", *frames]
+    return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
+
+
+def _threads(told: Iterable[Any]) -> Iterator[Any]:
+    for each in told:
+        # CPython 3.14 tells threads; later ones tell interpreters, which have them.
+        yield from getattr(each, "threads", [each])
+
+
+def _name(pid: int | None, thread: int) -> str:
+    """Return what the system calls a thread: the first 15 letters of its name."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as file,
+    ):
+        return file.read().rstrip("\n")
+    return f"thread {thread}"
+
+
+def _frames(told: Iterable[Any]) -> list[str]:
+    """Return the lines of a stack, from the task on if there is one."""
+    frames = []
+    for frame in dropwhile(_beneath, reversed(list(told))):
+        line = frame.lineno if hasattr(frame, "lineno") else frame.location and frame.location.lineno
+        frames.append(f"  {frame.filename}:{line} in {frame.funcname}")
+    return frames
+
+
+def _beneath(frame: Any) -> bool:
+    """Return whether a frame at the bottom of a stack is one that makes a thread, or one of ours."""
+    path = frame.filename.replace("\\", "/")
+    return path.endswith("/threading.py") or "/ebbpool/_pool/" in path or "/ebbpool/_core/" in path

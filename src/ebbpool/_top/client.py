@@ -6,10 +6,9 @@ import errno
 import json
 import select
 import socket
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._top.finding import Failed, alive
@@ -36,12 +35,10 @@ class Client:
         path: str,
         attached: Attached | None = None,
         pid: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self.pid = pid if attached is None else attached.pid
         self._attached = attached
-        self._clock = clock
         self._socket: socket.socket | None = None
         self._received = bytearray()
         self._since: float | None = None
@@ -56,7 +53,7 @@ class Client:
         """
         if self._since is not None:
             return
-        self._since = self._clock()
+        self._since = monotonic()
         self._request = json.dumps({"get": "snapshot", "stacks": stacks}).encode() + b"\n"
         self._send()
 
@@ -66,13 +63,13 @@ class Client:
         Raises:
             Failed: The process is gone, has refused, or does not listen.
         """
-        deadline = self._clock() + timeout
+        deadline = monotonic() + timeout
         while True:
             if self._send() and (line := self._line()) is not None:
                 self._since = None
                 self._answered = True
                 return self._snapshot(line)
-            left = deadline - self._clock()
+            left = deadline - monotonic()
             if left <= 0:
                 return None
             # What does not listen yet is asked again.
@@ -82,7 +79,7 @@ class Client:
     @property
     def silent(self) -> float:
         """For how many seconds an answer has been waited for; 0 if none is."""
-        return 0.0 if self._since is None else self._clock() - self._since
+        return 0.0 if self._since is None else monotonic() - self._since
 
     @property
     def hope(self) -> str:

@@ -8,8 +8,7 @@ import re
 import sys
 from typing import Final
 
-from ebbpool._monitor.names import VARIABLE
-from ebbpool._monitor.place import PRIVATE
+from ebbpool._monitor import PRIVATE, VARIABLE
 
 _LISTENS: Final = 0x10000
 """The flag of /proc/net/unix for a socket that listens."""

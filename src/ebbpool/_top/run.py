@@ -13,11 +13,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._top.attaching import PREPARE, Attached
+from ebbpool._top.attaching import PREPARE, Attached, stacks_from_outside
 from ebbpool._top.client import Client
 from ebbpool._top.finding import Failed, everyone, find
 from ebbpool._top.model import LATE, Model, printable
-from ebbpool._top.outside import stacks as stacks_from_outside
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
@@ -135,7 +134,8 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
     # Not every encoding has the bars.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    live = not once and console.is_terminal and not console.is_dumb_terminal and _has_keyboard()
+    keyboard = sys.stdin is not None and sys.stdin.isatty()
+    live = keyboard and not once and console.is_terminal and not console.is_dumb_terminal
     view = View(keys=live, stacks=stacks and not live)
     if live:
         return _live(client, console, view)
@@ -148,14 +148,6 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
         sys.stdout.flush()
         console.print()
         time.sleep(2 * INTERVAL)
-
-
-def _has_keyboard() -> bool:
-    try:
-        import termios  # noqa: F401  (where there is none, keys cannot be read one by one)
-    except ImportError:
-        return False
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _live(client: Client, console: Console, view: View) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -88,12 +88,11 @@ class View:
         line = Text(no_wrap=True, overflow="ellipsis")
         snapshot = model.snapshot
         if snapshot is not None:
-            at = time.strftime("%H:%M:%S", time.localtime(snapshot["time"]))
             threads = sum(pool["workers"] for pool in snapshot["pools"])
             line.append(f"pid {snapshot['pid']}", "bold")
             line.append(
                 f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
-                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {at}"
+                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
             )
             # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
             for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
@@ -101,57 +100,38 @@ class View:
             if others := snapshot.get("others"):
                 line.append(f"  {_count(len(others), 'thread')} of no pool")
         if model.silent >= LATE:
-            words = f" no answer for {int(model.silent)} s " + (
-                ""
-                if snapshot is None
-                else f"(figures of {time.strftime('%H:%M:%S', time.localtime(snapshot['time']))}) "
-            )
-            late = Text(words, "reverse bold", no_wrap=True)
+            words = f" no answer for {int(model.silent)} s "
             if snapshot is not None:
+                words += f"(figures of {_clock(snapshot['time'])}) "
                 line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
                 line.append(" ")
-            line.append_text(late)
+            line.append(words, "reverse bold")
         return line
 
     def _pools(self, rows: list[Row], width: int, height: int) -> RenderableType:
         # A narrow screen has room for the figures only.
         spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
-        # An older process, or a lane, tells of no tasks that are away.
-        spills = any(row.figures.get("spilled") for row in rows)
-        bars: list[tuple[str, dict[str, Any]]] = [("", {"width": spark})] if spark else []
-        away = [("AWAY", RIGHT)] if spills else []
-        expires = any(row.figures.get("expired") for row in rows)
-        expired = [("EXPIRED", RIGHT)] if expires else []
-        table = _table(
-            *[("POOL", {"ratio": 1, "min_width": 10}), ("THREADS", RIGHT), *bars, ("BUSY", RIGHT), *away],
-            *[("BLOCKED", RIGHT), ("WAIT", RIGHT), *bars, ("OLDEST", RIGHT), *expired, ("DONE/s", RIGHT)],
-        )
+        columns: list[tuple[str, dict[str, Any], Callable[[Row], Text | str]]] = [
+            ("POOL", {"ratio": 1, "min_width": 10}, _name),
+            ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
+            ("", {"width": spark}, lambda row: Text(sparkline(row.threads, spark, 4), "cyan")),
+            ("BUSY", RIGHT, lambda row: str(row.figures["running"])),
+            # An older process, or a lane, tells of no tasks that are away.
+            ("AWAY", RIGHT, lambda row: str(row.figures.get("away", ""))),
+            ("BLOCKED", RIGHT, lambda row: _coloured(row.figures.get("blocked", ""), "red")),
+            ("WAIT", RIGHT, _waiting),
+            ("", {"width": spark}, lambda row: Text(sparkline(row.waiting, spark, 4), "yellow")),
+            ("OLDEST", RIGHT, lambda row: duration(row.figures["oldest_wait"]) if row.figures["queued"] else "-"),
+            ("EXPIRED", RIGHT, lambda row: str(row.figures.get("expired", "-"))),
+            ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
+        ]
+        some = {figure: any(row.figures.get(figure) for row in rows) for figure in ("spilled", "expired")}
+        wanted = {"": spark > 0, "AWAY": some["spilled"], "EXPIRED": some["expired"]}
+        columns = [column for column in columns if wanted.get(column[0], True)]
+        table = _table(*[(name, how) for name, how, _ in columns])
         shown = rows if len(rows) <= height else rows[: height - 1]
         for row in shown:
-            figures = row.figures
-            bound = figures.get("max_queue")
-            name = ("└ " if row.is_lane else "") + printable(row.key[-1])
-            threads: list[RenderableType] = [f"{row.threads[-1]}/{row.limit}"]
-            waiting: list[RenderableType] = [
-                Text(
-                    str(figures["queued"]) + (f"/{bound}" if bound is not None else ""),
-                    "yellow" if figures["queued"] else "dim",
-                )
-            ]
-            if spark:
-                threads.append(Text(sparkline(row.threads, spark, 4), "cyan"))
-                waiting.append(Text(sparkline(row.waiting, spark, 4), "yellow"))
-            table.add_row(
-                Text(name + (" (shut down)" if figures.get("closed") else ""), "" if row.is_lane else "bold"),
-                *threads,
-                str(figures["running"]),
-                *([str(figures.get("away", ""))] if spills else []),
-                Text(str(figures.get("blocked", "")), "red" if figures.get("blocked") else "dim"),
-                *waiting,
-                duration(figures["oldest_wait"]) if figures["queued"] else "-",
-                *([str(figures.get("expired", "-"))] if expires else []),
-                f"{row.rate:.0f}" if row.rate is not None else "-",
-            )
+            table.add_row(*[cell(row) for _, _, cell in columns])
         if not rows:
             table.add_row("(no pool)")
         parts: list[RenderableType] = [table]
@@ -220,11 +200,9 @@ class View:
     def _log(self, decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
         yield Text("SIZING", "bold dim")
         for at, pool, each in decisions:
-            moment = time.strftime("%H:%M:%S", time.localtime(at))
             change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
-            yield Text(
-                f"{moment}  {printable(pool)}  {change}  {printable(each['reason'])}", no_wrap=True, overflow="ellipsis"
-            )
+            line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
+            yield Text(line, no_wrap=True, overflow="ellipsis")
         if not decisions:
             yield Text("(nothing yet)", "dim")
 
@@ -251,6 +229,21 @@ def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
     return table
 
 
+def _name(row: Row) -> Text:
+    ended = " (shut down)" if row.figures.get("closed") else ""
+    return Text(("└ " if row.is_lane else "") + printable(row.key[-1]) + ended, "" if row.is_lane else "bold")
+
+
+def _waiting(row: Row) -> Text:
+    waiting = _coloured(row.figures["queued"], "yellow")
+    bound = row.figures.get("max_queue")
+    return waiting if bound is None else waiting.append(f"/{bound}")
+
+
+def _coloured(number: Any, colour: str) -> Text:
+    return Text(str(number), colour if number else "dim")
+
+
 def _fitted(line: str, width: int) -> str:
     """Return a line of a stack whose path is shortened at its beginning: file name and line number must be seen."""
     match = _FRAME.fullmatch(line)
@@ -258,6 +251,10 @@ def _fitted(line: str, width: int) -> str:
     if match is None or excess <= 0:
         return line
     return f"{match['before']}…{match['path'][excess + 1 :]}{match['after']}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _count(number: int, what: str) -> str:

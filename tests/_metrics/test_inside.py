@@ -1,0 +1,318 @@
+"""What the faces of the metrics share: names, samples of how long tasks take, and the sums of a service.
+
+The sums are without processes: what children report, and what is left of them when they end.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import threading
+
+import pytest
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    all_end,
+    eventually,
+    needs_fork,
+    output_of,
+    tight_switching,
+)
+from support.metrics import busy_pool, expected
+
+from ebbpool import AdaptiveExecutor
+from ebbpool._metrics import durations, service, source, table
+from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
+from ebbpool._metrics.source import Source
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
+from ebbpool._testing.seams import crew_of
+
+
+def test_shares_and_bounds() -> None:
+    assert [one_in(share) for share in (1, 1.0, 0.5, 1 / 64, 0.03)] == [1, 1, 2, 64, 33]
+    assert bounds_of(None) == BUCKETS
+    assert list(BUCKETS) == sorted(set(BUCKETS))
+    assert bounds_of([1, 2.5, float("inf")]) == (1.0, 2.5)
+
+
+def test_a_bound_belongs_to_its_bucket() -> None:
+    buckets = Samples((1.0, 2.0))
+    for seconds in (0.5, 1.0, 1.5, 2.0, 2.5):
+        buckets.record(seconds, 0.0)
+    found = {value: number for (name, _, value), number in buckets.amounts().items() if "wait" in name}
+    assert found == {"1.0": 2, "2.0": 2, "+Inf": 1, "sum": 7.5}
+
+
+def test_nothing_is_lost_between_many_workers_and_readers() -> None:
+    buckets = Samples((1.0,))
+    rounds = 5 * AT_ONCE
+
+    def work() -> None:
+        for _ in range(rounds):
+            buckets.record(0.5, 2.0)
+
+    with tight_switching():
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            buckets.amounts()
+        assert all_end(threads)
+    found = buckets.amounts()
+    assert found["ebbpool.task.wait.duration", "", "1.0"] == 4 * rounds
+    assert found["ebbpool.task.run.duration", "", "+Inf"] == 4 * rounds
+
+
+def test_a_worker_never_waits_for_a_reader() -> None:
+    buckets, thinned = Samples((1.0,)), Samples()
+
+    def record() -> None:
+        for _ in range(AT_ONCE + 10):
+            buckets.record(0.5, 0.5)
+        for _ in range(MOST + 10):
+            thinned.record(0.5, 0.5)
+
+    with durations.turn.lock:
+        Background(record).join()
+    assert buckets.amounts()["ebbpool.task.wait.duration", "", "1.0"] == AT_ONCE + 10
+
+
+def test_a_flood_is_thinned_evenly() -> None:
+    thinned = Samples()
+    flood = 10 * MOST
+    for number in range(flood):
+        thinned.record(number, 0.0)
+    kept = [waited for waited, _ in thinned.take()]
+    assert MOST / 2 <= len(kept) <= MOST
+    assert abs(sum(kept) / len(kept) - flood / 2) < flood / 20
+    assert list(thinned.take()) == []
+    thinned.record(1.0, 2.0)
+    assert list(thinned.take()) == [(1.0, 2.0)]
+
+
+ALL = (*METRICS, *HISTOGRAMS)
+RESERVED = ("_count", "_sum", "_bucket", "_info")
+KINDS = {"counter", "gauge", "histogram", "summary", "untyped", "metric"}
+NO_BASE_UNITS = {
+    "s", "ms", "us", "ns", "sec", "min", "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days",
+    "weeks", "kb", "mb", "gb", "kilobytes", "megabytes", "gigabytes", "bits", "percent",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_a_name_keeps_the_rules_of_promtool(metric: Metric) -> None:
+    about, kind = text([metric], {}).splitlines()
+    _, _, name, told = about.split(" ", 3)
+    assert told.strip()
+    assert kind.split(" ")[2] == name
+    assert re.fullmatch("ebbpool(_[a-z]+)+", name), "lower case, and no colon"
+    assert name.endswith("_total") == (metric.kind == "counter")
+    assert not name.endswith(RESERVED), "that is what the parts of a histogram are called"
+    words = set(name.split("_"))
+    assert not words & (KINDS | NO_BASE_UNITS)
+    assert name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
+    assert metric.label not in ("le", "quantile")
+
+
+def test_no_two_have_one_name() -> None:
+    assert len({metric.prometheus_name for metric in ALL}) == len(ALL)
+
+
+def test_our_own_text_is_that_of_the_client() -> None:
+    client = pytest.importorskip("prometheus_client")
+    from ebbpool.prometheus import PoolCollector
+
+    registry = client.CollectorRegistry()
+    with AdaptiveExecutor(thread_name_prefix='a "b"\n\\c', keep_alive=LONG) as pool:
+        pool.submit(int).result(TIMEOUT)
+        pool.wait_idle()
+        lane = pool.lane("é\x00", limit=3)
+        # Of this pool alone: what other tests left may change from one reading to the next.
+        PoolCollector([pool], registry=registry)
+        assert text(METRICS, Source([pool]).read()) == client.generate_latest(registry).decode()
+        assert Source([pool]).read()['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
+
+
+@needs_fork
+def test_it_works_in_a_forked_child() -> None:
+    pytest.importorskip("prometheus_client")
+    script = """
+        import os, threading
+        from prometheus_client import CollectorRegistry, generate_latest
+        from ebbpool import AdaptiveExecutor
+        from ebbpool._metrics import durations
+        from ebbpool.prometheus import PoolCollector
+        registry = CollectorRegistry()
+        PoolCollector(sample=1, registry=registry)
+        held, forked = threading.Event(), threading.Event()
+        def hold():
+            with durations.turn.lock:
+                held.set()
+                forked.wait()
+        threading.Thread(target=hold).start()
+        held.wait()
+        pid = os.fork()
+        if pid == 0:
+            with AdaptiveExecutor(thread_name_prefix="child") as pool:
+                assert b'ebbpool_threads{pool="child"' in generate_latest(registry)
+                for _ in range(2000):
+                    pool.submit(int).result()
+                assert b'ebbpool_task_run_duration_seconds_count{pool="child"} 2000.0' in generate_latest(registry)
+            os._exit(0)
+        forked.set()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    assert output_of(script) == ["0"]
+
+
+DONE = ("ebbpool.task.submissions", "", "")
+WAITING = ("ebbpool.queue.length", "", "")
+OLDEST = ("ebbpool.queue.oldest_wait", "", "")
+
+
+class World:
+    """A service, a clock in a test's hand, and what children say to it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.service = service.Service(lambda: self.now)
+
+    def tell(self, serial: int, *pools: tuple[int, str, table.Amounts]) -> None:
+        rows = [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
+        self.service.hear(serial, json.dumps(rows).encode())
+
+    def end(self, serial: int) -> None:
+        self.service.hear(serial, None)
+
+    def done(self, label: str = "web") -> float | None:
+        return self.service.read().get(label, {}).get(DONE)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_children_are_added_up(world: World) -> None:
+    for serial in (1, 2):
+        world.tell(serial, (0, "web", {DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)}))
+    world.tell(1, (0, "web", {DONE: 11, WAITING: 0, OLDEST: 0.5}), (1, "other", {DONE: 5}))
+    assert world.service.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
+
+
+def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
+    world.tell(1, (0, "web", {DONE: 100, WAITING: 7}))
+    world.end(1)
+    assert world.service.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
+    world.now += service.MEMORY
+    assert world.done() == 100
+    world.tell(2, (0, "web", {DONE: 1, WAITING: 1}))
+    assert world.service.read() == {"web": {DONE: 101, WAITING: 1}}
+    world.now += 2 * service.MEMORY
+    assert world.done() == 101
+    world.end(2)
+
+
+def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
+    world.tell(1, (0, "web", {DONE: 5, WAITING: 3}))
+    world.tell(1)
+    assert world.service.read() == {"web": {DONE: 5}}
+    world.tell(1, (1, "web", {DONE: 2, WAITING: 1}))
+    assert world.service.read() == {"web": {DONE: 7, WAITING: 1}}
+    world.tell(1)
+    world.now += service.MEMORY + 1
+    assert world.service.read() == {}
+    world.end(1)
+
+
+def test_names_without_end_are_forgotten(world: World) -> None:
+    for number in range(source.MOST_NAMES + 100):
+        world.tell(1, (number, f"pool-{number}", {DONE: 1}))
+    found = world.service.read()
+    assert len(found) <= source.MOST_NAMES + 1
+    assert f"pool-{source.MOST_NAMES + 99}" in found and "pool-0" not in found
+    world.end(1)
+
+
+def test_metrics_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
+    """A reload may bring a newer ebbpool in, under the parent of before."""
+    world.tell(1, (0, "web", {DONE: 5, ("ebbpool.task.dreams", "", ""): 7}))
+    assert world.service.read() == {"web": {DONE: 5}}
+    world.end(1)
+
+
+def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for serial in (1, 2):
+        world.tell(serial, (0, "web", {DONE: 5}))
+    lines = [b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]']
+    for line in [*lines, b"[" * 100_000]:
+        caplog.clear()
+        world.service.hear(1, line)
+        assert "event=metrics_unreadable" in caplog.text
+    world.tell(2, (0, "web", {DONE: 6}))
+    assert world.done() == 11
+    world.end(1)
+    world.end(2)
+    assert world.done() == 11
+
+
+class Child:
+    """What a child writes, in this process."""
+
+    def __init__(self, every: int = 0) -> None:
+        self.service = service.Service()
+        self.write = service.Reports(every)
+
+    def report(self) -> dict[str, table.Amounts]:
+        self.service.hear(1, self.write())
+        return self.service.read()
+
+    def end(self) -> dict[str, table.Amounts]:
+        self.service.hear(1, None)
+        return self.service.read()
+
+
+def test_a_report_shows_what_stats_shows() -> None:
+    child = Child()
+    with busy_pool() as pool:
+        found = child.report()["web"]
+        assert {key: found[key] for key in expected(pool)} == expected(pool)
+    child.end()
+
+
+def test_the_last_tasks_of_a_pool_are_counted() -> None:
+    child = Child(1)
+    pool = AdaptiveExecutor(thread_name_prefix="brief")
+    assert child.report()["brief"][DONE] == 0
+    for _ in range(10):
+        pool.submit(int)
+    pool.shutdown()
+    for found in (child.report(), child.report(), child.end()):
+        assert found["brief"][DONE] == 10
+        assert found["brief"]["ebbpool.thread.exits", "", ""] == found["brief"]["ebbpool.thread.starts", "", ""]
+        runs = [number for key, number in found["brief"].items() if "run.duration" in key[0] and key[2] != "sum"]
+        assert sum(runs) == 10
+
+
+def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
+    child = Child()
+    pool = AdaptiveExecutor(thread_name_prefix="forgotten")
+    with Gate() as gate:
+        gate.hold(pool)
+        child.report()
+        engine = crew_of(pool).pool
+        del pool
+
+        def is_closed() -> bool:
+            gc.collect()
+            return bool(engine.closed)
+
+        eventually(is_closed, "the executor is collected")
+        assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
+    eventually(lambda: engine.headcount == 0)
+    assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
+    child.end()
