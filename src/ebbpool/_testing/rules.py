@@ -5,7 +5,8 @@ from __future__ import annotations
 from ebbpool._core.accel import Alarms
 from ebbpool._core.timers import FOLD, VOID
 from ebbpool._maps import ledger
-from ebbpool._maps.ledger import ITERATORS, STALE, Batch, Ledger
+from ebbpool._maps.items import ITERATORS, QUICK, Batch, Unclaimed
+from ebbpool._maps.ledger import STALE, Ledger
 from ebbpool._pool.admission import LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Look
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
@@ -44,6 +45,7 @@ __all__ = [
     "PAUSE",
     "PUNCTUAL",
     "QUEUE",
+    "QUICK",
     "QUICK_TICK",
     "RETRY",
     "STALE",
@@ -65,6 +67,7 @@ __all__ = [
     "Sizing",
     "Tick",
     "Timekeeper",
+    "Unclaimed",
     "WorkerBounds",
     "Workers",
     "ceiling",
