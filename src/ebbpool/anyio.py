@@ -20,7 +20,6 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
-from ebbpool._anyio.shared import LIBRARY
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool._pool.settings import longest_wait
@@ -92,25 +91,13 @@ class Installation(Replacements):
         return f"<ebbpool.anyio.Installation of {executor}, keep_default_limiter={self.keep_default_limiter}>"
 
 
-_sniffed: Any
-"""The attributes in which a library tells sniffio that it runs in the calling thread, if sniffio is installed."""
-try:
-    from sniffio import thread_local as _sniffed
-except ImportError:
-    _sniffed = None
-
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
 _max_wait: float | None = None
 """For how many seconds calls may wait for a thread of the shared pool."""
 _halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
-"""The function that runs calls, for each of anyio's backend classes that has been checked, and for its name."""
-_current_task: Callable[[], object] = object
-"""The function of asyncio's, as soon as its backend has been checked.
-
-Until then `_halves` has nothing for asyncio, whatever this returns, and `_find_half` asks anyio.
-"""
+"""The function that runs calls, for each of anyio's backend classes that has been checked."""
 
 
 async def run_sync(
@@ -151,27 +138,13 @@ async def run_sync(
         executor = _shared_executor() if installed is None else installed.executor
     elif type(executor) is not AdaptiveExecutor:
         _check_executor(executor)
-    half = _halves.get(_library()) or _find_half()
+    half = _current_half()
     value: T = await half(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
     return value
 
 
-def _library() -> str | None:
-    """Return the name of the running library as sniffio tells it, or None where it has to be looked for."""
-    if _sniffed is not None:
-        name: str | None = _sniffed.name
-        if name is None and LIBRARY is not None:
-            name = LIBRARY.get()
-        if name is not None:
-            return name
-    try:
-        return None if _current_task() is None else "asyncio"
-    except RuntimeError:
-        return None
-
-
-def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the function that runs calls for the backend that runs, and keep it under the backend's name.
+def _current_half() -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the function that runs calls for the backend that runs.
 
     Raises:
         UnsupportedVersion: This anyio or trio is not supported.
@@ -180,11 +153,7 @@ def _find_half() -> Callable[..., Coroutine[Any, Any, Any]]:
     if not _halves:
         _check_anyio()
     backend = _eventloop.get_async_backend()
-    half = _halves.get(backend) or _check(backend)
-    name = _library()
-    if name is not None and _eventloop.loaded_backends.get(name) is backend:
-        _halves[name] = half
-    return half
+    return _halves.get(backend) or _check(backend)
 
 
 def install(
@@ -371,7 +340,6 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     Raises:
         UnsupportedVersion: It is not supported.
     """
-    global _current_task
     with _lock:
         if backend not in _halves:
             try:
@@ -381,12 +349,9 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
 
                     _halves[backend] = on_trio.run_sync
                 else:
-                    import asyncio
-
                     from ebbpool._anyio import on_asyncio
 
                     _halves[backend] = on_asyncio.run_sync
-                    _current_task = asyncio.current_task
             except (ImportError, AttributeError) as error:
                 raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {error}") from error
         return _halves[backend]

@@ -1,14 +1,19 @@
-"""Under `install`: requests that cannot freeze, waits that are limited, cancellation that reaches the thread."""
+"""Under `install`: requests that cannot freeze, limited waits, cancellation that reaches the thread, names."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import anyio
 import pytest
 from anyio import from_thread, to_thread
-from support.anyio import until
+from support.anyio import begun, missing, until
 from support.common import LONG, TIMEOUT, Gate
 
 import ebbpool
@@ -152,3 +157,63 @@ async def test_no_time_is_left_once_the_scope_is_cancelled(anyio_backend_name: s
             group.cancel_scope.cancel()
             gate.open()
     assert left == [0.0]
+
+
+def wait_at(gate: Gate, value: Any = None) -> None:
+    gate()
+
+
+@contextmanager
+def resource(gate: Gate) -> Iterator[None]:
+    gate()
+    yield
+
+
+def lines(gate: Gate) -> Iterator[str]:
+    gate()
+    yield "line"
+
+
+async def in_starlette(gate: Gate) -> None:
+    concurrency = import_module("starlette.concurrency")
+    assert [line async for line in concurrency.iterate_in_threadpool(lines(gate))] == ["line"]
+
+
+async def in_fastapi(gate: Gate) -> None:
+    app = import_module("fastapi").FastAPI()
+    got: list[dict[str, Any]] = []
+
+    @app.get("/")
+    def endpoint() -> None:
+        gate()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: dict[str, Any]) -> None:
+        got.append(message)
+
+    await app({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    assert got[0]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        (lambda gate: to_thread.run_sync(wait_at, gate), "wait_at"),
+        (lambda gate: to_thread.run_sync(partial(partial(wait_at, gate), value=1)), "wait_at"),
+        (lambda gate: to_thread.run_sync(copy_context().run, wait_at, gate), "wait_at"),
+        (lambda gate: to_thread.run_sync(resource(gate).__enter__), "resource"),
+        pytest.param(in_starlette, "lines", marks=missing("starlette")),
+        pytest.param(in_fastapi, "in_fastapi.<locals>.endpoint", marks=missing("fastapi")),
+    ],
+)
+async def test_what_runs_has_the_name_of_the_users_function(way: Callable[[Gate], Any], name: str) -> None:
+    with AdaptiveExecutor() as pool, Gate() as gate, ebbpool.anyio.install(pool):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(way, gate)
+            await begun(gate)
+            names = [task.name for task in pool.running()]
+            # Or a task group that fails would wait for it.
+            gate.open()
+    assert names == [f"{__name__}.{name}"]

@@ -79,28 +79,15 @@ class Waiting:
 
 
 class Bare:
-    """An iterator of either kind that is not itself iterable."""
+    """An async iterator that is not itself iterable."""
 
     def __init__(self) -> None:
         self._items = iter(range(5))
-
-    def __next__(self) -> int:
-        return next(self._items)
 
     async def __anext__(self) -> int:
         for item in self._items:
             return item
         raise StopAsyncIteration
-
-
-class PlainOverBare:
-    def __iter__(self) -> Any:
-        return Bare()
-
-
-class AsyncOverBare:
-    def __aiter__(self) -> Any:
-        return Bare()
 
 
 class ByIndex:
@@ -122,8 +109,6 @@ ITERABLES: list[Callable[[], Any]] = [
     lambda: iter(range(5)),
     lambda: Source("plain", range(5)).open(),
     lambda: Source("async", range(5)).open(),
-    PlainOverBare,
-    AsyncOverBare,
     ByIndex,
     OfBothKinds,
 ]
@@ -269,17 +254,6 @@ async def test_calls_that_a_shutdown_cancels(kind: str, ordered: bool) -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
     pool.shutdown()
-
-
-@on_every_loop
-async def test_timeouts_and_groups_of_a_source_stay_in_one_task() -> None:
-    async def source() -> AsyncIterator[int]:
-        async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
-            for number in range(5):
-                yield await group.create_task(asyncio.sleep(0, number))
-
-    async with AdaptiveExecutor(1) as pool:
-        assert [value async for value in pool.amap(double, source(), buffersize=2)] == [0, 2, 4, 6, 8]
 
 
 @on_every_loop

@@ -80,15 +80,7 @@ async def test_a_lane_is_reached_by_the_short_way_and_keeps_its_limit() -> None:
 
 
 @on_our_loops
-async def test_another_executor_is_reached_by_the_ordinary_way() -> None:
-    with ThreadPoolExecutor(1, "other") as other:
-        future = asyncio.get_running_loop().run_in_executor(other, thread_name)
-        assert type(future) is not aio.LoopFuture
-        assert await future == "other_0"
-
-
-@on_our_loops
-async def test_a_submit_of_ones_own_is_not_passed_by() -> None:
+async def test_what_has_no_short_way_is_reached_by_the_ordinary_one() -> None:
     class Counting(AdaptiveExecutor):
         count = 0
 
@@ -96,9 +88,13 @@ async def test_a_submit_of_ones_own_is_not_passed_by() -> None:
             self.count += 1
             return super().submit(fn, *args, **kwargs)
 
-    with Counting() as pool:
-        assert await asyncio.get_running_loop().run_in_executor(pool, abs, -3) == 3
-        assert pool.count == 1
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, "other") as other, Counting() as counting:
+        future = loop.run_in_executor(other, thread_name)
+        assert type(future) is not aio.LoopFuture
+        assert await future == "other_0"
+        assert await loop.run_in_executor(counting, abs, -3) == 3
+        assert counting.count == 1
 
 
 def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:

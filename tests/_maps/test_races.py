@@ -12,8 +12,6 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.common import (
     LONG,
     TIMEOUT,
@@ -27,130 +25,49 @@ from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-from ebbpool._testing.rules import ITERATORS, STALE, Batch, Ledger, ledger
+from ebbpool._testing.rules import ITERATORS, QUICK, STALE, Batch, Ledger, Unclaimed, ledger
 
 
 class Script:
     """A `Ledger` whose tasks the test runs by hand."""
 
-    def __init__(self, items: Any, *, ordered: bool = True, buffersize: int | None = None) -> None:
+    def __init__(self, items: Any, *, ordered: bool = True) -> None:
         self.tasks: deque[Callable[[], None]] = deque()
         self._max_workers = 1000
         self._shutdown = False
-        self.run = Ledger(self, lambda item: item, False, None, buffersize, ordered)  # type: ignore[arg-type]
+        self.run = Ledger(self, lambda item: item, False, None, None, ordered)  # type: ignore[arg-type]
         self.run.read_all(items)
 
     def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
         self.tasks.append(task)
         return concurrent.futures.Future()
 
-    def lay(self, now: float) -> Batch:
+    def lay(self, now: float, size: int) -> Batch:
         with self.run.lock:
+            self.run.unclaimed.size = size
             batch = self.run._lay(now)
         assert batch is not None
         return batch
 
 
-@settings(max_examples=100)
-@given(
-    count=st.integers(1, 200),
-    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(0, 8)), max_size=40),
-    as_range=st.booleans(),
-)
-def test_whatever_is_claimed_and_recalled_every_item_is_had_once_and_in_its_place(
-    count: int, steps: list[tuple[int, int, int]], as_range: bool
-) -> None:
-    script = Script(range(count) if as_range else list(range(count)))
-    run = script.run
-    under_way: list[Batch] = []
-    now = 0.0
-    begun: Counter[int] = Counter()
-
-    def begin(batch: Batch, most: int) -> None:
-        for item in itertools.islice(batch.source, most):
-            assert item == batch.start + len(batch.out)
-            begun[item] += 1
-            batch.out.append(item)
-
-    for which, size, progress in steps:
-        now += STALE * which / 6
-        run.size = size
-        if which < 5 and run.segments:
-            under_way.append(script.lay(now))
-        elif under_way:
-            with run.lock:
-                run._recall(now)
-        if under_way:
-            begin(under_way[which % len(under_way)], progress)
-        positions = [start for start, _ in run.segments]
-        assert positions == sorted(positions, reverse=True)
-    run.size = 7
-    while run.segments:
-        under_way.append(script.lay(now))
-    for batch in under_way:
-        begin(batch, count)
-        assert len(batch.out) == batch.size
-        with run.lock:
-            run._settle(batch, now)
-    assert begun == Counter(range(count))
-    assert not run.under_way
-    got: list[Any] = []
-    while len(got) < count:
-        got += run.next_piece(len(got), time.perf_counter())  # type: ignore[operator]  # no item fails
-    assert got == list(range(count))
-
-
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_claim_that_is_recalled_as_it_ends_does_not_stand_in_the_place_of_the_next(ordered: bool) -> None:
+@pytest.mark.parametrize("begun", [0, 5])
+def test_a_claim_that_was_recalled_leaves_its_place_to_the_next(ordered: bool, begun: int) -> None:
+    """Its worker hears of it only as it settles: it had begun none of its items, or all."""
     script = Script(range(10), ordered=ordered)
     run = script.run
-    run.size = 5
-    first, second = script.lay(0.0), script.lay(STALE / 2)
-    first.out.extend(range(5))
-    first.drain()
+    first = script.lay(0.0, 5)
+    first.out.extend(itertools.islice(first.source, begun))
     with run.lock:
         run._recall(STALE)
-        assert run.ready == {0: list(range(5))}
-        assert run.under_way == {5: second}
-        run._settle(first, STALE)
-    assert run.under_way == {5: second}
-    assert run.ready == {0: list(range(5))}
-
-
-@pytest.mark.parametrize("shut_down", [True, False])
-def test_recruiting_ends_where_all_items_have_been_claimed(shut_down: bool) -> None:
-    script = Script(range(10))
-    run = script.run
-    run.size = 10
-    script.lay(0.0)
-    run.queued = 0
-    script.tasks.clear()
-    script._shutdown = shut_down
-    recruiting = Background(run._recruit)
-    try:
-        assert recruiting.join()
-    finally:
-        # It would go round and round else.
-        run.divided.clear()
-    assert len(script.tasks) == (0 if shut_down else 1), "one waits for items to recall if the pool takes tasks"
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(ordered: bool) -> None:
-    script = Script(range(10), ordered=ordered)
-    run = script.run
-    run.size = 5
-    first = script.lay(0.0)
-    with run.lock:
-        run._recall(STALE)
-    run.size = 5
-    second = script.lay(STALE)
-    assert first.start == second.start
+    ready = dict(run.ready)
+    assert ready == ({0: list(range(begun))} if begun else {})
+    second = script.lay(STALE, 5)
+    assert second.start == begun
     with run.lock:
         run._settle(first, STALE)
-    assert run.under_way == {0: second}
-    assert run.divided == {0: second}, "nothing would be recalled of it any more"
-    assert not run.ready
+    assert run.under_way == run.divided == {begun: second}, "or nothing would be recalled of it any more"
+    assert run.ready == ready
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -158,8 +75,7 @@ def test_a_claim_that_was_recalled_before_it_began_leaves_its_place_to_the_next(
 def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled: bool) -> None:
     script = Script(range(10), ordered=ordered)
     run = script.run
-    run.size = 5
-    batch = script.lay(0.0)
+    batch = script.lay(0.0, 5)
     if recalled:
         with run.lock:
             run._recall(STALE)
@@ -190,21 +106,16 @@ def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other(
 
 
 def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
-    script = Script(range(10**6))
-    run = script.run
+    claims = Unclaimed(1, 10**6)
     sizes = []
     for _ in range(8):
-        sizes.append(run.size)
-        run._adapt(run.size, ledger.QUICK * 0.9)
+        sizes.append(claims.size)
+        claims.adapt(claims.size, QUICK * 0.9)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
-    run._adapt(256, 1.0)
-    assert run.size == 1
-    run._adapt(1, ledger.QUICK / 100)
-    assert run.size == 4
-    run._adapt(1, ledger.QUICK / 2)
-    assert run.size == 4, "a smaller batch says nothing about larger ones"
-    run._adapt(4, 10.0)
-    assert run.size == 1
+    # A batch smaller than the last says nothing about larger ones.
+    for count, seconds, size in [(256, 1.0, 1), (1, QUICK / 100, 4), (1, QUICK / 2, 4), (4, 10.0, 1)]:
+        claims.adapt(count, seconds)
+        assert claims.size == size
 
 
 @pytest.mark.skipif(not ITERATORS, reason="a deque serves instead")

@@ -57,17 +57,13 @@ def test_async_for(run: Run, buffersize: int) -> None:
         assert run(main(pool)) == list(range(500))
 
 
-def test_arguments_reach_the_generator() -> None:
+def test_any_callable_that_returns_an_iterable_will_do() -> None:
     def source(*args: int, **kwargs: int) -> Iterator[Any]:
         yield args
         yield kwargs
 
     with AdaptiveExecutor(2) as pool:
         assert list(pool.stream(source, 1, 2, buffersize=3, step=4)) == [(1, 2), {"step": 4}]
-
-
-def test_anything_iterable_will_do() -> None:
-    with AdaptiveExecutor(2) as pool:
         assert list(pool.stream(range, 3)) == [0, 1, 2]
         with pytest.raises(TypeError, match="not iterable"):
             list(pool.stream(lambda: 17))

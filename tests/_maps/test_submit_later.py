@@ -1,14 +1,12 @@
-"""submit_later: when a call is queued, how it is cancelled at every stage, and what ends it before its time."""
+"""submit_later: when a call is queued, and how it is cancelled; and what ends delayed calls and schedules alike."""
 
 from __future__ import annotations
 
 import contextvars
 import gc
 import logging
-import math
 import threading
 import weakref
-from concurrent.futures import CancelledError
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from typing import Any
@@ -59,21 +57,6 @@ def test_calls_are_queued_in_the_order_of_their_times_and_ties_in_the_order_of_t
 def test_no_delay_to_speak_of(delay: float) -> None:
     with AdaptiveExecutor() as pool:
         assert pool.submit_later(delay, pow, 2, 3).result(TIMEOUT) == 8
-
-
-@pytest.mark.parametrize(
-    ("delay", "fn", "error", "text"),
-    [
-        *((delay, print, TypeError, "delay must be a number of seconds, not ") for delay in (True, "1", None, 10**400)),
-        *((delay, print, ValueError, "delay must be .* seconds, not ") for delay in (-1e-9, math.inf, math.nan)),
-        (1, 3, TypeError, "fn must be callable, not 3"),
-    ],
-)
-def test_bad_arguments(delay: Any, fn: Any, error: type[Exception], text: str) -> None:
-    with AdaptiveExecutor() as pool:
-        with pytest.raises(error, match=text):
-            pool.submit_later(delay, fn)
-        assert pool.stats().delayed == 0
 
 
 def test_a_delay_longer_than_any_lock_waits() -> None:
@@ -170,24 +153,6 @@ def test_an_idle_pool_has_calls_that_wait_for_their_time() -> None:
         assert (stats.queued, stats.running, stats.submitted) == (0, 0, 0)
 
 
-def test_shutdown_cancels_what_is_not_due_says_how_many_and_does_not_wait(caplog: pytest.LogCaptureFixture) -> None:
-    pool = AdaptiveExecutor(thread_name_prefix="mine")
-    futures = [pool.submit_later(LONG, print) for _ in range(3)]
-    told: list[Any] = []
-    futures[0].add_done_callback(told.append)
-    futures[1].cancel()
-    with caplog.at_level(logging.INFO, "concurrent.futures"):
-        Background(pool.shutdown).join()
-        pool.shutdown()
-    assert [record.getMessage() for record in caplog.records] == [
-        "shutdown of mine: 2 delayed calls cancelled, 0 schedules ended"
-    ]
-    assert all(future.cancelled() for future in futures)
-    assert told == [futures[0]]
-    with pytest.raises(CancelledError):
-        futures[2].result(0)
-
-
 def test_shutdown_leaves_what_is_due_in_the_queue() -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
         gate.hold(pool)
@@ -214,26 +179,6 @@ def test_a_call_submitted_as_the_pool_closes_does_not_wait_for_ever(monkeypatch:
         future = pool.submit_later(LONG, print)
         assert future.cancelled() and pool.stats().delayed == 0
         assert keeper.advance(LONG) == inf
-
-
-def test_after_shutdown_no_call_is_taken() -> None:
-    pool = AdaptiveExecutor()
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-        pool.submit_later(1, print)
-    assert pool.stats().delayed == 0
-
-
-def test_a_pool_that_breaks_fails_what_waits_at_once() -> None:
-    pool = AdaptiveExecutor(initializer=break_down)
-    future = pool.submit_later(LONG, print)
-    with pytest.raises(BrokenThreadPool):
-        pool.submit(print).result(TIMEOUT)
-    with pytest.raises(BrokenThreadPool):
-        future.result(TIMEOUT)
-    with pytest.raises(BrokenThreadPool):
-        pool.submit_later(1, print)
-    pool.shutdown()
 
 
 def test_a_call_that_waits_keeps_its_pool_alive() -> None:
@@ -281,50 +226,6 @@ def test_a_finaliser_may_submit_a_delayed_call() -> None:
         assert [future.result(TIMEOUT) for future in futures] == [8] * 20
 
 
-def test_exit_cancels_what_waits_and_does_not_hang() -> None:
-    lines = output_of("""
-        import atexit
-        from ebbpool import AdaptiveExecutor
-        pool, unused = AdaptiveExecutor(), AdaptiveExecutor(daemon=True)
-        for each in (pool, unused):
-            each.submit_later(3600, print).add_done_callback(lambda future: print(future.cancelled(), flush=True))
-        print(pool.submit_later(0, pow, 2, 3).result(10), flush=True)
-        def late():
-            for each in (pool, AdaptiveExecutor()):
-                try:
-                    each.submit_later(0, print, "never")
-                except RuntimeError as error:
-                    print(error)
-        atexit.register(late)
-    """)
-    assert lines == ["8", "True", "True"] + ["cannot schedule new futures after interpreter shutdown"] * 2
-
-
-@needs_fork
-def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
-    lines = output_of(
-        """
-        pool = AdaptiveExecutor()
-        far, soon = pool.submit_later(3600, int), pool.submit_later(0.2, os.getpid)
-        told, heard = [], []
-        far.add_done_callback(told.append)
-        soon.add_done_callback(heard.append)
-        def check():
-            try:
-                far.result(10)
-            except BrokenThreadPool as error:
-                print("fork" in str(error), told)
-            print(pool.submit_later(0.01, pow, 2, 3).result(10), pool.stats().cancelled)
-            pool.submit_later(3600, print)
-            pool.shutdown()
-        print(in_child(check), soon.result(10) == os.getpid(), pool.wait_idle(10) and heard == [soon])
-        print(far.done())
-    """,
-        FORK,
-    )
-    assert lines == ["True []", "8 0", "0 True True", "False"]
-
-
 def test_a_turn_at_the_moment_of_a_shutdown_leaves_no_entry_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     with timed_pool() as (pool, keeper):
         pool.submit_later(60.0, int)
@@ -338,3 +239,99 @@ def test_a_turn_at_the_moment_of_a_shutdown_leaves_no_entry_behind(monkeypatch: 
         monkeypatch.setattr(keeper, "void", turn_at_once)
         pool.shutdown()
         assert keeper.entries() == 0
+
+
+def test_shutdown_ends_what_is_not_due_says_how_much_and_does_not_wait(caplog: pytest.LogCaptureFixture) -> None:
+    pool = AdaptiveExecutor(thread_name_prefix="mine")
+    tasks = [pool.schedule(LONG, print) for _ in range(2)]
+    futures = [pool.submit_later(LONG, print) for _ in range(4)]
+    told: list[Any] = []
+    futures[0].add_done_callback(told.append)
+    tasks[0].cancel()
+    futures[1].cancel()
+    with caplog.at_level(logging.INFO, "concurrent.futures"):
+        Background(pool.shutdown).join()
+        pool.shutdown()
+    assert [record.getMessage() for record in caplog.records] == [
+        "shutdown of mine: 3 delayed calls cancelled, 1 schedules ended"
+    ]
+    assert not any(task.active for task in tasks)
+    assert all(future.cancelled() for future in futures)
+    assert told == [futures[0]]
+    for call in (pool.schedule, pool.submit_later):
+        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+            call(1, print)
+    assert pool.stats().delayed == 0
+
+
+def test_a_pool_that_breaks_ends_its_schedules_and_fails_what_waits() -> None:
+    with timed_pool(initializer=break_down) as (pool, keeper):
+        running, waiting = pool.schedule(1, print), pool.schedule(LONG, print)
+        future = pool.submit_later(LONG, print)
+        keeper.advance(1.0)
+        eventually(lambda: not running.active and not waiting.active)
+        for task in (running, waiting):
+            assert isinstance(task.last_error, BrokenThreadPool)
+            assert task.runs == 0
+        with pytest.raises(BrokenThreadPool):
+            future.result(TIMEOUT)
+        for call in (pool.schedule, pool.submit_later):
+            with pytest.raises(BrokenThreadPool):
+                call(1, print)
+
+
+def test_exit_ends_what_waits_and_does_not_hang() -> None:
+    lines = output_of("""
+        import atexit
+        import threading
+        from ebbpool import AdaptiveExecutor
+        pool, unused, ran = AdaptiveExecutor(), AdaptiveExecutor(daemon=True), threading.Semaphore(0)
+        AdaptiveExecutor().schedule(0.001, ran.release)
+        AdaptiveExecutor().schedule(3600, print)
+        for each in (pool, unused):
+            each.submit_later(3600, print).add_done_callback(lambda future: print(future.cancelled(), flush=True))
+        for _ in range(3):
+            ran.acquire(timeout=10)
+        print(pool.submit_later(0, pow, 2, 3).result(10), flush=True)
+        def late():
+            for each in (pool, AdaptiveExecutor()):
+                for call in (each.submit_later, each.schedule):
+                    try:
+                        call(1, print, "never")
+                    except RuntimeError as error:
+                        print(error)
+        atexit.register(late)
+    """)
+    assert lines == ["8", "True", "True"] + ["cannot schedule new futures after interpreter shutdown"] * 4
+
+
+@needs_fork
+def test_a_forked_child_forgets_what_waits_and_can_begin_anew() -> None:
+    lines = output_of(
+        """
+        pool = AdaptiveExecutor()
+        ran, again, told, heard = threading.Semaphore(0), threading.Event(), [], []
+        task = pool.schedule(0.005, ran.release)
+        far, soon = pool.submit_later(3600, int), pool.submit_later(0.2, os.getpid)
+        far.add_done_callback(told.append)
+        soon.add_done_callback(heard.append)
+        ran.acquire(timeout=10)
+        def check():
+            print(task.active, task.next_run, task.cancel())
+            try:
+                far.result(10)
+            except BrokenThreadPool as error:
+                print("fork" in str(error), told)
+            print(pool.submit_later(0.01, pow, 2, 3).result(10), pool.stats().cancelled)
+            other = pool.schedule(0.005, again.set)
+            print(again.wait(10), other.cancel())
+            pool.submit_later(3600, print)
+            pool.shutdown()
+        print(in_child(check), soon.result(10) == os.getpid(), pool.wait_idle(10) and heard == [soon])
+        for _ in range(3):
+            ran.acquire(timeout=10)
+        print(task.active, far.done())
+    """,
+        FORK,
+    )
+    assert lines == ["False None False", "True []", "8 0", "True True", "0 True True", "True False"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context, copy_context
+from functools import partial
 from math import floor
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from ebbpool._checks import finite_seconds, no_copy, one_of
-from ebbpool._core.accel import Pool, Timers, instrumented
+from ebbpool._core.accel import Timers, instrumented
 from ebbpool._pool import instruments
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -20,26 +20,6 @@ OnError = Literal["log", "stop"]
 
 RESOLUTION = 1e-9
 """Seconds: the clock's resolution. A shorter interval is taken to be this long."""
-
-
-class HasTimers(Protocol):
-    """The part of an executor that is needed here."""
-
-    _pool: Pool
-
-    @property
-    def _crew(self) -> TimerOwner: ...
-
-    def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any: ...
-    def release(self, future: Any) -> bool: ...
-    def _forget_delayed(self, future: Any) -> None: ...
-
-
-class TimerOwner(Protocol):
-    """The part of a crew that is needed here."""
-
-    prefix: str
-    timers: Timers
 
 
 class ScheduledTask:
@@ -73,7 +53,7 @@ class ScheduledTask:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         on_error: OnError,
-        context: Context | None,
+        context: Context,
     ) -> None:
         self.interval = interval
         self.runs: int = 0
@@ -83,8 +63,7 @@ class ScheduledTask:
         self._begin = begin
         self._step = max(interval, RESOLUTION)
         self._name = getattr(fn, "__qualname__", None) or repr(fn)
-        self._call: tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], Context | None] | None
-        self._call = fn, args, kwargs, context
+        self._call: tuple[Context, Any, Any, Any] | None = context, fn, args, kwargs
         self._on_error = on_error
         self._armed: tuple[int, Any] = (0, None)
 
@@ -130,7 +109,7 @@ class ScheduledTask:
             future.cancel()
         return True
 
-    def arm(self, executor: HasTimers, beat: int) -> None:
+    def arm(self, executor: Any, beat: int) -> None:
         """Have the run of `beat` queued when it is due. For the pool only.
 
         Raises:
@@ -139,11 +118,10 @@ class ScheduledTask:
         call = self._call
         if call is None:
             return
-        fn, args, kwargs, context = call
-        if context is not None:
-            fn, args, kwargs = context.copy().run, (functools.partial(fn, **kwargs) if kwargs else fn, *args), {}
-        future = executor.hold_back(fn, args, kwargs)
-        future.add_done_callback(functools.partial(self._over, executor))
+        context, *given = call
+        # A pool that carries contexts gives the run a copy of the one in which the call is held back.
+        future = context.copy().run(executor.hold_back, *given)
+        future.add_done_callback(partial(self._over, executor))
         self._armed = beat, future
         # Nothing may follow `add`: the run may begin, and end, before `add` returns.
         if self.active:
@@ -151,7 +129,7 @@ class ScheduledTask:
         else:
             future.cancel()
 
-    def _over(self, executor: HasTimers, future: Any) -> None:
+    def _over(self, executor: Any, future: Any) -> None:
         if future.cancelled():
             self._ends()
             return
@@ -170,7 +148,7 @@ class ScheduledTask:
             else:
                 self._go_on(executor)
 
-    def _go_on(self, executor: HasTimers) -> None:
+    def _go_on(self, executor: Any) -> None:
         now = self._timers.keeper.clock()
         following = self._armed[0] + 1
         beat = max(following, floor((now - self._begin) / self._step))
@@ -202,7 +180,7 @@ class ScheduledTask:
 
 
 def submit_later(
-    executor: HasTimers, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    executor: Any, delay: float, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Do what `AdaptiveExecutor.submit_later` does."""
     delay = finite_seconds("delay", delay)
@@ -212,7 +190,7 @@ def submit_later(
     return future
 
 
-def _instrumented(executor: HasTimers, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _instrumented(executor: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Show a call to the tools that instrument submitting; return what they make of it, or None."""
     if not instrumented():
         return None
@@ -223,7 +201,7 @@ def _instrumented(executor: HasTimers, fn: Any, args: tuple[Any, ...], kwargs: d
 
 
 def schedule(
-    executor: HasTimers,
+    executor: Any,
     interval: float,
     fn: Callable[..., object],
     args: tuple[Any, ...],
@@ -238,7 +216,7 @@ def schedule(
     delay = interval if first is None else finite_seconds("first", first)
     one_of("on_error", on_error, get_args(OnError))
     timers = executor._crew.timers
-    context = copy_context() if executor._pool.contextual else None
+    context = copy_context() if executor._pool.contextual else Context()
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if (call := _instrumented(executor, fn, args, kwargs)) is not None:
@@ -254,7 +232,7 @@ def schedule(
     return task
 
 
-def close(crew: TimerOwner) -> None:
+def close(crew: Any) -> None:
     """Cancel the delayed calls of a closed pool, and end its schedules; log how many, at level INFO."""
     calls, schedules = crew.timers.close()
     if calls or schedules:

@@ -17,90 +17,23 @@ from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from contextvars import copy_context
-from itertools import islice, repeat, starmap
+from itertools import islice, starmap
 from math import inf
-from operator import itemgetter
 from threading import TIMEOUT_MAX, Condition, get_ident
 from time import perf_counter
 from typing import Any, Final
 
-from ebbpool import _interpreter
 from ebbpool._core.accel import wait_counted
+from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 
-QUICK: Final = 300e-6
-"""Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
-TARGET: Final = 500e-6
-"""Seconds that a batch should take."""
 STALE: Final = 2e-3
 """Seconds after which the items of a batch that have not begun are recalled."""
 SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
 """How many tasks may be submitted before the first of them has shown how long items take."""
-ITERATORS: Final = sys.implementation.name == "cpython" and _interpreter.GIL_ENABLED
-"""Whether threads that share a list iterator get each item once, and one of them can empty it in one step.
-
-The GIL makes it so, because neither step runs bytecode. Elsewhere a deque does the same, and is slower.
-"""
-
-
-class Failure:
-    """What a call raised, in place of its result."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        trace = error.__traceback__
-        # Without the frame that caught it, which holds the batch: batch, error, traceback and frame would be a cycle.
-        self.error = error if trace is None else error.with_traceback(trace.tb_next)
-
-
-class Batch:
-    """Consecutive items that one worker has claimed, to run them.
-
-    Attributes:
-        start: The position in the map of its first result that is not in `Ledger.ready`.
-        size: How many results are to come from there on.
-        out: Those of them that are there, with a `Failure` in place of an error.
-        failed: Whether there may be such; set before the first is added.
-        source: The items that have not begun, for the worker.
-        since: When it was made (`perf_counter`).
-    """
-
-    __slots__ = ("_items", "failed", "out", "since", "size", "source", "start")
-
-    def __init__(self, start: int, items: Any, since: float) -> None:
-        self.start = start
-        self.size = len(items)
-        self.out: list[Any] = []
-        self.failed = False
-        self.since = since
-        # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
-        self._items: Any = iter(items) if ITERATORS else deque(items)
-        self.source: Any = self._items if ITERATORS else _emptying(self._items)
-
-    def fail(self, error: BaseException) -> None:
-        """Put an error where the next result would be."""
-        self.failed = True
-        self.out.append(Failure(error))
-
-    def drain(self) -> list[Any]:
-        """Take the items that have not begun, last one first; any thread may call this."""
-        rest: list[Any] = []
-        if ITERATORS:
-            rest.extend(self._items)
-            rest.reverse()
-        else:
-            with suppress(IndexError):
-                while True:
-                    rest.append(self._items.pop())
-        return rest
-
-
-def _emptying(items: deque[Any]) -> Iterator[Any]:
-    with suppress(IndexError):
-        while True:
-            yield items.popleft()
+AT_ONCE: Final = 8
+"""How many tasks the consumer submits before it looks again how many are missing: workers submit some, too."""
 
 
 class Ledger:
@@ -111,10 +44,7 @@ class Ledger:
     Attributes:
         executor: The executor, weakly: it may be collected once all tasks are submitted.
         taken: How many items were read from the input; only the consumer's thread counts them.
-        size: How many items the next batch takes at most.
-        segments: (position, items) of items read at once or recalled, first position last. The items are a list
-            or a range, last one first.
-        inbox: Items behind those, as they are read; `begun` is the position of the first.
+        unclaimed: The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         under_way: Batches under way whose results are not all in `ready`, by the position of the first of these.
         divided: Those of them that may have items to recall.
         ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
@@ -148,15 +78,11 @@ class Ledger:
         self.fn = fn
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
         self.fixed = chunksize is not None
-        self.size = chunksize or 1
-        self.largest = sys.maxsize if buffersize is None else max(1, buffersize // 4)
         self.ordered = ordered
         self.lock = allocate_lock()
         self.settled = Condition(self.lock)
         self.taken = 0
-        self.segments: list[tuple[int, list[Any] | range]] = []
-        self.inbox: deque[Any] = deque()
-        self.begun = 0
+        self.unclaimed = Unclaimed(chunksize or 1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
         self.under_way: dict[int, Batch] = {}
         self.divided: dict[int, Batch] = {}
         self.ready: dict[int, list[Any] | BaseException] = {}
@@ -176,12 +102,8 @@ class Ledger:
 
     def read_all(self, items: Iterable[Any]) -> None:
         """Take the whole input at once."""
-        rest = items[::-1] if isinstance(items, range) else list(items)
-        if isinstance(rest, list):
-            rest.reverse()
-        self.taken = self.begun = len(rest)
-        if rest:
-            self.segments.append((0, rest))
+        self.taken = self.unclaimed.fill(items)
+        if self.taken:
             self._recruit()
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
@@ -201,15 +123,15 @@ class Ledger:
                     self.refusal = error.with_traceback(None)
             return
         # With a given chunk size, a task is needed for each chunk, and only whole chunks are read while there are any.
-        step = self.size if self.fixed else 1
+        step = self.unclaimed.size if self.fixed else 1
         width = sys.maxsize if self.fixed else self.executor()._max_workers
         room = None if room is None else room - room % step
-        inbox = self.inbox
+        inbox = self.unclaimed.inbox
         count = served = 0
         try:
             for _ in map(inbox.append, islice(source, room)):
                 count += 1
-                if (self.queued <= 0 or self.size == step) and count % step == 0 and self._tasks() < width:
+                if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
                     if not self._recruit():
                         break
                     served = count
@@ -277,7 +199,7 @@ class Ledger:
             return
         self.closed = True
         # Replaced and not emptied: a task may be taking items right now.
-        self.segments, self.inbox, self.ready = [], deque(), {}
+        self.unclaimed, self.ready = Unclaimed(1, 1), {}
         for batch in list(self.divided.values()):
             batch.drain()
         futures, self.futures = self.futures, set()
@@ -287,25 +209,16 @@ class Ledger:
     def _recruit(self) -> bool:
         """Submit the tasks that the unclaimed items need; return whether none was refused."""
         executor = self.executor()
-        while self.refusal is None:
-            with self.lock:
-                count = self._missing(executor)
-                if count <= 0:
+        self.submitter = get_ident()
+        try:
+            while self.refusal is None:
+                if not self._submit(executor, AT_ONCE):
                     return True
-                self.queued += count
-            self.submitter = get_ident()
-            try:
-                # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
-                while count and self._wants_tasks(executor):
-                    self._submit(executor)
-                    count -= 1
-            except RuntimeError as error:
-                # Without its traceback, which holds this ledger.
-                self.refusal = error.with_traceback(None)
-            finally:
-                self.submitter = None
-                with self.lock:
-                    self.queued -= count
+        except RuntimeError as error:
+            # Without its traceback, which holds this ledger.
+            self.refusal = error.with_traceback(None)
+        finally:
+            self.submitter = None
         return False
 
     # What tasks do, in workers.
@@ -336,9 +249,11 @@ class Ledger:
             del executor, done
 
     def _run(self, batch: Batch) -> None:
-        results = None
+        results: Any = None
+        # If a call raises StopIteration, the built-in `map` ends silently.
+        raised: BaseException = StopIteration()
+        complete = False
         try:
-            complete = False
             while not complete:
                 try:
                     results = self.each(self.fn, batch.source)
@@ -348,42 +263,48 @@ class Ledger:
                         # `extend` may keep the list locked, which others have to read meanwhile.
                         deque(map(batch.out.append, results), 0)
                 except BaseException as error:
-                    batch.fail(error)
-                    continue
+                    raised = error
                 with self.lock:
                     complete = self.closed or len(batch.out) >= batch.size
                 if not complete:
-                    # A call has raised StopIteration, which ends the built-in `map` silently.
-                    batch.fail(StopIteration())
+                    batch.fail(raised)
+                    raised = StopIteration()
         finally:
             # Breaks a cycle: the batch holds errors, whose tracebacks hold this frame.
-            del batch, results
+            del batch, results, raised
 
     def _enlist(self) -> None:
         """Submit other tasks if items need them. One is always queued, so that the pool sees the work."""
         executor = self.executor()
         if executor is None or self._must_stay(executor):
             return
-        with self.lock:
-            missing = min(2, self._missing(executor))
-        for _ in range(missing):
-            try:
-                self._submit(executor)
-            except RuntimeError:
-                # The pool has been closed meanwhile: this task runs what is left.
-                return
-            # Counted only now: the pool may be closed before a task is submitted, and nobody may rely on that one.
-            with self.lock:
-                self.queued += 1
+        # If the pool is closed meanwhile, this task runs what is left.
+        with suppress(RuntimeError):
+            self._submit(executor, 2)
 
     # What both do, without the lock.
 
-    def _submit(self, executor: Any) -> None:
-        future = executor.submit(self.work)
-        self.futures.add(future)
-        future.add_done_callback(self._ended)
-        if self.closed:
-            future.cancel()
+    def _submit(self, executor: Any, most: int) -> bool:
+        """Submit the tasks that are missing, but not more than `most`; return whether there were any.
+
+        Raises:
+            RuntimeError: The executor takes no more tasks.
+        """
+        with self.lock:
+            missing = min(most, self._missing(executor))
+        for _ in range(missing):
+            # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
+            if not self._wants_tasks(executor):
+                break
+            future = executor.submit(self.work)
+            # Counted only now: a task that is refused would never come.
+            with self.lock:
+                self.queued += 1
+            self.futures.add(future)
+            future.add_done_callback(self._ended)
+            if self.closed:
+                future.cancel()
+        return missing > 0
 
     def _ended(self, future: Future[Any]) -> None:
         """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
@@ -402,8 +323,8 @@ class Ledger:
                 return
             self.fate = error
             # Dropped once the lock is free.
-            trash = [self.segments, self.inbox, *map(self._cut, list(self.divided.values()))]
-            self.segments, self.inbox = [], deque()
+            trash = [self.unclaimed, *map(self._cut, list(self.divided.values()))]
+            self.unclaimed = Unclaimed(1, 1)
             self.settled.notify_all()
             self._ring()
         del trash
@@ -414,7 +335,7 @@ class Ledger:
 
     def _wants_tasks(self, executor: Any) -> bool:
         """Return whether another task would find items to claim or, where it may wait for that, to recall."""
-        return bool(self.segments or self.inbox or (self.divided and not self._must_stay(executor)))
+        return bool(self.unclaimed or (self.divided and not self._must_stay(executor)))
 
     # What follows is called with the lock held.
 
@@ -424,8 +345,7 @@ class Ledger:
 
     def _missing(self, executor: Any) -> int:
         """Return how many tasks are missing in the queue."""
-        items = len(self.inbox) + sum(len(rest) for _, rest in self.segments)
-        wanted = -(-items // self.size)
+        wanted = -(-len(self.unclaimed) // self.unclaimed.size)
         if not self.fixed:
             wanted = min(wanted, executor._max_workers - self._tasks() + self.queued, UP_FRONT)
             wanted = max(wanted, int(self._wants_tasks(executor)))
@@ -448,22 +368,9 @@ class Ledger:
         return None
 
     def _lay(self, now: float) -> Batch | None:
-        size = self.size
-        if self.segments:
-            start, rest = self.segments.pop()
-            items = rest[: -size - 1 : -1]
-            if isinstance(rest, range):
-                rest = rest[:-size]
-            else:
-                del rest[-size:]
-            if rest:
-                self.segments.append((start + size, rest))
-        else:
-            start, inbox = self.begun, self.inbox
-            items = list(map(deque.popleft, repeat(inbox, min(size, len(inbox)))))
-            if not items:
-                return None
-            self.begun += len(items)
+        start, items = self.unclaimed.take()
+        if not items:
+            return None
         batch = self.under_way[start] = Batch(start, items, now)
         if batch.size > 1 and not self.fixed:
             self.divided[start] = batch
@@ -478,18 +385,11 @@ class Ledger:
             del self.under_way[batch.start]
             if self.divided.pop(batch.start, None) is not None and not self.divided:
                 self.settled.notify_all()
-            self._adapt(batch.size, now - batch.since)
+            if not self.fixed:
+                self.unclaimed.adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
                 self._ring()
-
-    def _adapt(self, count: int, seconds: float) -> None:
-        if self.fixed:
-            return
-        if seconds >= QUICK:
-            self.size = max(1, min(self.size, int(count * TARGET / seconds)))
-        elif count >= self.size:
-            self.size = min((2 if seconds > QUICK / 8 else 4) * self.size, self.largest)
 
     def _recall(self, now: float) -> bool:
         """Recall items of batches that have been under way too long; return whether there was such a batch."""
@@ -497,10 +397,9 @@ class Ledger:
         for batch in stale:
             rest = self._cut(batch)
             if rest and not self.closed:
-                self.segments.append((batch.start + batch.size, rest))
+                self.unclaimed.put_back(batch.start + batch.size, rest)
         if stale:
-            self.size = 1
-            self.segments.sort(key=itemgetter(0), reverse=True)
+            self.unclaimed.size = 1
             if not self.divided:
                 self.settled.notify_all()
         return bool(stale)

@@ -81,32 +81,31 @@ class Channel:
             self.local = iter(call())
             return
         error: BaseException | None = None
+        values: Any = None
         try:
-            self._run(call)
+            values = iter(call())
+            try:
+                while self._await_room():
+                    self._put(next(values))
+            except StopIteration:
+                pass
+            finally:
+                _close(values)
         except BaseException as caught:
-            error = _trimmed(caught)
+            error = caught
             if self.left:
                 LOGGER.exception("exception in a generator whose consumer has left")
         finally:
             self.end(error)
-            error = None
+            # Breaks a cycle: the error's traceback holds this frame.
+            del call, values, error
 
-    def _run(self, call: Callable[[], Iterable[Any]]) -> None:
-        values = iter(call())
-        try:
-            while self._await_room():
-                try:
-                    value = next(values)
-                except StopIteration:
-                    return
-                with self.mutex:
-                    if not self.left:
-                        self.buffer.append(value)
-                    wake, self.wake = self.wake, None
-                value = None
-                _ring(wake)
-        finally:
-            _close(values)
+    def _put(self, value: Any) -> None:
+        with self.mutex:
+            if not self.left:
+                self.buffer.append(value)
+            wake, self.wake = self.wake, None
+        _ring(wake)
 
     def _await_room(self) -> bool:
         """Wait while the buffer is full; return False if the consumer has left."""
@@ -374,14 +373,6 @@ def _close(values: Any) -> None:
     close = getattr(values, "close", None)
     if close is not None:
         close()
-
-
-def _trimmed(error: BaseException) -> BaseException:
-    # Without the frames of this module, which hold the channel that holds the error.
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals is globals():
-        trace = trace.tb_next
-    return error.with_traceback(trace)
 
 
 def _cut_all() -> None:
