@@ -396,7 +396,7 @@ class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
         if wait and self._runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
-            for future in [*self._pool.waiting(), *self._pool.in_hand()]:
+            for future in self._pool.waiting(None, True):
                 future.cancel()
         if wait:
             streams.end_own(self._pool, True)

@@ -124,7 +124,7 @@ class Lane(maps.Maps, ThreadPoolExecutor):
             self._cancelling = True
         self.core.close()
         if cancel_futures:
-            for future in [*self.core.pool.waiting(self.core), *self.core.pool.in_hand(self.core)]:
+            for future in self.core.pool.waiting(self.core, True):
                 future.cancel()
         if not wait:
             return

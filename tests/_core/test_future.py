@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_collector
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_collector, together
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
@@ -51,16 +51,13 @@ def states(future: Any) -> tuple[bool, bool, bool]:
     return future.running(), future.cancelled(), future.done()
 
 
-def test_is_a_standard_future(core: ModuleType) -> None:
-    assert issubclass(core.Future, concurrent.futures.Future)
-    assert isinstance(core.Future(), concurrent.futures.Future)
-
-
-def test_can_be_subclassed(core: ModuleType) -> None:
+def test_is_a_standard_future_and_can_be_subclassed(core: ModuleType) -> None:
     class Named(core.Future):  # type: ignore[misc, name-defined]
         name = "one"
 
     future = Named()
+    assert issubclass(core.Future, concurrent.futures.Future)
+    assert isinstance(future, concurrent.futures.Future)
     future.label = "two"
     future.set_result(3)
     assert (future.name, future.label, future.result()) == ("one", "two", 3)
@@ -157,27 +154,16 @@ def test_every_waiting_thread_is_told(core: ModuleType, how: str) -> None:
 
 def test_a_waiter_sees_the_result_whenever_it_sees_done(core: ModuleType) -> None:
     for number in range(200):
-        future, ready = core.Future(), threading.Barrier(2)
+        future = core.Future()
 
-        def watch(future: Any = future, ready: threading.Barrier = ready) -> object:
-            ready.wait(TIMEOUT)
+        def turn(place: int, future: Any = future, number: int = number) -> object:
+            if place == 0:
+                return future.set_result(number)
             while not future.done():
                 pass
             return future.result(timeout=0)
 
-        background = Background(watch)
-        ready.wait(TIMEOUT)
-        future.set_result(number)
-        assert background.join() == number
-
-
-def test_snapshot(core: ModuleType) -> None:
-    error = Boom()
-    assert core.Future()._get_snapshot() == (False, False, None, None)
-    assert running(core)._get_snapshot() == (False, False, None, None)
-    assert cancelled(core)._get_snapshot() == (True, True, None, None)
-    assert finished(core, 5)._get_snapshot() == (True, False, 5, None)
-    assert failed(core, error)._get_snapshot() == (True, False, None, error)
+        assert together(turn, 2)[1] == number
 
 
 def test_the_condition_is_one_object(core: ModuleType) -> None:
@@ -267,68 +253,48 @@ def test_a_callback_may_use_its_future(core: ModuleType) -> None:
 
 def test_a_callback_that_races_with_the_end_runs_exactly_once(core: ModuleType, end: Any) -> None:
     for _ in range(200):
-        future, ready, calls = core.Future(), threading.Barrier(3), []
+        future, calls = core.Future(), []
 
-        def add(future: Any = future, ready: threading.Barrier = ready, calls: list[object] = calls) -> None:
-            ready.wait(TIMEOUT)
-            future.add_done_callback(calls.append)
+        def turn(place: int, future: Any = future, calls: list[object] = calls) -> None:
+            if place == 0:
+                end(future)
+            else:
+                future.add_done_callback(calls.append)
 
-        adders = [Background(add), Background(add)]
-        ready.wait(TIMEOUT)
-        end(future)
-        for adder in adders:
-            adder.join()
+        together(turn, 3)
         assert calls == [future, future]
 
 
 def test_only_one_of_many_cancellers_runs_the_callbacks(core: ModuleType) -> None:
     for _ in range(100):
-        future, ready, calls = core.Future(), threading.Barrier(4), []
+        future, calls = core.Future(), []
         future.add_done_callback(calls.append)
-
-        def cancel(future: Any = future, ready: threading.Barrier = ready) -> bool:
-            ready.wait(TIMEOUT)
-            return bool(future.cancel())
-
-        cancellers = [Background(cancel) for _ in range(3)]
-        ready.wait(TIMEOUT)
-        assert [canceller.join() for canceller in cancellers] == [True] * 3
+        assert together(lambda _, future=future: future.cancel(), 3) == [True] * 3  # type: ignore[misc]
         assert calls == [future]
 
 
 def test_cancel_and_start_exclude_each_other(core: ModuleType) -> None:
     for _ in range(200):
-        future, ready = core.Future(), threading.Barrier(2)
-
-        def cancel(future: Any = future, ready: threading.Barrier = ready) -> bool:
-            ready.wait(TIMEOUT)
-            return bool(future.cancel())
-
-        canceller = Background(cancel)
-        ready.wait(TIMEOUT)
-        started = future.set_running_or_notify_cancel()
-        assert started is not canceller.join()
-        assert future.running() is started
-        assert future.cancelled() is not started
+        future = core.Future()
+        calls = future.set_running_or_notify_cancel, future.cancel
+        started, is_cancelled = together(lambda place, calls=calls: calls[place](), 2)  # type: ignore[misc]
+        assert started is not is_cancelled
+        assert states(future) == (started, is_cancelled, is_cancelled)
 
 
 def test_only_one_outcome_wins(core: ModuleType) -> None:
     for _ in range(100):
-        future, ready, calls = core.Future(), threading.Barrier(4), []
+        future, calls = core.Future(), []
         future.add_done_callback(calls.append)
 
-        def finish(value: int, future: Any = future, ready: threading.Barrier = ready) -> int | None:
-            ready.wait(TIMEOUT)
+        def finish(value: int, future: Any = future) -> int | None:
             try:
                 future.set_result(value)
             except Exception:
                 return None
             return value
 
-        finishers = [Background(lambda value=value: finish(value)) for value in range(3)]  # type: ignore[misc]
-        ready.wait(TIMEOUT)
-        winners = [value for finisher in finishers if (value := finisher.join()) is not None]
-        assert winners == [future.result(timeout=0)]
+        assert [value for value in together(finish, 3) if value is not None] == [future.result(timeout=0)]
         assert calls == [future]
 
 

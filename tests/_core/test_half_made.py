@@ -122,7 +122,7 @@ classes = parts_of_the_core()
 # Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.
 unsafe = {"hold", "let_go"}
 # What would wait for ever for an object that nobody will ever complete.
-waits = {"result", "exception", "_wait_for_outcome", "_await", "_await_condition"}
+waits = {"result", "exception", "_wait_for_outcome", "_await"}
 made = 0
 
 def fill(filler, count):

@@ -94,12 +94,13 @@ def test_the_bottom_of_the_stack_ages_out_while_the_top_is_busy() -> None:
         eventually(lambda: sum(thread.is_alive() for thread in threads | used) <= 1)
 
 
-def test_a_task_submitted_as_the_worker_leaves_is_not_lost() -> None:
+@pytest.mark.parametrize(("keep_alive", "burst"), [(0, 1), (0.00005, 1), (0.0005, 1), (0.001, 8)])
+def test_what_is_submitted_as_workers_leave_is_not_lost(keep_alive: float, burst: int) -> None:
     """The keep-alive is about as long as one round, so that workers leave again and again in mid-submit."""
-    for keep_alive in (0, 0.00005, 0.0005):
-        with AdaptiveExecutor(2, keep_alive=keep_alive) as pool:
-            for number in range(300):
-                assert pool.submit(int, number).result(TIMEOUT) == number
+    with AdaptiveExecutor(max_workers=4, keep_alive=keep_alive) as pool:
+        for _ in range(300 if burst == 1 else 50):
+            futures = [pool.submit(int, number) for number in range(burst)]
+            assert [future.result(TIMEOUT) for future in futures] == list(range(burst))
 
 
 class LyingLock:
@@ -142,10 +143,3 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
             assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
         assert locks[0].lock.locked(), "the wake-up was left for another time"
         assert pool.stats().idle <= 1
-
-
-def test_a_burst_submitted_as_the_workers_leave_is_not_lost() -> None:
-    with AdaptiveExecutor(4, keep_alive=0.001) as pool:
-        for _ in range(50):
-            futures = [pool.submit(int, number) for number in range(8)]
-            assert [future.result(TIMEOUT) for future in futures] == list(range(8))

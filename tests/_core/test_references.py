@@ -42,16 +42,6 @@ def pool() -> Iterator[AdaptiveExecutor]:
         yield pool
 
 
-def test_an_idle_pool_holds_nothing_of_a_finished_task(pool: AdaptiveExecutor) -> None:
-    call, argument, keyword = Call(), Thing(), Thing()
-    references = [weakref.ref(call), weakref.ref(argument), weakref.ref(keyword)]
-    future = pool.submit(call, argument, keyword=keyword)
-    references.append(weakref.ref(future))
-    assert future.result(TIMEOUT) is argument
-    del call, argument, keyword, future
-    gone(*references)
-
-
 def test_a_pending_task_is_held_by_the_pool_alone(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
         gate.hold(pool)
@@ -64,7 +54,7 @@ def test_a_pending_task_is_held_by_the_pool_alone(pool: AdaptiveExecutor) -> Non
     gone(reference)
 
 
-def test_a_finished_future_keeps_only_its_result(pool: AdaptiveExecutor) -> None:
+def test_a_finished_future_keeps_only_its_result_and_the_idle_pool_nothing(pool: AdaptiveExecutor) -> None:
     call, result, other, keyword = Call(), Thing(), Thing(), Thing()
     references = [weakref.ref(call), weakref.ref(other), weakref.ref(keyword)]
     future = pool.submit(call, result, other, keyword=keyword)

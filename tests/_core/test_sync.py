@@ -12,6 +12,8 @@ import time
 import unittest
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -125,15 +127,13 @@ class TestSemantics:
         sem.release()
         assert sem._value == 1
 
-    def test_repr(self, semaphores: ModuleType) -> None:
+    def test_names(self, semaphores: ModuleType) -> None:
         sem, bounded = semaphores.Semaphore(3), semaphores.BoundedSemaphore(3)
         sem.release()
         bounded.acquire()
         assert repr(sem) == f"<ebbpool.sync.Semaphore at {id(sem):#x}: value=4>"
         assert repr(bounded) == f"<ebbpool.sync.BoundedSemaphore at {id(bounded):#x}: value=2/3>"
-
-    def test_family(self, semaphores: ModuleType) -> None:
-        assert issubclass(semaphores.BoundedSemaphore, semaphores.Semaphore)
+        assert isinstance(bounded, semaphores.Semaphore)
         assert semaphores.Semaphore.__module__ == semaphores.BoundedSemaphore.__module__ == "ebbpool.sync"
 
     def test_a_cycle_through_it_is_collected(self, kind: Any) -> None:
@@ -307,20 +307,68 @@ class TestHandOver:
     def sem(self, semaphores: ModuleType) -> Any:
         return semaphores.Semaphore(0)
 
-    @pytest.mark.parametrize("n", [1, 2])
-    def test_a_permit_that_comes_as_time_runs_out_is_taken(self, sem: Any, play: Any, n: int) -> None:
-        def too_late() -> bool:
-            sem.release(n)
-            return False
+    @pytest.mark.parametrize(
+        ("naps", "got", "left"),
+        [
+            pytest.param([["release", "late"]], True, 0, id="a permit that comes as time runs out is taken"),
+            pytest.param([["release both", "late"]], True, 1, id="of two, one is taken"),
+            pytest.param(
+                [["release", "overtake", "woken"], ["release", "find none", "woken"]],
+                True,
+                0,
+                id="a newcomer passes a waiter only once",
+            ),
+            pytest.param(
+                [["queue up", "release", "release", "woken"]], True, 0, id="one that takes its permit wakes the next"
+            ),
+            pytest.param(
+                [["queue up", "release", "interrupted"]], None, 0, id="an interrupted waiter passes its permit on"
+            ),
+            pytest.param(
+                [["release", "overtake", "woken"], ["queue up", "release", "find none", "interrupted"]],
+                None,
+                0,
+                id="and so does one that it was handed to",
+            ),
+        ],
+    )
+    def test_what_happens_meanwhile(
+        self, sem: Any, play: Any, naps: list[list[str]], got: bool | None, left: int
+    ) -> None:
+        others: list[Background] = []
+        happens: dict[str, Callable[[], object]] = {
+            "release": sem.release,
+            "release both": lambda: sem.release(2),
+            "overtake": lambda: sem.acquire(False) is True,
+            "find none": lambda: sem.acquire(False) is False,
+            "queue up": lambda: others.append(queue_up(sem)),
+        }
 
-        play(too_late)
-        assert sem.acquire(timeout=1) is True
-        assert (sem._value, waiting(sem)) == (n - 1, 0)
+        def nap(*events: str) -> bool:
+            *before, end = events
+            for event in before:
+                assert happens[event]() is not False, event
+            if end == "interrupted":
+                raise KeyboardInterrupt
+            return end == "woken"
+
+        bell = play(*[partial(nap, *events) for events in naps])
+        with pytest.raises(KeyboardInterrupt) if got is None else nullcontext():
+            assert sem.acquire(timeout=1 if naps[0][-1] == "late" else None) is got
+        assert [thread.join() for thread in others] == [True] * len(others)
+        assert not bell.steps
+        assert (sem._value, waiting(sem)) == (left, 0)
 
     @pytest.mark.parametrize("n", [1, 2])
-    def test_an_interrupted_waiter_gives_its_permit_back(self, sem: Any, play: Any, n: int) -> None:
+    def test_an_interrupted_waiter_gives_its_permit_back(self, kind: Any, play: Any, n: int) -> None:
+        sem = kind(2)
+        assert sem.acquire() and sem.acquire()
+
         def interrupted() -> bool:
             sem.release(n)
+            if n == 2 and kind.__name__ == "BoundedSemaphore":
+                with pytest.raises(ValueError, match="too many"):
+                    sem.release(2)
             raise KeyboardInterrupt
 
         play(interrupted)
@@ -328,62 +376,6 @@ class TestHandOver:
             sem.acquire()
         assert (sem._value, waiting(sem)) == (n, 0)
         assert sem.acquire(False) is True
-
-    @pytest.mark.parametrize("starved", [False, True], ids=["woken", "handed over"])
-    def test_an_interrupted_waiter_passes_its_permit_on(self, sem: Any, play: Any, starved: bool) -> None:
-        others = []
-
-        def starve() -> bool:
-            sem.release()
-            assert sem.acquire(False)
-            return True
-
-        def interrupted() -> bool:
-            others.append(queue_up(sem))
-            sem.release()
-            assert sem._value == (0 if starved else 1)
-            raise KeyboardInterrupt
-
-        play(*[starve] * starved, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sem.acquire()
-        assert others[0].join() is True
-        assert (sem._value, waiting(sem)) == (0, 0)
-
-    def test_a_bounded_semaphore_takes_a_permit_back_from_an_interrupted_waiter(
-        self, semaphores: ModuleType, play: Any
-    ) -> None:
-        sem = semaphores.BoundedSemaphore(2)
-        sem.acquire()
-        sem.acquire()
-
-        def interrupted() -> bool:
-            sem.release(2)
-            with pytest.raises(ValueError, match="too many"):
-                sem.release(2)
-            raise KeyboardInterrupt
-
-        play(interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sem.acquire()
-        assert sem._value == 2
-
-    def test_a_newcomer_passes_a_waiter_only_once(self, sem: Any, play: Any) -> None:
-        def overtaken() -> bool:
-            sem.release()
-            assert sem.acquire(False) is True
-            return True
-
-        def handed_over() -> bool:
-            sem.release()
-            assert sem.acquire(False) is False
-            return True
-
-        bell = play(overtaken, handed_over)
-        assert sem.acquire() is True
-        assert not bell.steps
-        assert bell.timeouts == [-1, -1]
-        assert (sem._value, waiting(sem)) == (0, 0)
 
     def test_an_overtaken_waiter_waits_for_the_rest_of_its_time(self, sem: Any, play: Any) -> None:
         def overtaken() -> bool:
@@ -397,21 +389,6 @@ class TestHandOver:
         assert sem.acquire(timeout=5) is False
         first, second = bell.timeouts
         assert 0 <= second < first == 5
-        assert (sem._value, waiting(sem)) == (0, 0)
-
-    def test_a_waiter_that_takes_its_permit_wakes_the_next(self, sem: Any, play: Any) -> None:
-        others = []
-
-        def two_permits() -> bool:
-            others.append(queue_up(sem))
-            sem.release()
-            sem.release()
-            assert (sem._value, waiting(sem)) == (2, 2)
-            return True
-
-        play(two_permits)
-        assert sem.acquire() is True
-        assert others[0].join() is True
         assert (sem._value, waiting(sem)) == (0, 0)
 
     def test_a_waiter_behind_one_that_is_just_waking_does_not_take_its_permit(self, sem: Any, play: Any) -> None:

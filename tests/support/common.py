@@ -195,6 +195,18 @@ class Background:
         return self._outcome
 
 
+def together(call: Callable[[int], object], threads: int = 4) -> list[Any]:
+    """Call `call(number)` in several threads at the same time, and return what they returned."""
+    ready = threading.Barrier(threads)
+
+    def start(number: int) -> object:
+        ready.wait(TIMEOUT)
+        return call(number)
+
+    backgrounds = [Background(lambda number=number: start(number)) for number in range(threads)]  # type: ignore[misc]
+    return [background.join() for background in backgrounds]
+
+
 def all_end(threads: Iterable[threading.Thread]) -> bool:
     """Join every thread, and tell whether all of them have ended."""
     ended = True

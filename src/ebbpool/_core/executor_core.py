@@ -20,20 +20,12 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
-    from ebbpool._core.future import (
-        _EMPTY,
-        _NOBODY,
-        DelayedCall,
-        FutureCore,
-        _bare,
-        _DelayedFuture,
-        _Future,
-        _here,
-    )
+    from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future, _here
     from ebbpool._core.lane import LaneCore
     from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
+    from ebbpool._core.worker import Probe, gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +67,26 @@ def _replaced() -> bool:
     return False
 
 
+def _wrapped(
+    pool: Pool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, carries: bool
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
+    """Return the call to be queued in place of a given one: in a context, if one is to be carried, and measured."""
+    if carries and pool.contextual:
+        if not cython.compiled and kwargs:
+            fn, kwargs = partial(fn, **kwargs), None
+        args = (fn, *args)
+        fn = copy_context().run
+    if pool.every > 0:
+        pool.skip -= 1
+        if pool.skip < 0:
+            pool.skip = gap(pool.every)
+            with pool.mutex:
+                record = pool.record
+            if record is not None:
+                fn = Probe(fn, record)
+    return fn, args, kwargs
+
+
 class ExecutorCore:
     """The part of an executor that every task passes."""
 
@@ -100,10 +112,7 @@ class ExecutorCore:
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
             QueueTimeout: This has waited for room for `max_wait` seconds.
         """
-        if not callable(fn):
-            raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
-            breathe()
             strange = altered()
         else:
             strange = _Standard.submit is not _own or _own.__code__ is not _own_code
@@ -113,28 +122,7 @@ class ExecutorCore:
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
-        future._pool = pool
-        if pool.wrapping:
-            if pool.skip > 0 and not pool.contextual:
-                # What `wrap` would do, without the cost of a call for each task.
-                pool.skip -= 1
-            else:
-                fn, args, kwargs = pool.wrap(fn, args, kwargs, pool.contextual)  # type: ignore[assignment]  # None is empty
-        future._fn = fn
-        if not cython.compiled:
-            future._code = PENDING
-            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
-            future._not_run = future._scope = None
-            future._held = False
-            future._latest = 0.0
-            future._args = args
-            future._kwargs = kwargs if kwargs else None
-        elif len(args) == 1 and not kwargs:
-            future._args = args[0]
-            future._kwargs = True
-        else:
-            future._args = args
-            future._kwargs = kwargs if kwargs else None
+        self._prepare(future, fn, args, kwargs)
         future._queued_at = pool.clock
         errand = None
         with pool.mutex:
@@ -228,7 +216,7 @@ class ExecutorCore:
         self._crew.timers.add_after(self, future, delay)  # type: ignore[attr-defined]  # the executor has it
         return future
 
-    @cython.locals(future=DelayedCall)
+    @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Return a pending future for a call that is on no queue yet; see `release`.
 
@@ -238,7 +226,7 @@ class ExecutorCore:
         """
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
-        future: DelayedCall = blank(DelayedCall, _DelayedFuture, _EMPTY) if cython.compiled else _bare(_DelayedFuture)
+        future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
         self._prepare(future, fn, args, kwargs)
         future._held = True
         future._executor = self
@@ -288,7 +276,7 @@ class ExecutorCore:
         self._prepare(call, fn, args, kwargs)
         if cython.compiled:
             call._context = context
-            call._looped = True  # type: ignore[misc]  # a field there, and of the class in plain code
+            call._looped = True  # a field there, and of the class in plain code
         elif context is not None:
             given: Any = call._fn
             call._args = (partial(given, **kwargs) if kwargs else given, *args)
@@ -310,21 +298,25 @@ class ExecutorCore:
 
     def _prepare(
         self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> FutureCore:
+    ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
             breathe()
-        if self._pool.wrapping:
-            contextual = self._pool.contextual and type(future) is not LoopCall
-            fn, args, kwargs = self._pool.wrap(fn, args, kwargs, contextual)
+        pool = self._pool
+        if pool.wrapping:
+            if pool.skip > 0 and not pool.contextual:
+                # What `_wrapped` would do, without the cost of a call for each task.
+                pool.skip -= 1
+            else:
+                fn, args, kwargs = _wrapped(pool, fn, args, kwargs, type(future) is not LoopCall)
         if not cython.compiled:
             future._code = PENDING
-            future._value = future._error = future._audience = future._cond = future._observers = future._lane = None
-            future._not_run = future._scope = None
+            future._result = future._exception = future._audience = future._cond = future._observers = None
+            future._lane = future._not_run = future._scope = future._executor = None
             future._held = False
             future._latest = 0.0
-        future._pool = self._pool
+        future._pool = pool
         future._fn = fn
         if cython.compiled and len(args) == 1 and not kwargs:
             future._args = args[0]
@@ -332,7 +324,6 @@ class ExecutorCore:
         else:
             future._args = args
             future._kwargs = kwargs if kwargs else None
-        return future
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Have a worker run `fn(*args, **kwargs)`, in a copy of the caller's context variables; for asyncio and uvloop.

@@ -1,20 +1,11 @@
 # C types for executor_core.py, which Cython compiles as ebbpool._core.executor_core_c.
 cimport cython
-from ebbpool._core.future_c cimport (
-    DelayedCall,
-    FutureCore,
-    _bare,
-    _DelayedFuture,
-    _EMPTY,
-    _Future,
-    _here,
-    _NOBODY,
-    breathe,
-)
+from ebbpool._core.future_c cimport FutureCore, _bare, _EMPTY, _Future, _here, _NOBODY, breathe
 from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox, goes_on
 from ebbpool._core.native_c cimport PENDING
 from ebbpool._core.pool_c cimport Pool
+from ebbpool._core.worker_c cimport Probe, gap
 
 cdef extern from *:
     """
@@ -58,6 +49,7 @@ cdef list _kept
 
 cpdef bint instrumented() except -1
 cdef bint _replaced() except -1
+cdef tuple _wrapped(Pool pool, object fn, tuple args, object kwargs, bint carries)
 
 
 cdef class ExecutorCore:
@@ -68,7 +60,8 @@ cdef class ExecutorCore:
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
     @cython.locals(future=FutureCore)
     cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
-    cdef FutureCore _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
+    @cython.locals(pool=Pool)
+    cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
     @cython.locals(call=LoopCall, first=bint)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)
     cdef bint _takes_calls(self) except -1

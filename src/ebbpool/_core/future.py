@@ -25,7 +25,7 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code future_c.pxd declares these.
-    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, enter, fence, leave, slotted
 
     if TYPE_CHECKING:
         from ebbpool._core.lane import LaneCore
@@ -46,7 +46,7 @@ STATES = ("PENDING", "RUNNING", "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED
 DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
 
 _NOBODY: list[Any] = []
-"""The audience of a `LoopCall`, and of a `DelayedCall` at first: not None, so that `_tell` is called; always empty."""
+"""The audience of a `LoopCall`, and of a delayed call at first: not None, so that `_tell` is called; always empty."""
 
 
 # Interpreted even where this file is compiled: a call of it passes the eval breaker.
@@ -81,57 +81,36 @@ class FutureCore:
         _not_run: What is called if its call is not made, or raises; or None.
         _latest: When it has to begin at the latest (monotonic seconds); 0 if there is no limit.
         _scope: What may end it early, once that was asked for; or None.
+        _executor: Of a delayed call, its executor, which it keeps alive until it is done, and then tells; or None. So
+            the last reference to an executor is dropped in a worker, or by the thread that cancels, and not in the
+            timekeeper's thread.
         _looped: Whether it is a `LoopCall`.
     """
 
-    _code: int
-    _value: Any
-    _error: BaseException | None
-    _fn: Callable[..., Any] | None
-    _args: Any
-    _kwargs: Any
-    _held: bool
-    _queued_at: float
-    _pool: Pool
-    _audience: list[Any] | None
-    _cond: threading.Condition | None
-    _observers: list[Any] | None
-    _lane: LaneCore | None
-    _not_run: Callable[[Any], object] | None
-    _latest: float
-    _scope: Scope | None
     _looped: bool
-
-    __slots__ = (
-        "_args",
-        "_audience",
-        "_code",
-        "_cond",
-        "_error",
-        "_fn",
-        "_held",
-        "_kwargs",
-        "_lane",
-        "_latest",
-        "_not_run",
-        "_observers",
-        "_pool",
-        "_queued_at",
-        "_scope",
-        "_value",
-    )
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
         no_copy(self)
 
     def __init__(self) -> None:
-        self._pool = _ORPHANS
-        self._code = PENDING
-        self._value = self._error = self._audience = self._cond = self._observers = self._lane = self._not_run = None
-        self._fn = self._args = self._kwargs = self._scope = None
-        self._held = False
-        self._latest = 0.0
+        self._pool: Pool = _ORPHANS
+        self._code: int = PENDING
+        self._result: Any = None
+        self._exception: BaseException | None = None
+        self._fn: Callable[..., Any] | None = None
+        self._args: Any = None
+        self._kwargs: Any = None
+        self._held: bool = False
+        self._queued_at: float = 0.0
+        self._audience: list[Any] | None = None
+        self._cond: threading.Condition | None = None
+        self._observers: list[Any] | None = None
+        self._lane: LaneCore | None = None
+        self._not_run: Callable[[Any], object] | None = None
+        self._latest: float = 0.0
+        self._scope: Scope | None = None
+        self._executor: Any = None
 
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
@@ -170,7 +149,7 @@ class FutureCore:
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
-        self._fn = self._args = self._kwargs = None
+        self._executor = self._fn = self._args = self._kwargs = None
 
     def _unwanted(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
@@ -213,10 +192,10 @@ class FutureCore:
             self._wait_for_outcome(timeout)
         elif cython.compiled:
             fence()
-        if self._error is None:
-            return self._value
+        if self._exception is None:
+            return self._result
         try:
-            raise self._error
+            raise self._exception
         finally:
             # Breaks a cycle: the error holds the traceback, which holds this frame, which would hold the error.
             self = None  # type: ignore[assignment]  # breaks a cycle
@@ -233,7 +212,7 @@ class FutureCore:
             RuntimeError: This thread must not wait; see `result`.
         """
         self._wait_for_outcome(timeout)
-        return self._error
+        return self._exception
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Have `fn(self)` called once the future is done.
@@ -254,8 +233,8 @@ class FutureCore:
             if waits:
                 self._join(alone)
         if not waits:
-            # A subclass's own `_tell` is for the thread that ends the future, which may not have come to it yet.
-            FutureCore._tell(self, alone)
+            # `_tell` is for the thread that ends the future, which may not have come to it yet.
+            self._call_back(alone)
 
     def _join(self, alone: list[Any]) -> None:
         """Under the mutex: add one to the audience. An empty audience may be shared, see `_NOBODY`; it is replaced."""
@@ -274,7 +253,7 @@ class FutureCore:
             if not over:
                 self._not_run = fn
         if over:
-            FutureCore._tell(self, [fn])
+            self._call_back([fn])
 
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the future as running; return False if it was cancelled. For executors only.
@@ -354,8 +333,8 @@ class FutureCore:
         audience = self._audience
         self._audience = None
         if code == FINISHED:
-            self._value = value
-            self._error = error
+            self._result = value
+            self._exception = error
             if cython.compiled:
                 fence()
         self._code = code
@@ -374,13 +353,21 @@ class FutureCore:
         fn, args, kwargs = self._fn, self._packed(), self._kwargs
         self._code = RUNNING
         value = error = None
+        context = self._given_context(True)
+        if cython.compiled and context is not None:
+            enter(context)
         try:
             value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
         except BaseException as caught:
             error = _trimmed(caught)
+        if cython.compiled and context is not None:
+            leave(context)
         self._drop_call()
         fn = args = kwargs = None
-        self._pool.count_aside(error is not None)
+        with self._pool.mutex:
+            self._pool.taken += 1
+            if error is not None:
+                self._pool.failed += 1
         self._conclude(RUNNING, RUNNING, FINISHED, value, error)
         value = error = None
 
@@ -412,10 +399,17 @@ class FutureCore:
         self._audience = self._cond = self._observers = self._not_run = None
         self._forget()
         if self._code < CANCELLED:
-            self._error = error
+            self._exception = error
             self._code = FINISHED
 
     def _tell(self, audience: list[Any]) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            # A part of the audience, so that the others are told whatever interrupts this.
+            audience = [executor._forget_delayed, *audience]
+        self._call_back(audience)
+
+    def _call_back(self, audience: list[Any]) -> None:
         interrupt = None
         # Waiting threads first: a callback may take long, or wait for a thread that waits for the result.
         for listener in audience:
@@ -439,13 +433,12 @@ class FutureCore:
     def _wait_for_outcome(self, timeout: float | None) -> None:
         if self._code < CANCELLED:
             self._await(timeout)
+            if self._code < CANCELLED:
+                raise TimeoutError()
         if cython.compiled:
             fence()
         if self._code != FINISHED:
-            try:
-                raise CancelledError()
-            finally:
-                self = None  # type: ignore[assignment]  # breaks a cycle
+            raise CancelledError()
 
     def _await(self, timeout: float | None) -> None:
         if timeout is None or timeout > 0:
@@ -454,8 +447,12 @@ class FutureCore:
                 raise RuntimeError(f"cannot wait for a future here: {reason}")
         if self._pool is _ORPHANS:
             # Code that makes its own futures may set their state by hand and notify the condition.
-            self._await_condition(timeout)
+            condition = self._condition
+            with condition:
+                if self._code < CANCELLED:
+                    condition.wait(timeout)
             return
+        limit = -1.0 if timeout is None else max(0.0, timeout)
         waiter = allocate_lock()
         waiter.acquire()
         alone = [waiter]
@@ -467,32 +464,15 @@ class FutureCore:
                     self._join(alone)
             if told:
                 return
-            worker = _here.worker
-            if worker is None:
-                told = waiter.acquire() if timeout is None else waiter.acquire(True, timeout if timeout > 0 else 0)
+            if _here.worker is not None:
+                told = wait_counted(self._pool, waiter.acquire, True, limit)
             elif timeout is None:
-                told = wait_counted(self._pool, waiter.acquire)
+                told = waiter.acquire()
             else:
-                told = wait_counted(self._pool, waiter.acquire, True, timeout if timeout > 0 else 0)
+                told = waiter.acquire(True, limit)
         finally:
             if not told:
                 self._ignore(waiter)
-        if not (told or self.done()):
-            try:
-                raise TimeoutError()
-            finally:
-                self = None  # type: ignore[assignment]  # breaks a cycle
-
-    def _await_condition(self, timeout: float | None) -> None:
-        condition = self._condition
-        with condition:
-            if not self.done():
-                condition.wait(timeout)
-        if not self.done():
-            try:
-                raise TimeoutError()
-            finally:
-                self = None  # type: ignore[assignment]  # breaks a cycle
 
     def _ignore(self, waiter: LockType) -> None:
         # Compared by identity: a callback's own __eq__ must not run under the mutex.
@@ -526,54 +506,28 @@ class FutureCore:
         return observers
 
     @property
-    def _done_callbacks(self) -> list[Callable[[Any], object]]:
-        with self._pool.mutex:
-            audience = self._audience
-        return [listener for listener in audience or () if type(listener) is not LockType]
-
-    @property
     def _state(self) -> str:
-        return STATES[self._code]
+        code = self._code
+        if cython.compiled:
+            # Who sees the end sees the outcome.
+            fence()
+        return STATES[code]
 
     @_state.setter
     def _state(self, state: str) -> None:
         self._code = STATES.index(state)
 
-    @property
-    def _result(self) -> Any:
-        return self._value
-
-    @_result.setter
-    def _result(self, value: Any) -> None:
-        self._value = value
-
-    @property
-    def _exception(self) -> BaseException | None:
-        return self._error
-
-    @_exception.setter
-    def _exception(self, error: BaseException | None) -> None:
-        self._error = error
-
-    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
-        """Return (done, cancelled, result, exception), which asyncio asks for on newer Pythons."""
-        code = self._code
-        if cython.compiled:
-            fence()
-        if code == FINISHED:
-            return True, False, self._value, self._error
-        return code >= CANCELLED, code >= CANCELLED, None, None
-
     def __repr__(self) -> str:
         text = f"<{type(self).__name__} at {id(self):#x} state={DESCRIPTIONS[self._code]}"
         if self._code != FINISHED:
             return text + ">"
-        if self._error is not None:
-            return f"{text} raised {type(self._error).__name__}>"
-        return f"{text} returned {type(self._value).__name__}>"
+        if self._exception is not None:
+            return f"{text} raised {type(self._exception).__name__}>"
+        return f"{text} returned {type(self._result).__name__}>"
 
 
 if not cython.compiled:
+    FutureCore = slotted(FutureCore)  # type: ignore[misc]  # the same class
     FutureCore._looped = False
 
 
@@ -589,46 +543,8 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
         return future
 
 
-class DelayedCall(FutureCore):
-    """A call whose time has not come yet.
-
-    Until it is done it keeps its executor alive, and then tells it: so the last reference to an executor is dropped in
-    a worker, or by the thread that cancels, and not in the timekeeper's thread.
-    """
-
-    _executor: Any
-
-    __slots__ = ("_executor",)
-
-    def __init__(self) -> None:
-        FutureCore.__init__(self)
-        self._executor = None
-
-    def _tell(self, audience: list[Any]) -> None:
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            # A part of the audience, so that the others are told whatever interrupts this.
-            audience = [executor._forget_delayed, *audience]
-        FutureCore._tell(self, audience)
-
-    def _forget(self) -> None:
-        self._executor = self._fn = self._args = self._kwargs = None
-
-
-class DelayedFuture(DelayedCall, Future):  # type: ignore[override]  # as for `Future`
-    """The future of a delayed call. It differs from others only in what its executor hears of it."""
-
-    @cython.locals(future=DelayedCall)
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make one that is complete without `__init__`, as `Future` does."""
-        future = DelayedCall.__new__(cls)
-        DelayedCall.__init__(future)
-        return future
-
-
 _Future: Any = Future
 """The same, as compiled code finds it without a look into the module's names."""
-_DelayedFuture: Any = DelayedFuture
 _EMPTY: tuple[()] = ()
 _bare: Any = FutureCore.__new__
 """Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
@@ -649,8 +565,7 @@ def wait_counted(pool: Pool, wait: Callable[..., Any], *args: Any) -> Any:
 class Observers(list[Any]):
     """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
 
-    Where a worker is about to wait for a future of its own pool, its event is replaced by one that counts the worker as
-    blocked while it waits. Where a thread must not wait, its event is replaced by one that raises an error.
+    Where a worker is about to wait for a future of its own pool, or a thread that must not wait, its event is replaced.
     """
 
     @cython.locals(future=FutureCore)
@@ -660,44 +575,29 @@ class Observers(list[Any]):
 
     def append(self, waiter: Any) -> None:
         worker = _here.worker
-        if worker is not None and worker.pool is self._pool and not isinstance(waiter.event, _CountedEvent):
-            waiter.event = _CountedEvent(waiter.event, self._pool)
-        reason = self._pool.forbids()
-        if reason is not None:
-            waiter.event = _ForbiddenEvent(waiter.event, reason)
+        minded = (worker is not None and worker.pool is self._pool) or self._pool.forbids() is not None
+        if minded and getattr(waiter.event, "pool", None) is not self._pool:
+            waiter.event = _PoolEvent(waiter.event, self._pool)
         super().append(waiter)
 
 
-class _WaiterEvent:
-    """The event of a waiter, without its `wait`."""
+class _PoolEvent:
+    """The event of a waiter, whose wait counts a worker as blocked and is an error where a thread must not wait."""
 
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
+        self.pool = pool
         self.set = event.set
         self.clear = event.clear
         self.is_set = event.is_set
-
-
-class _CountedEvent(_WaiterEvent):
-    def __init__(self, event: threading.Event, pool: Pool) -> None:
-        super().__init__(event)
-        self._pool = pool
+        self._wait = event.wait
 
     def wait(self, timeout: float | None = None) -> bool:
-        timeout = None if timeout is None else max(0.0, timeout)
-        told: bool = wait_counted(self._pool, self._event.wait, timeout)
+        if not self.is_set() and (timeout is None or timeout > 0):
+            reason = self.pool.forbids()
+            if reason is not None:
+                raise RuntimeError(f"cannot wait for futures here: {reason}")
+        told: bool = wait_counted(self.pool, self._wait, None if timeout is None else max(0.0, timeout))
         return told
-
-
-class _ForbiddenEvent(_WaiterEvent):
-    def __init__(self, event: threading.Event, reason: str) -> None:
-        super().__init__(event)
-        self._reason = reason
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self._event.is_set() and (timeout is None or timeout > 0):
-            raise RuntimeError(f"cannot wait for futures here: {self._reason}")
-        return self._event.is_set()
 
 
 def _trimmed(error: BaseException) -> BaseException:

@@ -1,10 +1,10 @@
 # C types for future.py, which Cython compiles as ebbpool._core.future_c.
-from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, fence
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, enter, fence, leave
 
 # Before the imports that form a circle: what the others of the circle import from here. Types are known in any order.
 cdef tuple STATES, DESCRIPTIONS, _EMPTY
 cdef list _NOBODY
-cdef object _here, _Future, _DelayedFuture, _bare, _interpreted
+cdef object _here, _Future, _bare, _interpreted
 
 cdef object _trimmed(object error)
 
@@ -22,30 +22,21 @@ from ebbpool._core.pool_c cimport _ORPHANS, Pool
 
 cdef class FutureCore:
     cdef int _code
-    cdef object _value
-    cdef object _error
-    cdef object _fn
-    cdef object _args
-    cdef object _kwargs
-    cdef bint _held
-    cdef double _queued_at
+    cdef public object _result, _exception
+    cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
+    cdef bint _held, _looped
+    cdef double _queued_at, _latest
     cdef Pool _pool
     cdef list _audience
-    cdef object _cond
-    cdef object _observers
-    cdef object _not_run
-    cdef double _latest
-    cdef object _scope
     cdef LaneCore _lane
-    cdef bint _looped
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
     cdef list _move(self, int first, int last, int code, object value, object error)
     cpdef disown(self, object error)
     cdef _tell(self, list audience)
+    cdef _call_back(self, list audience)
     cdef _wait_for_outcome(self, object timeout)
     cdef _await(self, object timeout)
-    cdef _await_condition(self, object timeout)
     cdef _ignore(self, object waiter)
     cpdef _ensure_scope(self)
     cpdef limit(self, object scope)
@@ -55,7 +46,3 @@ cdef class FutureCore:
     cdef object _packed(self)
     cdef _join(self, list alone)
     cdef object _given_context(self, bint taken)
-
-
-cdef class DelayedCall(FutureCore):
-    cdef object _executor

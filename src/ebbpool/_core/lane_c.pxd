@@ -12,21 +12,13 @@ from ebbpool._core.worker_c cimport Worker
 
 
 cdef class LaneCore:
-    cdef object __weakref__
+    cdef object __weakref__, backlog
     cdef readonly Pool pool
-    cdef readonly Py_ssize_t limit
-    cdef readonly bint first
-    cdef readonly bint lifts_ceiling
+    cdef readonly Py_ssize_t limit, admitted, dead
+    cdef readonly bint first, lifts_ceiling, closed
     cdef readonly object name
     cdef readonly double max_wait
-    cdef readonly bint closed
-    cdef object backlog
-    cdef readonly Py_ssize_t admitted
-    cdef readonly Py_ssize_t dead
-    cdef readonly long long taken
-    cdef readonly long long failed
-    cdef readonly long long cancelled
-    cdef readonly long long expired
+    cdef readonly long long taken, failed, cancelled, expired
 
     cdef enter(self)
     cdef leave(self)

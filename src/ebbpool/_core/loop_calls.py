@@ -154,20 +154,6 @@ class LoopCall(FutureCore):
         if cython.compiled:
             self._context = None
 
-    def perform(self) -> None:
-        """Run the call in this thread, in its own context."""
-        self._begins()
-        if cython.compiled and self._context is not None:
-            fn, args = self._context.run, (self._fn, *(self._packed() or ()))
-            # `args` keeps what they replace until the mutex is free.
-            with self._pool.mutex:
-                self._fn = fn
-                self._args = args
-                if self._kwargs is True:
-                    self._kwargs = None
-            self._context = None
-        FutureCore.perform(self)
-
     def _unwanted(self) -> bool:
         """Return whether the loop has given the call up."""
         ticket = self._ticket
@@ -207,8 +193,8 @@ class LoopCall(FutureCore):
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""
-        ticket, value, error = self._ticket, self._value, self._error
-        self._ticket = self._value = self._error = None
+        ticket, value, error = self._ticket, self._result, self._exception
+        self._ticket = self._result = self._exception = None
         if ticket is None:
             return
         if ticket.done():
@@ -258,8 +244,6 @@ class Mailbox:
         turn: When the next spell begins (monotonic seconds).
     """
 
-    mutex: Any
-
     def __init__(
         self,
         wake: Callable[[Callable[[], None]], object],
@@ -267,7 +251,7 @@ class Mailbox:
         task: Callable[[], object],
     ) -> None:
         if not cython.compiled:
-            self.mutex = threading.RLock()
+            self.mutex: Any = threading.RLock()
         self.wake = wake
         self.again = again
         self.task = task

@@ -29,8 +29,7 @@ cpdef bint goes_on(LoopCall call, Mailbox mailbox) except -1
 
 cdef class LoopCall(FutureCore):
     cdef Mailbox _mailbox
-    cdef object _ticket
-    cdef object _context
+    cdef object _ticket, _context
     cdef Visit _visit
     cdef double _abandoned
 
@@ -41,26 +40,14 @@ cdef class LoopCall(FutureCore):
 
 cdef class Mailbox:
     cdef cython.pymutex mutex
-    cdef object wake
-    cdef object again
-    cdef readonly object task
+    cdef object wake, again, due, __weakref__
+    cdef readonly object task, lags, most
     cdef list arrived
-    cdef object due
-    cdef object __weakref__
     cdef readonly bint ringing
-    cdef readonly double rung
-    cdef double stint_begun
-    cdef double stint_spent
-    cdef double patience
-    cdef Py_ssize_t portion
-    cdef Py_ssize_t delivered
-    cdef double spent
-    cdef readonly object lags
-    cdef readonly object most
+    cdef readonly double rung, turn
+    cdef double stint_begun, stint_spent, patience, spent, longest
+    cdef Py_ssize_t portion, delivered, first
     cdef readonly Py_ssize_t spell
-    cdef Py_ssize_t first
-    cdef double longest
-    cdef readonly double turn
 
     cpdef post(self, LoopCall call)
     cdef list _empty(self, bint ringing)

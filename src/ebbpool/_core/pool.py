@@ -21,7 +21,7 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from itertools import islice
 from types import BuiltinMethodType, MethodType
@@ -54,7 +54,7 @@ if not cython.compiled:
         let_collector,
         slotted,
     )
-    from ebbpool._core.worker import Probe, Worker
+    from ebbpool._core.worker import Probe, Worker, gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         """What starts a pool's threads; see ``ebbpool._pool.crew``."""
 
         def start(self, searching: bool) -> BaseException | None: ...
-        def watch(self) -> BaseException | None: ...
+        def watch(self) -> None: ...
         def call_soon(self, call: Callable[[], None]) -> None: ...
 
 
@@ -159,18 +159,6 @@ class Survey(NamedTuple):
     counts: dict[str, float]
 
 
-def _gap(every: int) -> int:
-    """Return how many tasks to pass over, so that one in `every` is measured, whatever pattern they follow."""
-    # Imported here, so that only those pay for it who measure.
-    from random import random
-
-    return int(random() * (2 * every - 1)) if every > 0 else 0
-
-
-def _nobody() -> None:
-    return None
-
-
 def _leave_room(depth: int) -> None:
     """Raise RecursionError, in the plain core, if `depth` nested calls would raise it; nothing has been changed yet."""
     if depth > 0:
@@ -244,10 +232,9 @@ class Pool:
         surplus: Workers that should leave as soon as they have no task in hand.
         allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
             blocked do not count.
-        held: Whether there are fewer than `ALL` that may.
+        held: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         crowd: More workers than these are looked at although no task waits: they may all compute.
         minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
-        tight: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         taken: Tasks taken off the queue so far.
         wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
             measured.
@@ -262,61 +249,34 @@ class Pool:
         marked: Such tasks in the queue, oldest first.
     """
 
-    mutex: Any
-    enqueue: Callable[[FutureCore], None]
-    dequeue: Callable[[], FutureCore]
-    oldest_first: Callable[[], FutureCore]
-
     def __init__(self, crew: ThreadStarter | None) -> None:
         if not cython.compiled:
             # Re-entrant: a finaliser or a signal handler may submit while its own thread is in a critical section.
-            self.mutex = threading.RLock()
+            self.mutex: Any = threading.RLock()
         # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
-        self.crew: Callable[[], ThreadStarter | None] = _nobody if crew is None else weakref.ref(crew)
-        self.queue: deque[FutureCore] = deque()
-        self.parked: list[Worker] = []
-        self.workers: list[Worker] = []
-        self.seekers: deque[LockType | FutureCore] = deque()
-        self.promised: list[LockType] = []
-        self.idlers: list[LockType] = []
-        self.away: dict[FutureCore, float] = {}
-        self.marked: dict[FutureCore, None] = {}
+        self.crew: Callable[[], ThreadStarter | None] = (lambda: None) if crew is None else weakref.ref(crew)
         self.mark: type | None = None
-        self.backlogs: list[LaneCore] = []
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
         self.max_wait: float = 0.0
-        self.stale: float = 0.0
-        self.turned: int = -TURN
         self.sought: float = 0.0
-        self.ceiling: int = 1
-        self.max_workers: int = 1
-        self.beyond: int = 0
-        self.allowed: int = ALL
+        self.turned: int = -TURN
         self.crowd: int = ALL
+        self.ceiling: int = 1
         self.max_queue: int = -1
         self.min_workers: int = 0
         self.min_spare_workers: int = 0
         self.every: int = 0
         self.skip: int = 0
-        self.headcount: int = 0
-        self.starting: int = 0
-        self.roused: int = 0
-        self.blocked: int = 0
         self.surplus: int = 0
-        self.lent: int = 0
-        self.dead: int = 0
-        self.ahead: int = 0
         self.passed: int = 0
-        self.firsts: int = 0
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
         self.rejected: int = 0
         self.expired: int = 0
         self.started: int = 0
-        self.retired: int = 0
         self.spilled: int = 0
         self.returned: int = 0
         self.slow_start: bool = False
@@ -327,15 +287,42 @@ class Pool:
         self.closed: bool = False
         self.broken: bool = False
         self.held: bool = False
-        self.tight: bool = False
+        self.urgent: bool = False
+        self._begin([])
+
+    def _begin(self, workers: list[Worker]) -> None:
+        """Start without a task, and with the workers that there are."""
+        self.workers: list[Worker] = workers
+        self.queue: deque[FutureCore] = deque()
+        self.enqueue: Callable[[FutureCore], None] = self.queue.append
+        self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
+        self.dequeue: Callable[[], FutureCore] = self.oldest_first
+        self.parked: list[Worker] = []
+        self.seekers: deque[LockType | FutureCore] = deque()
+        self.promised: list[LockType] = []
+        self.idlers: list[LockType] = []
+        self.away: dict[FutureCore, float] = {}
+        self.marked: dict[FutureCore, None] = {}
+        self.backlogs: list[LaneCore] = []
+        self.stale: float = 0.0
+        self.allowed: int = ALL
+        self.max_workers: int = self.ceiling
+        self.beyond: int = self.ceiling // RESERVE
+        self.headcount: int = len(workers)
+        self.retired: int = self.started - self.headcount
+        self.starting: int = 0
+        self.roused: int = 0
+        self.blocked: int = 0
+        self.lent: int = 0
+        self.dead: int = 0
+        self.ahead: int = 0
+        self.firsts: int = 0
         self.searching: bool = False
         self.covered: bool = False
         self.at_ceiling: bool = False
         self.minded: bool = False
         self.turned_away: bool = False
         self.timed: bool = False
-        self.urgent: bool = False
-        self._use_queue()
 
     def configure(
         self,
@@ -381,33 +368,14 @@ class Pool:
         After such a task `record(seconds waited, seconds run)` is called in the worker's thread; what it raises is
         logged. Tasks of a map are turns of its workers, and not its items.
         """
-        gap = _gap(every)
+        skip = gap(every)
         with self.mutex:
             # The last `record` may end with the call, but not under the mutex.
             before, self.record = self.record, record
             self.every = every
-            self.skip = gap
+            self.skip = skip
             self.wrapping = self.contextual or every > 0
         del before
-
-    def wrap(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, contextual: bool
-    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-        """Return the call to be queued in place of a given one, which carries its context if it is `contextual`."""
-        if contextual:
-            if not cython.compiled and kwargs:
-                fn, kwargs = partial(fn, **kwargs), None
-            args = (fn, *args)
-            fn = copy_context().run
-        if self.every > 0:
-            self.skip -= 1
-            if self.skip < 0:
-                self.skip = _gap(self.every)
-                with self.mutex:
-                    record = self.record
-                if record is not None:
-                    fn = Probe(fn, record)
-        return fn, args, kwargs
 
     def push(
         self,
@@ -441,37 +409,31 @@ class Pool:
             self.timed = self.timed or future._latest > 0.0
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
-            goes_on = first and future._looped and lane is None
             if grows or (unbounded and refusal == "full"):
                 refusal = None
             holds = False
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
-                if refusal is not None:
-                    return refusal
-                holds = future._held
+                holds = refusal is None and future._held
             full = refusal == "full"
-            if holds:
+            if refusal is not None and not full:
+                return refusal
+            if lane is not None and holds:
                 errand = self._keep_time(lane)
             elif refusal is None:
                 self._enter(future, first)
-                self.urgent = self.urgent or goes_on
-            elif full and in_line:
+                self.urgent = self.urgent or (first and future._looped and lane is None)
+            elif in_line:
                 refusal = None
                 future._held = True
                 self.seekers.append(future)
-            elif full:
+            else:
                 self.turned_away = True
             try:
                 if grows:
                     self._reserve(1)
                     errand = HASTE
-                elif (
-                    (refusal is None or full)
-                    and not holds
-                    and not self.searching
-                    and (self.parked or not self.covered or self._wants_more())
-                ):
+                elif not holds and not self.searching and (self.parked or not self.covered or self._wants_more()):
                     errand = self._arrange()
             except BaseException:
                 if refusal is None:
@@ -501,15 +463,13 @@ class Pool:
             self.queue.insert(self.ahead, future)
         self.ahead += 1
 
-    def _keep_time(self, lane: LaneCore | None) -> str | None:
+    def _keep_time(self, lane: LaneCore) -> str | None:
         """Under the mutex: have the timekeeper look for tasks of `lane` that wait there for too long; return an errand.
 
         For a task among the seekers it watches already.
         """
-        if lane is None or lane in self.backlogs:
-            return None
         last = lane.backlog[-1]
-        if last._latest == 0.0:
+        if lane in self.backlogs or last._latest == 0.0:
             return None
         self.backlogs.append(lane)
         if self.covered or self.minded:
@@ -530,7 +490,7 @@ class Pool:
             and self.passed * TURNS >= self.ahead
             and self.lent == 0
             and self.ahead < len(self.queue)
-            and self._has_place()
+            and self._has_place(0)
         ):
             oldest, first = self.queue[self.ahead], self.queue[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
@@ -558,7 +518,7 @@ class Pool:
                 self.promised.append(seeker)
                 seeker.release()
             else:
-                # No errand is needed: `_demand` counts seekers, so the timekeeper watches already and goes on.
+                # No errand is needed: `snapshot` counts seekers, so the timekeeper watches already and goes on.
                 self._enter(seeker, False)
             if self.headcount == 0:
                 # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
@@ -593,10 +553,6 @@ class Pool:
         if lane.admitted == 0:
             self._tell_idlers()
 
-    def _use_queue(self) -> None:
-        self.enqueue = self.queue.append
-        self.dequeue = self.oldest_first = self.queue.popleft
-
     def _refusal(self) -> str | None:
         """Under the mutex: return why a task cannot simply be queued, or None.
 
@@ -609,11 +565,10 @@ class Pool:
         if self.max_queue < 0:
             return None
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
-        coming = self._at_hand() + self.starting - self.surplus
+        coming = len(self.parked) + self.roused + self.starting - self.surplus
         if self.held:
             coming = min(coming, min(self.allowed, self.max_workers) - self._engaged() + self.roused + self.starting)
-        coming = max(0, coming)
-        if self._waiting() + len(self.promised) < self.max_queue + coming or self.headcount == 0:
+        if self._waiting() + len(self.promised) < self.max_queue + max(0, coming) or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
         most = min(self.max_workers, max(self.allowed, self.min_workers))
@@ -626,7 +581,7 @@ class Pool:
         self.clock = monotonic()
         if self.searching:
             return None
-        if self.parked and (not self.held or self._has_room()):
+        if self.parked and self._has_room(1):
             return self._rouse()
         self.at_ceiling = self.headcount - self.blocked >= self._most()
         if not self.at_ceiling and (
@@ -651,10 +606,6 @@ class Pool:
     def _wants_more(self) -> bool:
         """Return whether a call that goes on with something waits at the ceiling, and there may be a worker for it."""
         return self.urgent and self.ahead > 0 and self.max_workers <= self.headcount - self.blocked < self._most()
-
-    def _has_place(self) -> bool:
-        """Return whether the calling worker may take a task that has not overtaken others."""
-        return self._engaged() - self.firsts <= self.max_workers
 
     def _staff(self) -> str | None:
         """Under the mutex: do what `_arrange` does if tasks wait."""
@@ -685,7 +636,7 @@ class Pool:
         if self._lacks_spare():
             self.covered = True
             return WATCH
-        if self.headcount <= self.crowd or self.minded or not self._crowded():
+        if self.headcount <= self.crowd or self.minded or self._engaged() <= self.crowd:
             return None
         self.minded = True
         return WATCH
@@ -694,21 +645,13 @@ class Pool:
         """Return how many workers have a task in hand, or are on their way to one; the blocked do not count."""
         return self.headcount - len(self.parked) - self.blocked
 
-    def _crowded(self) -> bool:
-        """Return whether so many workers run that they may be too many, though no task waits."""
-        return self._engaged() > self.crowd
+    def _has_place(self, more: int) -> bool:
+        """Return whether one that has not overtaken others may be taken; see `_has_room`."""
+        return self._engaged() + more - self.firsts <= self.max_workers
 
-    def _has_room(self) -> bool:
-        """Return whether a parked worker may be woken for a task."""
-        return not self.held or (
-            self._engaged() < self.allowed and (self.ahead > 0 or self._engaged() - self.firsts < self.max_workers)
-        )
-
-    def _admits(self) -> bool:
-        """Return whether the calling worker, which has no task in hand, may take one."""
-        return self.surplus == 0 and (
-            not self.held or (self._engaged() <= self.allowed and (self.ahead > 0 or self._has_place()))
-        )
+    def _has_room(self, more: int) -> bool:
+        """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
+        return not self.held or (self._engaged() + more <= self.allowed and (self.ahead > 0 or self._has_place(more)))
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -719,7 +662,7 @@ class Pool:
         with self.mutex:
             self.allowed = ALL if self.closed else max(1, allowed)
             self._measure()
-            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
+            if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
                 errand = self._rouse()
         self._run(errand, None)
 
@@ -760,14 +703,13 @@ class Pool:
         except BaseException as error:
             # No thread was started, whatever the reason: the place reserved for it must not be lost.
             withdrawn = self.unreserve(errand is START, future, errand is HASTE)
-            if errand is EXTRA:
-                # `_arrange` has set `covered`, on which later submits rely.
-                self._watch()
             if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
                 raise
             return
-        if errand is EXTRA:
-            self._watch()
+        finally:
+            if errand is EXTRA:
+                # `_arrange` has set `covered`, on which later submits rely.
+                self._watch()
         if interruption is not None:
             try:
                 raise interruption
@@ -780,9 +722,12 @@ class Pool:
         if crew is None:
             return
         try:
-            refusal = crew.watch()
-        except (RuntimeError, MemoryError) as error:
-            refusal = error
+            crew.watch()
+        except (RuntimeError, MemoryError) as refusal:
+            # There is no timekeeper that would try again.
+            with self.mutex:
+                self.covered = False
+            self.give_up(refusal)
         except BaseException:
             # A signal handler's error may have come before the timekeeper knew of this pool, which is `covered`.
             try:
@@ -791,22 +736,9 @@ class Pool:
                 with self.mutex:
                     self.covered = False
             raise
-        if refusal is not None:
-            # There is no timekeeper that would try again.
-            with self.mutex:
-                self.covered = False
-            self.give_up(refusal)
 
     def _waiting(self) -> int:
         return len(self.queue) - self.dead
-
-    def _demand(self) -> int:
-        """Return how many tasks want a worker: those in the queue, the seekers, and 1 if any was turned away."""
-        return len(self.queue) - self.dead + len(self.seekers) + self.turned_away
-
-    def _at_hand(self) -> int:
-        """Return how many workers are parked, or woken and on their way to the queue."""
-        return len(self.parked) + self.roused
 
     def _lacks_spare(self) -> bool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
@@ -823,9 +755,7 @@ class Pool:
     def _measure(self) -> None:
         surplus = self.headcount - self.blocked - self.max_workers
         self.held = self.allowed != ALL or surplus > 0
-        surplus -= self.beyond
-        self.surplus = surplus if surplus > 0 else 0
-        self.tight = self.held
+        self.surplus = max(0, surplus - self.beyond)
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -878,8 +808,7 @@ class Pool:
             if self.seekers:
                 self._make_room()
             watch = self._waiting() > 0 and not self.covered
-            if watch:
-                self.covered = True
+            self.covered = self.covered or watch
         if watch:
             self._watch()
         return withdrawn
@@ -1104,13 +1033,8 @@ class Pool:
         with self.mutex:
             self.rejected += 1
 
-    def count_expired(self, future: FutureCore) -> None:
-        """Count a task that has waited for too long, and fails because of that."""
-        with self.mutex:
-            self._count_expired(future)
-
     def _count_expired(self, future: FutureCore) -> None:
-        """Under the mutex: see `count_expired`."""
+        """Under the mutex: count a task that has waited for too long, and fails because of that."""
         self.expired += 1
         if future._lane is not None:
             future._lane.expired += 1
@@ -1174,21 +1098,6 @@ class Pool:
         self._run(errand, None)
         return True
 
-    @cython.locals(worker=Worker, current=FutureCore)
-    def in_hand(self, lane: LaneCore | None = None) -> list[FutureCore]:
-        """Return the futures of the tasks that workers run, of one lane or of all."""
-        found: list[FutureCore] = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                for worker in self.workers:
-                    current = worker.current
-                    if current is not None and (lane is None or current._lane is lane):
-                        found.append(current)
-            finally:
-                let_collector(collects)
-        return found
-
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have `call()` called in the timekeeper's thread; here, if there is none."""
         crew = self.crew()
@@ -1200,13 +1109,6 @@ class Pool:
             # There is no such thread, and none can be started.
             pass
         call()
-
-    def count_aside(self, failed: bool) -> None:
-        """Count a task that was on no queue and has been run."""
-        with self.mutex:
-            self.taken += 1
-            if failed:
-                self.failed += 1
 
     def close(self) -> None:
         """Take no more tasks; workers leave once the queue is empty. May be called again."""
@@ -1253,44 +1155,42 @@ class Pool:
             current._conclude(RUNNING, RUNNING, FINISHED, None, error)
         self._run(errand, None)
 
-    @cython.locals(future=FutureCore, worker=Worker, held=LaneCore)
-    def waiting(self, lane: LaneCore | None = None) -> list[FutureCore]:
+    @cython.locals(future=FutureCore, worker=Worker, each=LaneCore)
+    def waiting(self, lane: LaneCore | None = None, in_hand: bool = False) -> list[FutureCore]:
         """Return the pending futures, of one lane or of all: those held in lanes, and those in the queue, oldest first.
 
-        Held futures among the seekers are not there; a pool that is closed or has no worker has no seekers.
+        Those of the tasks that workers have `in_hand` follow if they are asked for. Held futures among the seekers are
+        not there; a pool that is closed or has no worker has no seekers.
         """
-        waiting: list[FutureCore] = []
+        held: list[FutureCore] = []
+        running: list[FutureCore] = []
         lanes: list[LaneCore] = []
         with self.mutex:
             collects = hold_collector()
             try:
-                seen = list(self.queue)
-                seen.extend(self.away)
+                queued = list(self.queue)
                 for worker in self.workers:
                     if worker.current is not None:
-                        seen.append(worker.current)
+                        running.append(worker.current)
                 # This finds every lane in which futures wait: such a lane has others queued, running or away.
-                for future in seen:
+                for future in [*queued, *self.away, *running]:
                     if future._lane is not None and future._lane not in lanes:
                         lanes.append(future._lane)
-                for held in lanes:
-                    waiting.extend(held.backlog)
+                for each in lanes:
+                    held.extend(each.backlog)
             finally:
                 let_collector(collects)
-        seen = [*waiting, *seen]
-        waiting.clear()
-        for future in seen:
-            if future._code == PENDING and (lane is None or future._lane is lane):
-                waiting.append(future)
-        return waiting
+        found: list[FutureCore] = []
+        last = RUNNING if in_hand else PENDING
+        for future in [*held, *queued, *running]:
+            if future._code <= last and (lane is None or future._lane is lane):
+                found.append(future)
+        return found
 
     def _idle(self) -> bool:
-        if self._waiting() > 0 or self.away:
-            return False
-        for worker in self.workers:
-            if worker.current is not None:
-                return False
-        return True
+        # Workers without a task are parked, or on their way.
+        unoccupied = len(self.parked) + self.roused + self.starting
+        return self._waiting() == 0 and not self.away and self.headcount == unoccupied
 
     def _tell_idlers(self) -> None:
         while self.idlers:
@@ -1408,45 +1308,41 @@ class Pool:
         late: list[FutureCore] = []
         errand = None
         with self.mutex:
-            self.clock = now
-            self._trim(trash)
-            if self.timed or self.backlogs or self.max_wait > 0.0:
-                collects = hold_collector()
-                try:
+            collects = hold_collector()
+            try:
+                self.clock = now
+                self._trim(trash)
+                if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)
                     self._choose_end(now)
-                finally:
-                    let_collector(collects)
-            if self.ahead == 0 and self.beyond > self.ceiling // RESERVE:
-                self.beyond = self.ceiling // RESERVE
-                self._measure()
-                # Woken, so that those leave that are too many by now.
-                self._rouse_all()
-            waiting = self._demand()
-            self.turned_away = False
-            needed = waiting > 0 or self._lacks_spare()
-            self.minded = self._crowded() or len(self.backlogs) > 0
-            looked_at = needed or self.minded
-            self.at_ceiling = needed and self.headcount - self.blocked >= self._most()
-            self.covered = needed
-            may_grow = not self.at_ceiling
-            if self._waiting() > 0 and self.parked and not self.searching and self._has_room():
-                errand = self._rouse()
-            elif not self.searching and self._wants_more():
-                errand = self._arrange()
-            taken = self.taken
-            headcount = self.headcount
-            starting = self.starting
-            idle = self._at_hand()
-            blocked = self.blocked
-            ahead = self.ahead if self.urgent else 0
+                if self.ahead == 0 and self.beyond > self.ceiling // RESERVE:
+                    self.beyond = self.ceiling // RESERVE
+                    self._measure()
+                    # Woken, so that those leave that are too many by now.
+                    self._rouse_all()
+                # The seekers want a worker, too, and any that was turned away.
+                waiting = self._waiting() + len(self.seekers) + self.turned_away
+                self.turned_away = False
+                self.covered = waiting > 0 or self._lacks_spare()
+                self.minded = self._engaged() > self.crowd or len(self.backlogs) > 0
+                looked_at = self.covered or self.minded
+                self.at_ceiling = self.covered and self.headcount - self.blocked >= self._most()
+                may_grow = not self.at_ceiling
+                if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
+                    errand = self._rouse()
+                elif not self.searching and self._wants_more():
+                    errand = self._arrange()
+                idle = len(self.parked) + self.roused
+                ahead = self.ahead if self.urgent else 0
+                # A tuple until the mutex is free: a named one is made by interpreted code.
+                seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
+            finally:
+                let_collector(collects)
         self._run(errand, None)
         for future in late:
             if future._scope is not None:
                 future.reject(future._scope.refusal())
-        if not looked_at:
-            return None
-        return Snapshot(may_grow, waiting, taken, headcount, starting, idle, blocked, ahead)
+        return Snapshot(*seen) if looked_at else None
 
     @cython.locals(worker=Worker, future=FutureCore, left=cython.double)
     def survey(self, calls: bool = False) -> Survey:
@@ -1518,15 +1414,13 @@ class Pool:
         """Return the figures of `PoolStats`."""
         return self.survey().counts
 
+    @cython.locals(future=FutureCore)
     def overdue(self, before: float) -> bool:
         """Return whether a marked task waits that was queued before `before` (monotonic seconds)."""
         with self.mutex:
-            return self._first_marked(before) is not None
-
-    def _first_marked(self, before: float) -> FutureCore | None:
-        for future in self.marked:
-            return future if future._queued_at < before else None
-        return None
+            for future in self.marked:
+                return future._queued_at < before
+        return False
 
     def take_marked(self, before: float) -> tuple[Any, ...] | None:
         """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
@@ -1539,8 +1433,8 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                found: Any = self._first_marked(before)
-                if found is None:
+                found: Any = next(iter(self.marked), None)
+                if found is None or found._queued_at >= before:
                     return None
                 found._code = RUNNING
                 del self.marked[found]
@@ -1586,8 +1480,9 @@ class Pool:
         """Queue a task that was away, with a call that is not marked, before all others; it keeps its age.
 
         Returns:
-            False if the pool is broken; nothing has changed then.
+            False if the pool is broken; the task is still away then.
         """
+        future._drop_call()
         errand = None
         with self.mutex:
             if self.broken:
@@ -1595,10 +1490,7 @@ class Pool:
             if self.away.pop(future, None) is None:
                 # It was left with the parent of a fork.
                 return True
-            # What was called is kept until the mutex is free.
-            before, future._fn = future._fn, fn
-            given, future._args = future._args, args
-            named, future._kwargs = future._kwargs, kwargs
+            future._fn, future._args, future._kwargs = fn, args, kwargs
             future._code = PENDING
             # It has begun in time.
             future._latest = 0.0
@@ -1611,14 +1503,13 @@ class Pool:
             errand = self._arrange()
             if self.closed and not self.away:
                 self._rouse_all()
-        del before, given, named
         self._run(errand, None)
         return True
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
         if cython.compiled:
-            return free_mutex(self)
+            return bool(free_mutex(self))
         if self.mutex.acquire(False):
             # The mutex was free, or the calling thread holds it.
             self.mutex.release()
@@ -1655,30 +1546,10 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                self.queue = deque()
-                self._use_queue()
-                self.parked = []
-                self.workers = stayed
-                self.seekers = deque()
-                self.promised = []
-                self.idlers = []
-                self.away = {}
-                self.marked = {}
-                self.backlogs = []
-                self.timed = False
-                self.stale = 0.0
-                self.headcount = len(self.workers)
-                self.retired = self.started - self.headcount
-                self.searching = self.covered = self.at_ceiling = self.turned_away = False
-                self.roused = self.starting = self.blocked = self.dead = self.ahead = 0
-                self.firsts = 0
                 for worker in stayed:
+                    self._clear(worker)
                     worker.first = False
-                self.lent = 0
-                self.allowed = ALL
-                self.minded = False
-                self.max_workers = self.ceiling
-                self.beyond = self.ceiling // RESERVE
+                self._begin(stayed)
                 if mine is not None and mine._lane is not None:
                     lanes.add(mine._lane)
                 for lane in lanes:

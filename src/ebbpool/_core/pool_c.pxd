@@ -9,7 +9,7 @@ cdef Pool _ORPHANS
 
 from ebbpool._core.future_c cimport FutureCore, _here
 from ebbpool._core.lane_c cimport SEARCHED, LaneCore
-from ebbpool._core.worker_c cimport Probe, Worker
+from ebbpool._core.worker_c cimport Probe, Worker, gap
 
 cdef extern from *:
     """
@@ -47,82 +47,30 @@ cdef tuple _call_of(FutureCore future, bint known)
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef object queue
-    cdef object enqueue
-    cdef object dequeue
-    cdef object oldest_first
-    cdef list parked
-    cdef list workers
-    cdef object seekers
-    cdef list idlers
-    cdef readonly Py_ssize_t min_workers
-    cdef readonly Py_ssize_t ceiling
-    cdef readonly Py_ssize_t max_workers
-    cdef readonly Py_ssize_t min_spare_workers
-    cdef readonly double patience
-    cdef readonly Py_ssize_t max_queue
-    cdef readonly bint rejecting
-    cdef readonly bint contextual
-    cdef bint wrapping
-    cdef Py_ssize_t every
-    cdef object record
-    cdef Py_ssize_t skip
+    cdef object queue, enqueue, dequeue, oldest_first, seekers, record, mark
+    cdef list parked, workers, idlers, backlogs, promised
+    cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
+    cdef readonly Py_ssize_t lent, starting, blocked, surplus, allowed, dead
+    cdef readonly double patience, max_wait
+    cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
+    cdef bint wrapping, special, turned_away, urgent, timed, minded, held
+    cdef Py_ssize_t every, skip, firsts, ahead, passed
     cdef public bint slow_start
-    cdef bint special
-    cdef readonly bint closed
-    cdef readonly bint broken
-    cdef readonly bint searching
-    cdef readonly bint covered
-    cdef readonly bint at_ceiling
-    cdef readonly Py_ssize_t roused
-    cdef bint turned_away
-    cdef double clock
-    cdef readonly double max_wait
-    cdef double stale
+    cdef double clock, stale, sought
     cdef long long turned
-    cdef double sought
-    cdef bint urgent
-    cdef Py_ssize_t firsts
-    cdef bint timed
-    cdef list backlogs
-    cdef readonly Py_ssize_t beyond
-    cdef readonly long long expired
-    cdef readonly Py_ssize_t headcount
-    cdef readonly Py_ssize_t lent
-    cdef readonly Py_ssize_t starting
-    cdef readonly Py_ssize_t blocked
-    cdef readonly Py_ssize_t surplus
-    cdef readonly Py_ssize_t allowed
+    cdef readonly long long expired, taken, failed, cancelled, rejected, started, retired, spilled, returned
     cdef public Py_ssize_t crowd
-    cdef bint minded
-    cdef bint tight
-    cdef bint held
-    cdef readonly Py_ssize_t dead
-    cdef Py_ssize_t ahead
-    cdef Py_ssize_t passed
-    cdef list promised
-    cdef readonly long long taken
-    cdef readonly long long failed
-    cdef readonly long long cancelled
-    cdef readonly long long rejected
-    cdef readonly long long started
-    cdef readonly long long retired
     cdef readonly dict away
-    cdef readonly long long spilled
-    cdef readonly long long returned
-    cdef object mark
     cdef dict marked
 
-    cdef tuple wrap(self, object fn, tuple args, object kwargs, bint contextual)
-    @cython.locals(lane=LaneCore, wait=double, goes_on=bint, holds=bint)
+    cdef _begin(self, list workers)
+    @cython.locals(lane=LaneCore, wait=double, holds=bint)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
     cdef _enter(self, FutureCore future, bint first)
     @cython.locals(last=FutureCore)
     cdef _keep_time(self, LaneCore lane)
     cdef Py_ssize_t _most(self) except -1
     cdef bint _wants_more(self) except -1
-    cdef bint _has_place(self) except -1
-    cpdef count_expired(self, FutureCore future)
     cdef _count_expired(self, FutureCore future)
     cpdef double wait_left(self, FutureCore future) except -2
     @cython.locals(future=FutureCore, lane=LaneCore)
@@ -138,7 +86,6 @@ cdef class Pool:
     cdef _withdraw(self, FutureCore future)
     @cython.locals(head=FutureCore, future=FutureCore, place=Py_ssize_t)
     cdef FutureCore _oldest(self)
-    cdef _use_queue(self)
     cdef _refusal(self)
     cdef _arrange(self)
     cdef _staff(self)
@@ -146,17 +93,14 @@ cdef class Pool:
     cdef _rouse(self)
     cdef _spare(self)
     cdef Py_ssize_t _engaged(self) except -1000000
-    cdef bint _crowded(self) except -1
-    cdef bint _has_room(self) except -1
-    cdef bint _admits(self) except -1
+    cdef bint _has_place(self, Py_ssize_t more) except -1
+    cdef bint _has_room(self, Py_ssize_t more) except -1
     @cython.locals(worker=Worker)
     cdef _rouse_all(self)
     cdef _run(self, object errand, FutureCore future)
     cdef _unpark(self, Worker worker)
     cdef _watch(self)
     cdef Py_ssize_t _waiting(self) except -1
-    cdef Py_ssize_t _demand(self) except -1
-    cdef Py_ssize_t _at_hand(self) except -1
     cdef bint _lacks_spare(self) except -1
     cdef _special(self)
     cdef _measure(self)
@@ -171,8 +115,6 @@ cdef class Pool:
     cdef expire(self, Worker worker)
     @cython.locals(lane=LaneCore)
     cdef bury(self, FutureCore future, int code, bint late)
-    cdef count_aside(self, bint failed)
-    @cython.locals(worker=Worker)
     cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
@@ -181,10 +123,7 @@ cdef class Pool:
     cdef sweep(self, FutureCore future)
     @cython.locals(line=object, dead=Py_ssize_t, place=Py_ssize_t, ahead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
-    @cython.locals(future=FutureCore)
-    cdef FutureCore _first_marked(self, double before)
     cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
     @cython.locals(found=FutureCore)
     cpdef tuple take_marked(self, double before)
-    cpdef bint overdue(self, double before) except -1
     cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)

@@ -10,9 +10,7 @@ cdef unsigned long _survivor
 
 cdef class Waiter:
     cdef object bell
-    cdef bint rung
-    cdef bint granted
-    cdef bint starved
+    cdef bint rung, granted, starved
     cdef unsigned long thread
     cdef long long forks
 

@@ -175,9 +175,6 @@ class KeeperCore:
         Raises:
             RuntimeError: No thread can be started; the entry is there all the same.
         """
-        self._enter(due, book, thing)
-
-    def _enter(self, due: float, book: Book, thing: Any) -> None:
         crowded = self._alarms.add(due, book, thing)
         if cython.compiled:
             fence()
@@ -239,7 +236,7 @@ class Timers:
         self.prepare()
         self.waiting[future] = executor
         try:
-            self.keeper._enter(due, self, future)
+            KeeperCore.call_at(self.keeper, due, self, future)
         except RuntimeError:
             # The thread has just ended. The entry stays where it is, and must not keep the call and the executor.
             future.cancel()

@@ -7,12 +7,8 @@ cdef Py_ssize_t FOLD, VOID
 
 
 cdef class Alarms:
-    cdef object _arrived
-    cdef object _arrive
-    cdef list _heap
-    cdef list _old
-    cdef object _voids
-    cdef object _numbers
+    cdef object _arrived, _arrive, _voids, _numbers
+    cdef list _heap, _old
 
     cpdef bint add(self, double due, object book, object thing) except -1
     cdef bint _crowded(self) except -1
@@ -27,10 +23,9 @@ cdef class KeeperCore:
     cdef public bint exiting
     cdef public Alarms _alarms
     cdef public double _wake
-    cdef public object _bell
-    cdef public object _thread
+    cdef public object _bell, _thread
 
-    cdef _enter(self, double due, object book, object thing)
+    cpdef call_at(self, double due, object book, object thing)
 
 
 cdef class Timers:

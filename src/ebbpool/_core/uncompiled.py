@@ -30,10 +30,6 @@ def nonecheck(on: bool) -> Callable[[F], F]:
     return lambda function: function
 
 
-def fence() -> None:
-    """Order memory accesses of compiled code; an interpreter does that by itself."""
-
-
 def hold_collector() -> bool:
     """Switch the garbage collector off where compiled code may run it by making an object; return whether it was on."""
     return False
@@ -48,53 +44,13 @@ def context_value(variable: Any) -> Any:
     return variable.get(None)
 
 
-def breathe() -> None:
-    """Pass the interpreter's eval breaker; interpreted code does that by itself."""
-
-
-def enter(context: Any) -> None:
-    """Enter a context in compiled code; an interpreter goes through `Context.run`."""
+def _of_compiled_code(*arguments: Any) -> Any:
+    """Stand for what compiled code alone calls; the .pxd files say what it is."""
     raise NotImplementedError
 
 
-def leave(context: Any) -> None:
-    """Leave a context in compiled code."""
-    raise NotImplementedError
-
-
-def altered() -> bool:
-    """Return, in compiled code, whether a type or a function's code has changed since `remember` was called."""
-    raise NotImplementedError
-
-
-def remember(kind: Any, tag: int, function: Any, code: Any) -> None:
-    """Note a type's version and a function's code for `altered`."""
-    raise NotImplementedError
-
-
-def version(kind: Any) -> int:
-    """Return the version of a type in compiled code; 0 if it has none."""
-    raise NotImplementedError
-
-
-def free_mutex(pool: Any) -> bool:
-    """Free the mutex of a pool in a forked child, in compiled code."""
-    raise NotImplementedError
-
-
-def blank(base: Any, kind: Any, empty: tuple[()]) -> Any:
-    """Return `base.__new__(kind)`, in compiled code."""
-    raise NotImplementedError
-
-
-def called(fn: Any, args: Any) -> Any:
-    """Return `fn(*args)`, in compiled code."""
-    raise NotImplementedError
-
-
-def called_with(fn: Any, argument: Any) -> Any:
-    """Return `fn(argument)`, in compiled code."""
-    raise NotImplementedError
+altered = blank = breathe = called = called_with = enter = _of_compiled_code
+fence = free_mutex = leave = remember = version = _of_compiled_code
 
 
 def slotted(kind: type, *arguments: Any) -> Any:

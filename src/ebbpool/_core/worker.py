@@ -87,21 +87,17 @@ class Worker:
             # Signal handlers run only in the main thread, so none can raise between this line and the `try`.
             pool.mutex.acquire()
             try:
-                if unfinished and done._audience is None and (error is None or done._not_run is None):
+                if unfinished and (
+                    (done._audience is None and (error is None or done._not_run is None)) or done._looped
+                ):
+                    if done._looped:
+                        loop_call = done
                     if done._code == RUNNING:
-                        done._value = value
-                        done._error = error
+                        done._result = value
+                        done._exception = error
                         if cython.compiled:
                             fence()
                         done._code = FINISHED
-                    failed = error is not None
-                    unfinished = False
-                elif unfinished and done._looped:
-                    loop_call = done
-                    if loop_call._code == RUNNING:
-                        loop_call._value = value
-                        loop_call._error = error
-                        loop_call._code = FINISHED
                     failed = error is not None
                     unfinished = False
                 if not unfinished:
@@ -114,7 +110,7 @@ class Worker:
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if pool.queue and (not pool.tight or pool._admits()):
+                    if pool.queue and (not pool.held or (pool.surplus == 0 and pool._has_room(0))):
                         future = pool._next(self) if pool.ahead else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
@@ -161,7 +157,8 @@ class Worker:
                 continue
             fn, args, kwargs = future._fn, future._args, future._kwargs
             if future._latest > 0.0 and monotonic() > future._latest:
-                pool.count_expired(future)
+                with pool.mutex:
+                    pool._count_expired(future)
                 error = future._scope.refusal()
             else:
                 if future._looped:
@@ -185,7 +182,7 @@ class Worker:
                 leave(context)
                 context = None
             # Dropped while the task still counts as running: the end of what was called may run any code, which may
-            # wait for this pool. These keep it until the mutex, under which `in_hand` reads it, is free.
+            # wait for this pool. These keep it until the mutex, under which `survey` reads it, is free.
             if GIL:
                 future._fn = future._args = future._kwargs = None
             else:
@@ -207,6 +204,14 @@ def current_scope(makes: bool) -> Scope | None:
         return None
     scope: Scope | None = future._ensure_scope() if makes else future._scope
     return scope
+
+
+def gap(every: int) -> int:
+    """Return how many tasks to pass over, so that one in `every` is measured, whatever pattern they follow."""
+    # Imported here, so that only those pay for it who measure.
+    from random import random
+
+    return int(random() * (2 * every - 1)) if every > 0 else 0
 
 
 class Probe:

@@ -1,5 +1,9 @@
 # C types for worker.py, which Cython compiles as ebbpool._core.worker_c.
 cimport cython
+
+# Before the imports that form a circle, as in future_c.pxd.
+cdef Py_ssize_t gap(Py_ssize_t every) except -1
+
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, _trimmed, breathe
 from ebbpool._core.native_c cimport FINISHED, PENDING, RUNNING, called, called_with, enter, fence, leave
@@ -13,16 +17,8 @@ cdef class Worker:
     cdef object bell
     cdef public object thread
     cdef FutureCore current
-    cdef double since
-    cdef double patience
-    cdef bint parked
-    cdef bint roused
-    cdef bint searching
-    cdef bint starting
-    cdef bint fresh
-    cdef bint expired
-    cdef bint leaving
-    cdef bint first
+    cdef double since, patience
+    cdef bint parked, roused, searching, starting, fresh, expired, leaving, first
     cdef Py_ssize_t waits
 
 

@@ -162,17 +162,14 @@ class Crew(Growth):
         timekeeper.start()
         timekeeper.call_soon(call)
 
-    def watch(self) -> BaseException | None:
+    def watch(self) -> None:
         """Have the timekeeper look at the pool every tick until no task waits; any thread.
 
-        Returns:
-            None, or why there is no timekeeper: the system refuses another thread, or there is no memory for one.
+        Raises:
+            RuntimeError: There is no timekeeper: the system refuses another thread.
+            MemoryError: There is no memory for one.
         """
-        try:
-            timekeeper.watch(self)
-        except (RuntimeError, MemoryError) as error:
-            return error
-        return None
+        timekeeper.watch(self)
 
     def _work(self, worker: Worker) -> None:
         if self._expected.pop(worker, None) is None:
