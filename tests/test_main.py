@@ -22,14 +22,15 @@ import ebbpool
 from ebbpool._testing import seams
 
 
-def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "ebbpool", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=os.environ | environ,
+        command, cwd=cwd, env=environment() | environ, capture_output=True, text=True, timeout=50, check=False
     )
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "ebbpool", *arguments, **environ)
 
 
 def main(*arguments: str) -> int:
@@ -85,10 +86,8 @@ SAID = "ebbpool INFO the plain engine runs: none is compiled here"
 
 
 def printed(script: str, pure: str) -> list[str]:
-    environ = os.environ | {"EBBPOOL_PURE": pure}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, env=environ, check=True
-    )
+    done = python("-c", script, EBBPOOL_PURE=pure)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -195,13 +194,11 @@ def test_gil_facts() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no processor affinity")
 def test_processors_follow_the_affinity() -> None:
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHON_CPU_COUNT"}
     script = (
         "import os, runpy; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
         "runpy.run_module('ebbpool', run_name='__main__')"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, env=environ)
-    assert "processors: 1" in result.stdout.splitlines()
+    assert "processors: 1" in python("-c", script, PYTHON_CPU_COUNT="default").stdout.splitlines()
 
 
 PROGRAM = """
@@ -223,14 +220,7 @@ sys.exit(3)
 
 def program_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "ebbpool", "run", *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
+    return python("-m", "ebbpool", "run", *arguments, cwd=folder)
 
 
 def test_a_script(tmp_path: Path) -> None:

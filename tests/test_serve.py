@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 from support.common import A_MOMENT, STACKS, TIMEOUT, eventually
-from support.serve import PATIENCE, Served, ask, fill, read_all, read_until, run, serving, started
-from support.server import reserved_port
+from support.serve import PATIENCE, Served, ask, fill, read_until, run, serving, started
+from support.server import read_all, reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
 

@@ -10,22 +10,10 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import Client, Clock, Echo, Quiet, frontdoor, httpserver, porter, serving, wait_for
+from support.httpserver import Client, Clock, Echo, Quiet, frontdoor, gated, httpserver, porter, serving, wait_for
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
-
-
-def gated(gate: Gate) -> type[Echo]:
-    """Return a handler whose GET of /wait waits."""
-
-    class Gated(Echo):
-        def do_GET(self) -> None:
-            if self.path == "/wait":
-                gate()
-            super().do_GET()
-
-    return Gated
 
 
 class Running:
@@ -244,21 +232,6 @@ def test_a_connection_that_cannot_be_shut_down(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("could not be shut down") >= 2
 
 
-def test_an_accept_that_fails_is_tried_again() -> None:
-    class Failing(AdaptivePoolHTTPServer):
-        failures = 3
-
-        def get_request(self) -> Any:
-            if self.failures:
-                self.failures -= 1
-                raise ConnectionAbortedError
-            return super().get_request()
-
-    with serving(Echo, Failing) as server, Client(server) as client:
-        assert client.get().body() == b"/"
-        assert server.failures == 0
-
-
 @pytest.mark.parametrize("hook", ["verify_request", "process_request"])
 def test_an_interrupt_closes_the_connection_it_came_upon(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> Any:
@@ -289,18 +262,14 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
 
 
 def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
-    class Waiting(Quiet):
-        def do_GET(self) -> None:
-            self.reply(gate(b"served"))
-
     with (
         AdaptiveExecutor(1) as pool,
         Gate() as gate,
-        serving(Waiting, executor=pool) as server,
+        serving(gated(gate), executor=pool) as server,
         Client(server) as busy,
         Client(server) as queued,
     ):
-        busy.get()
+        busy.get("/wait")
         gate.await_begun()
         queued.get()
         eventually(lambda: len(server.pool_handlers) == 2)
@@ -309,7 +278,7 @@ def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
         assert answer.status == 503 and answer.headers["retry-after"] == "1"
         assert queued.ended() and len(server.pool_handlers) == 1
         gate.open()
-        assert busy.body() == b"served"
+        assert busy.body() == b"/wait"
 
 
 @pytest.fixture

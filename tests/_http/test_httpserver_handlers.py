@@ -1,12 +1,16 @@
-"""Handlers of every kind on the HTTP server, and what they may do with their connection."""
+"""Handlers of every kind on the HTTP server: what they may do with their connection, and how they read bodies."""
 
 from __future__ import annotations
 
 import functools
 import http.server
+import io
+import os
+import select
 import socket
 import socketserver
 import sys
+import threading
 import wsgiref.simple_server
 import wsgiref.util
 from collections.abc import Callable, Iterator
@@ -14,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import Background, Boom, eventually
-from support.httpserver import Client, Echo, Quiet, serving
+from support.common import TIMEOUT, Background, Boom, eventually
+from support.httpserver import Client, Clock, Echo, Quiet, connections, frontdoor, porter, serving
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
@@ -103,18 +107,6 @@ def test_handlers_may_write_through_a_buffer_and_send_files(tmp_path: Path) -> N
         assert client.get().body() == b"x" * 20
         assert client.send(b"PUT / HTTP/1.1\r\n\r\n").body() == b"y" * 1_000_000
         assert client.get().body() == b"x" * 20
-
-
-def test_a_large_response_to_a_client_that_reads_late() -> None:
-    class Large(Quiet):
-        def do_GET(self) -> None:
-            self.reply(bytes(20_000_000))
-
-    with serving(Large) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: server.pool_handlers.executor.stats().running == 1)
-        assert client.body() == bytes(20_000_000)
-        assert len(client.get().body()) == 20_000_000
 
 
 def test_a_client_that_never_reads_is_given_up() -> None:
@@ -244,3 +236,210 @@ def test_a_handler_may_close_or_take_the_connection() -> None:
         with taken[0] as connection:
             connection.sendall(b"mine")
             assert other.file.read(4) == b"mine"
+
+
+# Bodies that handlers read from the socket or its descriptor, and the word that a client waits for.
+
+
+class Receiving(Quiet):
+    """Takes the body from the socket itself."""
+
+    def do_POST(self) -> None:
+        left = int(self.headers["Content-Length"])
+        found = b""
+        while left > len(found):
+            into = bytearray(left - len(found))
+            if self.path == "/recv":
+                found += self.connection.recv(len(into))
+            else:
+                found += into[: self.connection.recv_into(into)]
+        self.reply(found)
+
+
+@pytest.mark.parametrize(("how", "rbufsize"), [(b"/recv", 0), (b"/recv", -1), (b"/recv_into", 0)])
+def test_a_body_that_is_received_from_the_socket(how: bytes, rbufsize: int) -> None:
+    handler = type("Handler", (Receiving,), {"rbufsize": rbufsize})
+    with serving(handler, max_buffered_body=10) as server:
+        for body in (b"short", b"long" * 100_000):
+            with Client(server) as client:
+                client.send(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (how, len(body)) + body)
+                assert client.body() == body
+                assert client.ended()
+
+
+def test_what_a_handler_may_do_with_its_socket() -> None:
+    class Trying(Quiet):
+        def do_GET(self) -> None:
+            lent = self.connection
+            buffer = bytearray(1)
+            for refused in (lent.recvfrom, lent.recvfrom_into, lent.recvmsg, lent.recvmsg_into, lent.sendto):
+                with pytest.raises(io.UnsupportedOperation):
+                    refused(buffer, 1)
+            with pytest.raises(ValueError, match="out of range"):
+                lent.settimeout(-1)
+            with pytest.raises(TypeError):
+                lent.settimeout("1")
+            lent.setblocking(False)
+            assert (lent.getblocking(), lent.gettimeout()) == (False, 0)
+            for call in (lambda: lent.recv(1), lambda: self.rfile.read(1)):
+                with pytest.raises(BlockingIOError):
+                    call()
+            lent.settimeout(0.01)
+            many = bytes(100_000)
+            calls = [lambda: lent.recv(1), lambda: lent.recv_into(buffer), lambda: self.rfile.read(1)]
+            calls += [
+                lambda: [lent.send(many) for _ in range(1000)],
+                lambda: [lent.sendmsg([many] * 2) for _ in range(1000)],
+            ]
+            for call in calls:
+                with pytest.raises(TimeoutError, match="timed out"):
+                    call()
+            lent.setblocking(True)
+            assert (lent.getblocking(), lent.gettimeout()) == (True, None)
+            with socket.socket(fileno=lent.detach()) as plain:
+                assert os.get_blocking(plain.fileno())
+            done.set()
+
+    done = threading.Event()
+    with serving(Trying) as server, Client(server) as client:
+        client.get("/", "Upgrade: anything")
+        assert done.wait(TIMEOUT)
+
+
+@pytest.mark.parametrize("rbufsize", [-1, 0])
+def test_a_body_that_is_here_is_laid_out_for_a_child_process(rbufsize: int) -> None:
+    class Child(Quiet):
+        def do_POST(self) -> None:
+            try:
+                number = self.rfile.fileno()
+            except io.UnsupportedOperation:
+                self.reply(b"not here", 413)
+                return
+            with open(number, "rb", closefd=False) as file:
+                body = file.read()
+            # As http.server's CGI sees to it that nothing is left.
+            while select.select([self.rfile], [], [], 0)[0] and self.rfile.read(1):
+                pass
+            self.reply(body)
+
+        def do_GET(self) -> None:
+            assert self.rfile.fileno() == self.request.fileno()
+            self.reply(b"none")
+
+    handler = type("Handler", (Child,), {"rbufsize": rbufsize})
+    with serving(handler, max_buffered_body=1000) as server, Client(server) as client:
+        for body in (b"short", b"long" * 250):
+            client.post(body).get()
+            assert (client.body(), client.body()) == (body, b"none")
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\nabc")
+        assert client.response().status == 413
+        assert client.half_close().ended()
+
+
+def test_a_word_to_go_on_is_no_response() -> None:
+    class Lines(Quiet):
+        def do_POST(self) -> None:
+            self.reply(b"".join(self.rfile.readline(65537) for _ in range(3)))
+
+    for rbufsize in (-1, 0):
+        handler = type("Handler", (Lines,), {"rbufsize": rbufsize})
+        with serving(handler) as server, Client(server) as client:
+            for _ in range(2):
+                client.send(b"POST / HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n")
+                assert client.response(to_head=True).status == 100
+                assert client.send(b"a\nb\n").send(b"cde\n").body() == b"a\nb\ncde\n"
+
+
+def test_a_word_to_go_on_and_a_response_in_one_piece_are_a_response() -> None:
+    class Both(Quiet):
+        def do_POST(self) -> None:
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+
+    with serving(Both) as server, Client(server) as client:
+        for _ in range(2):
+            # The body is not taken for the next request.
+            client.post(b"GET / HTTP/1.1\r\n\r\n")
+            assert (client.response().status, client.body()) == (100, b"a")
+
+
+def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1000)
+    with porter() as keeper, Client(keeper.server) as first, Client(keeper.server) as second:
+        door = keeper.door
+        first.send(b"POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\n" + b"x" * 900)
+        keeper.hold(door.filling, 1)
+        assert 900 < door.buffered < 1000
+        second.send(b"POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\n" + b"x" * 900)
+        keeper.hold(door.filling, 2)
+        assert 1800 < door.buffered < 2000
+        assert not keeper.server.pool_handlers
+        first.send(b"x")
+        # Its worker reads on.
+        keeper.hold(door.filling, 1)
+        assert len(keeper.server.pool_handlers) == 1
+        assert 900 < door.buffered < 1000
+        assert keeper.answer(first.send(b"x" * 1099)).body == b"x" * 2000
+        assert keeper.answer(second.send(b"x" * 1100)).body == b"x" * 2000
+        assert not door.buffered
+
+
+@pytest.mark.parametrize("how", ["time-out", "end"])
+@pytest.mark.parametrize("rbufsize", [0, -1])
+def test_a_body_that_comes_short_is_no_whole_body(how: str, rbufsize: int) -> None:
+    class Late(Quiet):
+        timeout = 0.01 if how == "time-out" else TIMEOUT
+
+        def do_POST(self) -> None:
+            found.append(self.rfile.read())
+            self.close_connection = True
+
+    found: list[bytes] = []
+    handler = type("Handler", (Late,), {"rbufsize": rbufsize})
+    with serving(handler, max_buffered_body=0) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\nab")
+        if how == "end":
+            client.half_close()
+        assert client.ended()
+    assert found == ([] if how == "time-out" else [b"ab"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent", "size", "waited"),
+    [
+        # A byte comes each nine seconds, and the time-out of a single operation is ten.
+        (b"Content-Length: 100", 0, 100, 18),
+        (b"Content-Length: 100\r\nUpgrade: a", 0, 100, 18),
+        (b"Transfer-Encoding: chunked\r\nUpgrade: a", 0, 100, 18),
+        # What is worth the wait is waited for, and what follows an upgrade may take its time.
+        (b"Content-Length: 120020", 120_000, 120_020, 180),
+        (b"Upgrade: a", 0, 20, 180),
+    ],
+)
+def test_a_client_that_trickles_a_body_to_a_worker_is_given_up(
+    fields: bytes, sent: int, size: int, waited: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    begun = clock.now
+
+    class Patient(Quiet):
+        def do_POST(self) -> None:
+            assert self.rfile.read(sent) == bytes(sent)
+            self.close_connection = True
+            monkeypatch.setattr(connections, "wait_for", waiting)
+            monkeypatch.setattr(connections, "monotonic", clock)
+            try:
+                read.append(len(self.rfile.read(size - sent)))
+            finally:
+                monkeypatch.undo()
+
+    def waiting(*_: object) -> bool:
+        clock.now += 9
+        client.send(b"x")
+        return True
+
+    read: list[int] = []
+    with serving(Patient, request_timeout=10, max_buffered_body=0) as server, Client(server) as client:
+        client.send(b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (fields, bytes(sent)))
+        assert client.ended()
+    assert read == ([20] if waited == 180 else [])
+    assert clock.now == begun + waited

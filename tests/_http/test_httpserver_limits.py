@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
-from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, pollers, porter, serving
+from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, gated, pollers, porter, serving
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
@@ -161,23 +160,10 @@ def test_the_answer_to_head_has_no_body() -> None:
         assert client.ended()
 
 
-@pytest.fixture
-def busy() -> Iterator[tuple[Gate, type]]:
-    with Gate() as gate:
-
-        class Busy(Echo):
-            def do_GET(self) -> None:
-                if self.path == "/wait":
-                    gate()
-                super().do_GET()
-
-        yield gate, Busy
-
-
-def test_a_full_queue_is_answered_503(busy: tuple[Gate, type]) -> None:
-    gate, handler = busy
+def test_a_full_queue_is_answered_503() -> None:
     with (
-        serving(handler, max_workers=1, max_queue=1, retry_after=7) as server,
+        Gate() as gate,
+        serving(gated(gate), max_workers=1, max_queue=1, retry_after=7) as server,
         Client(server) as kept,
         Client(server) as first,
         Client(server) as second,
@@ -197,10 +183,14 @@ def test_a_full_queue_is_answered_503(busy: tuple[Gate, type]) -> None:
         assert first.get().body() == b"/"
 
 
-def test_a_full_queue_is_answered_503_where_workers_read_themselves(busy: tuple[Gate, type]) -> None:
-    gate, handler = busy
+def test_a_full_queue_is_answered_503_where_workers_read_themselves() -> None:
     limited = type("Server", (AdaptivePoolHTTPServer,), {"max_workers": 1, "max_queue": 0})
-    with limited(("127.0.0.1", 0), handler) as server, Client(server) as first, Client(server) as second:
+    with (
+        Gate() as gate,
+        limited(("127.0.0.1", 0), gated(gate)) as server,
+        Client(server) as first,
+        Client(server) as second,
+    ):
         server.handle_request()
         first.get("/wait", "Connection: close")
         gate.await_begun()
@@ -213,13 +203,11 @@ def test_a_full_queue_is_answered_503_where_workers_read_themselves(busy: tuple[
 
 @pytest.mark.parametrize("way", ["refused", "cancelled"])
 @pytest.mark.parametrize(("least", "told"), [(1, "42"), (60, "60")])
-def test_a_client_is_told_to_wait_as_long_as_the_queue_is(
-    busy: tuple[Gate, type], way: str, least: int, told: str
-) -> None:
-    gate, handler = busy
+def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, told: str) -> None:
     with (
         AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool,
-        serving(handler, executor=pool, retry_after=least) as server,
+        Gate() as gate,
+        serving(gated(gate), executor=pool, retry_after=least) as server,
         mock.patch.object(type(server.pool_handlers), "retry_after", return_value=41.2),
         Client(server) as first,
         Client(server) as second,
@@ -237,17 +225,16 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(
         assert first.body() == b"/wait"
 
 
-def test_refuse_request_may_be_overridden(busy: tuple[Gate, type]) -> None:
-    gate, handler = busy
+def test_refuse_request_may_be_overridden() -> None:
+    def rude(self: Any, request: Any, client_address: Any) -> None:
+        self.shutdown_request(request)
 
-    class Rude(AdaptivePoolHTTPServer):
-        max_workers = 1
-        max_queue = 0
-
-        def refuse_request(self, request: Any, client_address: Any) -> None:
-            self.shutdown_request(request)
-
-    with serving(handler, Rude) as server, Client(server) as first, Client(server) as second:
+    with (
+        Gate() as gate,
+        serving(gated(gate), max_workers=1, max_queue=0, refuse_request=rude) as server,
+        Client(server) as first,
+        Client(server) as second,
+    ):
         first.get("/wait")
         gate.await_begun()
         assert second.get().ended()
@@ -305,36 +292,13 @@ def test_without_descriptors_the_slow_go_last() -> None:
             # Nothing goes that has only just come.
             for room in (door.lingering, door.reading, door.filling):
                 assert len(room.held) == 1
-                assert door._shed()
+                assert door.shed()
                 assert not room.held
                 if room is door.lingering:
-                    assert not door._shed()
+                    assert not door.shed()
                     keeper.pass_time(frontdoor.GRACE + 0.1)
-            assert not door._shed()
+            assert not door.shed()
             assert keeper.end(reading) and keeper.end(filling)
-
-
-def test_without_descriptors_and_idle_connections_it_backs_off_and_recovers(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = []
-
-    def failing() -> Any:
-        attempts.append(keeper.clock.now)
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with caplog.at_level(logging.WARNING), porter() as keeper, Client(keeper.server) as client:
-        client.get()
-        with monkeypatch.context() as patch:
-            patch.setattr(keeper.server, "get_request", failing)
-            keeper.until(lambda: attempts)
-            for _ in range(60):
-                keeper.pass_time(0.1)
-        # Ever more seldom, at most a second apart.
-        assert 6 <= len(attempts) <= 15
-        assert [record.message.startswith("cannot accept") for record in caplog.records] == [True]
-        keeper.pass_time(1.1)
-        assert keeper.answer(client).status == 200
 
 
 def test_real_exhaustion_of_descriptors() -> None:

@@ -229,13 +229,11 @@ def test_a_complaint_is_made_once_a_second_and_says_how_often(clock: Clock, capl
 
 def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success(clock: Clock) -> None:
     shortage = accepting.Shortage(clock)
-    pauses = [shortage.met(ERROR, False) for _ in range(10)]
+    pauses = [shortage.met(ERROR) for _ in range(10)]
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
-    assert shortage.met(ERROR, True) == shortage.pause == pytest.approx(0.01)
-    assert shortage.met(ERROR, False) == pytest.approx(0.02)
     shortage.over()
     assert shortage.pause == 0
-    assert shortage.met(ERROR, False) == pytest.approx(0.01)
+    assert shortage.met(ERROR) == pytest.approx(0.01)
 
 
 def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,11 +242,11 @@ def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, capl
         for _ in range(100):
             clock.now += 0.01
             for _ in range(3):
-                shortage.met(ERROR, False)
+                shortage.met(ERROR)
             shortage.over()
             shortage.over()
         clock.now += 1
-        shortage.met(ERROR, False)
+        shortage.met(ERROR)
         shortage.over()
     begin = "cannot accept connections for now; new ones have to wait: [Errno 24] too many"
     again = "connections are accepted again"

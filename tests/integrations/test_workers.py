@@ -13,12 +13,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Background, eventually, output_of
+from support.common import TIMEOUT, Background, environment, eventually, output_of
 from support.monitor import tmp_path as short_path  # noqa: F401  (a fixture)
 from support.pages import is_here, skip_without_packages
 from support.server import reserved_port
-
-import ebbpool
 
 APP = """
 import os
@@ -44,18 +42,24 @@ def app(environ, start_response):
 
 
 @contextmanager
-def gunicorn(
-    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker", app: str = APP
-) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "application.py").write_text(app, encoding="utf-8")
-    command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
-    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
-    with subprocess.Popen([sys.executable, *command, "application:app"], cwd=folder, env=environment) as process:
+def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an interpreter with the same ebbpool for the length of the block."""
+    with subprocess.Popen([sys.executable, *command], cwd=cwd, env=environment() | environ) as process:
         try:
             yield process
         finally:
             process.terminate()
             process.wait(3 * TIMEOUT)
+
+
+@contextmanager
+def gunicorn(
+    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker", app: str = APP
+) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "application.py").write_text(app, encoding="utf-8")
+    command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
+    with program(*command, "application:app", cwd=folder) as process:
+        yield process
 
 
 def asked(port: int, path: str) -> http.client.HTTPConnection:
@@ -220,24 +224,19 @@ async def app(scope, receive, send):
 def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> None:
     sums = Sums(tmp_path, "uvicorn")
     (tmp_path / "application.py").write_text(UVICORN, encoding="utf-8")
-    paths = {"PYTHONPATH": str(Path(ebbpool.__file__).parent.parent), "PROMETHEUS_MULTIPROC_DIR": str(sums.files)}
     command = ["-m", "uvicorn", "--workers", "2", "--lifespan", "off", "application:app", "--port"]
     with (
         reserved_port() as port,
-        subprocess.Popen([sys.executable, *command, str(port)], cwd=tmp_path, env=os.environ | paths) as process,
+        program(*command, str(port), cwd=tmp_path, PROMETHEUS_MULTIPROC_DIR=str(sums.files)),
     ):
-        try:
-            eventually(lambda: answers(port), "uvicorn answers")
-            with closing(asked(port, "/slow")) as slow:
-                eventually((tmp_path / "begun").exists, "the slow request has begun")
-                other = get(port, "/")
-                (tmp_path / "go on").touch()
-                first = slow.getresponse().read().decode()
-            assert first.split()[0] != other.split()[0]
-            eventually(lambda: sums.counted(first, other), "both workers are counted")
-        finally:
-            process.terminate()
-            process.wait(3 * TIMEOUT)
+        eventually(lambda: answers(port), "uvicorn answers")
+        with closing(asked(port, "/slow")) as slow:
+            eventually((tmp_path / "begun").exists, "the slow request has begun")
+            other = get(port, "/")
+            (tmp_path / "go on").touch()
+            first = slow.getresponse().read().decode()
+        assert first.split()[0] != other.split()[0]
+        eventually(lambda: sums.counted(first, other), "both workers are counted")
 
 
 CELERY = """
@@ -332,21 +331,13 @@ def test_celery_is_told_on_its_command_line(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
     for folder in ("messages", "results"):
         (tmp_path / folder).mkdir()
-    custom = {
-        "PYTHONPATH": str(Path(ebbpool.__file__).parent.parent),
-        "CELERY_CUSTOM_WORKER_POOL": "ebbpool.celery:TaskPool",
-    }
     worker = ["worker", "--pool", "custom", "--autoscale", "10,2", "--loglevel", "error"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tasks", *worker], cwd=tmp_path, env=os.environ | custom
-    ) as process:
-        try:
-            ask = f"import tasks; print(tasks.work.delay().get(timeout={TIMEOUT}))"
-            answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, text=True)
-            assert answer.startswith("celery_")
-        finally:
-            process.terminate()
-            assert process.wait(3 * TIMEOUT) == 0
+    custom = "ebbpool.celery:TaskPool"
+    with program("-m", "celery", "-A", "tasks", *worker, cwd=tmp_path, CELERY_CUSTOM_WORKER_POOL=custom) as process:
+        ask = f"import tasks; print(tasks.work.delay().get(timeout={TIMEOUT}))"
+        answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, text=True)
+        assert answer.startswith("celery_")
+    assert process.returncode == 0
 
 
 GRPC = """
@@ -536,13 +527,13 @@ async def lookup() -> int:
     not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
 )
 def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path, short_path: Path) -> None:  # noqa: F811
-    environment = dict(os.environ, PYTHONPATH=str(Path(ebbpool.__file__).parent.parent))
-    place = environment["EBBPOOL_MONITOR"] = str(short_path / "s")
+    place = str(short_path / "s")
+    watched = environment() | {"EBBPOOL_MONITOR": place}
     with reserved_port() as port:
         (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
         command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
         with subprocess.Popen(
-            [sys.executable, *command, "shop:app"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+            [sys.executable, *command, "shop:app"], cwd=tmp_path, env=watched, stderr=subprocess.PIPE
         ) as process:
             try:
                 assert process.stderr is not None
@@ -551,7 +542,7 @@ def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: P
                 assert {client.join() for client in together} == {"21"}
                 assert get(port, "/lookup") == "42"
                 top = [sys.executable, "-m", "ebbpool", "top", place, "--json"]
-                seen = subprocess.check_output(top, env=environment)
+                seen = subprocess.check_output(top, env=watched)
                 assert [thread for thread in json.loads(seen)["others"] if not thread.startswith("ebbpool-")] == [
                     "MainThread"
                 ]

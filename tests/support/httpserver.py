@@ -12,12 +12,12 @@ from typing import Any, Self
 from ebbpool._http import connection as connections
 from ebbpool._http import framing as framing
 from ebbpool._http import frontdoor
-from ebbpool._http import poller as pollers
 from ebbpool._http import server as httpserver  # noqa: F401  (for its clock)
-from ebbpool._servers.serve_loop import Bell
+from ebbpool._servers import waiting as pollers
+from ebbpool._servers.waiting import Bell
 from ebbpool._stdio import wait_for as wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
-from support.common import TIMEOUT, Background
+from support.common import TIMEOUT, Background, Gate
 
 CLOSED = (ConnectionResetError, BrokenPipeError)
 
@@ -48,6 +48,18 @@ class Echo(Quiet):
 
     def do_POST(self) -> None:
         self.reply(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+
+def gated(gate: Gate) -> type[Echo]:
+    """Return an `Echo` whose GET of /wait waits."""
+
+    class Gated(Echo):
+        def do_GET(self) -> None:
+            if self.path == "/wait":
+                gate()
+            super().do_GET()
+
+    return Gated
 
 
 @contextmanager
@@ -155,12 +167,17 @@ class Porter:
         self.bell = Bell()
         self.door.open(server.fileno(), self.bell)
 
+    def turn(self, timeout: float) -> None:
+        """Do once what the loop does."""
+        if self.door.turn(timeout):
+            self.server._accept_ready(self.door)
+
     def until(self, condition: Callable[[], object]) -> None:
         """Turn the door until `condition` holds; fail after `TIMEOUT` seconds."""
         deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, "did not come true"
-            self.door.turn(0.01)
+            self.turn(0.01)
 
     def answer(self, client: Client) -> Response:
         """Turn the door until `client` has a response."""
@@ -182,7 +199,7 @@ class Porter:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.door.turn(0)
+        self.turn(0)
 
     def oldest(self, room: frontdoor.Room) -> connections.Connection:
         return next(iter(room.held.values()))

@@ -74,14 +74,6 @@ def ask(
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
-def read_all(connection: socket.socket) -> bytes:
-    """Return what comes until the end of the connection."""
-    received = bytearray()
-    while piece := connection.recv(65536):
-        received += piece
-    return bytes(received)
-
-
 def read_until(connection: socket.socket, end: bytes) -> bytes:
     """Return what comes until `end`, which has to come."""
     received = b""

@@ -45,64 +45,55 @@ class Connection(socket.socket):
     runs the handler. Both hand it over through a queue.
     """
 
-    address: Any
+    address: Any = None
     """The client's address."""
     limits: RequestLimits
     """The limits for clients."""
-    limit: float | None
+    limit: float | None = None
     """Seconds that one operation of a handler may take; None for ever."""
 
-    room: Any
+    room: Any = None
     """The front door's room that it is in; None while a worker has it."""
-    descriptor: int
+    descriptor = -1
     """The descriptor under which the room has it, even if it has been closed since."""
-    since: float
+    since = 0.0
     """When it came into the room, in seconds of the door's clock."""
-    polled: bool
+    polled = False
     """Whether the door's poller knows the descriptor."""
-    discarded: int
+    discarded = 0
     """How many bytes were thrown away while it lingers."""
 
-    data: bytes | bytearray
+    data: bytes | bytearray = b""
     """The bytes that came and have not been dropped, from the first byte of the request line on."""
-    scanned: int
+    scanned = 0
     """How many of them have been searched for the end of the head."""
-    head: Head | None
+    head: Head | None = None
     """What the head says, once it has come, and until the request is handed over."""
-    position: int
+    position = 0
     """How far the handler has read in `data`."""
-    head_end: int
+    head_end = 0
     """Where the head ends in `data`: it is read apart from the body."""
-    end: int
+    end = 0
     """Where the request, as far as it has come, ends in `data`."""
-    to_come: int
+    to_come: int = ENDLESS
     """How many bytes of the request have not come yet, or `ENDLESS`."""
-    open_ended: bool
+    open_ended = False
     """Whether the handler may read past the end: what follows need not be a request."""
-    last: bool
+    last = False
     """Whether no request may follow this one."""
-    answered: bool
+    answered = False
     """Whether something was sent since the request was handed over, interim responses not counted."""
-    again: bool
+    again = False
     """Whether the handler asked for the next request."""
-    ended: bool
+    ended = False
     """Whether the client has closed its side of the connection."""
-    came: int
+    came = 0
     """How many bytes came while a handler read; before that, how many there were when it was last given more time."""
-    waited: float
+    waited = 0.0
     """Seconds for which that handler has waited for them."""
-
-    __slots__ = tuple(__annotations__)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
-        self.address = self.limit = self.room = self.head = None
-        self.descriptor = -1
-        self.data = b""
-        self.scanned = self.position = self.head_end = self.end = self.came = self.discarded = 0
-        self.to_come = ENDLESS
-        self.since = self.waited = 0.0
-        self.polled = self.open_ended = self.last = self.answered = self.again = self.ended = False
         default = super().gettimeout()
         if default is not None or not AT_ONCE or sys.platform != "linux":
             # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With

@@ -1,4 +1,4 @@
-"""The front door of an HTTP server: one thread that accepts, reads requests, and keeps the connections that wait."""
+"""The front door of an HTTP server: one thread reads requests, and keeps the connections that wait."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._http.poller import SelectorPoller, make_poller
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LAST_BACK_OFF, LOGGER, Shortage
+from ebbpool._servers.accepting import LOGGER
+from ebbpool._servers.waiting import LONGEST, Bell, Door, SelectorPoller
 
 if TYPE_CHECKING:
     from ebbpool._servers.mixin import AdaptivePoolMixIn
-    from ebbpool._servers.serve_loop import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -45,8 +44,8 @@ class Room:
     held: dict[int, Connection] = field(default_factory=dict)
 
 
-class FrontDoor:
-    """The part of a server that accepts, reads requests without a worker, hands them over, and keeps connections.
+class FrontDoor(Door):
+    """The part of a server that reads requests without a worker, hands them over, and keeps connections.
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
@@ -63,16 +62,12 @@ class FrontDoor:
         self,
         host: AdaptivePoolMixIn,
         limits: RequestLimits,
-        *,
-        accepts: int = ACCEPTS,
-        clock: Callable[[], float] = monotonic,
         poller: SelectorPoller | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
+        super().__init__(poller, clock)
         self._host = host
-        self._accepts = accepts
         self._limits = limits
-        self._clock = clock
-        self._poller = make_poller() if poller is None else poller
         self.reading = Room(limits.header_timeout)
         self.filling = Room(limits.body_timeout)
         self.idle = Room(limits.idle_timeout)
@@ -81,10 +76,6 @@ class FrontDoor:
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
-        self._listener = self._ear = -1
-        self._bell: Bell
-        self._shortage = Shortage(clock)
-        self._resume = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
         self._returned: deque[tuple[Connection, Room]] = deque()
@@ -95,12 +86,8 @@ class FrontDoor:
     # The loop.
 
     def open(self, listener: int, bell: Bell) -> None:
-        """Begin to take connections back, and to accept from `listener`; `bell` ends a wait."""
-        self._listener = listener
-        self._bell = bell
-        self._ear = bell.ear.fileno()
-        self._poller.watch(listener)
-        self._poller.watch(self._ear)
+        """Begin to take connections back as well."""
+        super().open(listener, bell)
         with self._lock:
             self._open = True
 
@@ -110,45 +97,30 @@ class FrontDoor:
             self._open = False
         self._take_returned()
         self._poller.forget(self._listener)
-        self._poller.forget(self._ear)
-        self._listener = self._ear = -1
-        self._shortage.pause = 0.0
+        self._poller.forget(self._bell.ear.fileno())
+        self._listener = -1
+        self._resume = 0.0
 
-    def turn(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds, a second at most, and deal with what has happened."""
-        now = self._clock()
-        wait = TICK if self._held else LAST_BACK_OFF
-        if timeout is not None and timeout < wait:
-            wait = timeout
-        if self._shortage.pause:
-            if now < self._resume:
-                wait = min(wait, self._resume - now)
-            else:
-                self._poller.watch(self._listener)
+    def turn(self, timeout: float = LONGEST) -> bool:
+        """Deal as well with what has happened to connections."""
+        if self._held:
+            timeout = min(timeout, TICK)
         with self._lock:
             self._asleep = not self._returned
             if self._returned:
-                wait = 0.0
-        ready = self._poller.wait(max(0.0, wait))
+                timeout = 0.0
+        ready = self._wait(timeout)
         self._asleep = False
         self._now = self._clock()
         self._take_returned()
-        knock = False
         for descriptor in ready:
-            if descriptor == self._listener:
-                knock = True
-                continue
-            if descriptor == self._ear:
-                self._bell.hear()
-                continue
             # A connection that is not held was closed, or lent, since the event.
             connection = self._held.get(descriptor)
             if connection is not None:
                 self._read(connection)
-        if knock:
-            self._accept()
         if self._now >= self._next_look:
             self._expire()
+        return self._listener in ready
 
     def _take_returned(self) -> None:
         if not self._returned:
@@ -166,24 +138,14 @@ class FrontDoor:
 
     # Accepting.
 
-    def _accept(self) -> None:
-        for _ in range(self._accepts):
-            try:
-                request, client_address = self._host.get_request()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in EXHAUSTED:
-                    return
-                if not self._shed():
-                    self._resume = self._now + self._shortage.met(error, False)
-                    self._poller.forget(self._listener)
-                    return
-            else:
-                self._shortage.over()
-                self._host._guarded(self._admit, request, client_address)
+    def admit(self, connection: Connection, client_address: Any) -> None:
+        """Read the first request of a connection that was accepted."""
+        connection.address = client_address
+        connection.limits = self._limits
+        if self._enter(connection, self.reading):
+            self._read(connection)
 
-    def _shed(self) -> bool:
+    def shed(self) -> bool:
         """Close the connection that matters least, the oldest of its kind; return whether there was one."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
@@ -194,22 +156,6 @@ class FrontDoor:
                 self._drop(connection)
                 return True
         return False
-
-    def _admit(self, accepted: Any, client_address: Any) -> None:
-        if not self._host.verify_request(accepted, client_address):
-            self._host.shutdown_request(accepted)
-            return
-        if type(accepted) is socket.socket:
-            accepted = Connection.adopt(accepted)
-        if not isinstance(accepted, Connection):
-            # TLS, or something else that only a worker can read from.
-            self._host.process_request(accepted, client_address)
-            return
-        connection = accepted
-        connection.address = client_address
-        connection.limits = self._limits
-        if self._enter(connection, self.reading):
-            self._read(connection)
 
     # Reading.
 
@@ -289,7 +235,7 @@ class FrontDoor:
         except OSError:
             connection.ended = True
         if connection.ended:
-            self._close(connection)
+            self._drop(connection)
         elif self._enter(connection, self.lingering):
             self._arm(connection)
 
@@ -300,7 +246,7 @@ class FrontDoor:
         # it is held under the descriptor that it came with, until that comes again.
         descriptor = connection.descriptor = connection.fileno()
         if descriptor < 0:
-            self._close(connection)
+            self._drop(connection)
             return False
         stale = self._held.get(descriptor)
         if stale is not None:
@@ -330,9 +276,6 @@ class FrontDoor:
 
     def _drop(self, connection: Connection) -> None:
         self._leave(connection)
-        self._close(connection)
-
-    def _close(self, connection: Connection) -> None:
         self._poller.drop(connection)
         self._shut_down(connection)
 

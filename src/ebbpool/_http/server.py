@@ -9,18 +9,14 @@ import os
 import socket
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._servers.accepting import ACCEPTS
 from ebbpool._servers.mixin import AdaptivePoolMixIn
-from ebbpool._servers.serve_loop import Bell
-
-SHARED_ACCEPTS: Final = 8
-"""How many connections are accepted at once where other processes accept from the same listener."""
+from ebbpool._servers.waiting import Door
 
 
 class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
@@ -119,23 +115,24 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
-    def _turn(self, bell: Bell, poll_interval: float) -> None:
-        listener = self.socket
-        if hasattr(listener, "do_handshake_on_connect"):
-            super()._turn(bell, poll_interval)
-            return
-        door = self._door
-        if door is None:
-            accepts = SHARED_ACCEPTS if self._adopted else ACCEPTS
-            door = self._door = FrontDoor(self, self._limits, accepts=accepts)
-        door.open(listener.fileno(), bell)
-        try:
-            while not self._loop.stopping:
-                door.turn(poll_interval)
-                if not self._loop.stopping:
-                    self.service_actions()
-        finally:
-            door.shut()
+    def _entrance(self) -> Door:
+        if hasattr(self.socket, "do_handshake_on_connect"):
+            return super()._entrance()
+        if self._door is None:
+            self._door = FrontDoor(self, self._limits)
+        return self._door
+
+    def _make_room(self) -> bool:
+        return self._door is not None and self._door.shed()
+
+    def _take_in(self, request: Any, client_address: Any) -> None:
+        if type(request) is socket.socket:
+            request = Connection.adopt(request)
+        if isinstance(request, Connection):
+            self._front_door.admit(request, client_address)
+        else:
+            # TLS, or something else that only a worker can read from.
+            super()._take_in(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker, or several that came at once, and give the connection back.

@@ -17,6 +17,8 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that say nothing about the connection: the next attempt fails, too."""
 ACCEPTS = 64
 """How many connections are accepted at most before any of them is handed over."""
+SHARED_ACCEPTS = 8
+"""How many where other processes accept from the same listener."""
 CROWD = 4
 """After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
@@ -108,16 +110,11 @@ class Shortage:
         )
         self._told = False
 
-    def met(self, error: OSError, progress: bool) -> float:
-        """Note that an accept has failed; return for how many seconds not to accept.
-
-        Args:
-            error: What it raised.
-            progress: Whether there was a connection since the attempt that failed before.
-        """
+    def met(self, error: OSError) -> float:
+        """Note that an accept has failed; return for how many seconds not to accept."""
         if not self.pause:
             self._told = self._complaint.make(error)
-        self.pause = FIRST_BACK_OFF if progress or not self.pause else min(2 * self.pause, LAST_BACK_OFF)
+        self.pause = min(2 * self.pause, LAST_BACK_OFF) if self.pause else FIRST_BACK_OFF
         return self.pause
 
     def over(self) -> None:

@@ -52,21 +52,13 @@ class _Handler:
 
 
 def run_handler(handler: _Handler) -> None:
-    """Make the call of a handler, in a worker.
-
-    It is a function, and passes the two arguments of a server one by one: each connection would pay for making a bound
-    method, and for a call with unpacked arguments, which goes through C code.
-    """
+    """Make the call of a handler, in a worker; a function, for each connection would pay for making a bound method."""
     handler.since = monotonic()
     handler.thread = get_ident()
     try:
         fn, args = handler.fn, handler.args
         handler.fn, handler.args = None, ()
-        if len(args) == 2:
-            request, client_address = args
-            fn(request, client_address)  # type: ignore[misc]  # it has not begun before
-        else:
-            fn(*args)  # type: ignore[misc]  # as above
+        fn(*args)  # type: ignore[misc]  # it has not begun before
     finally:
         handler.owner.discard(handler)
 

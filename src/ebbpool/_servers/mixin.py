@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import selectors
 import socket
 import socketserver
 import sys
@@ -17,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._pool import lifecycle
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LOGGER, NAP, Naps, Shortage, turn_away
+from ebbpool._servers.accepting import (
+    ACCEPTS,
+    EXHAUSTED,
+    LOGGER,
+    NAP,
+    SHARED_ACCEPTS,
+    Naps,
+    Shortage,
+    turn_away,
+)
 from ebbpool._servers.handlers import Handlers
-from ebbpool._servers.serve_loop import Bell, Loop
+from ebbpool._servers.serve_loop import Loop
+from ebbpool._servers.waiting import Door
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
@@ -221,76 +230,74 @@ class AdaptivePoolMixIn(_Base):
                     self._closing = False
 
     def _serve(self, poll_interval: float) -> None:
+        """Accept and hand over until the loop is to end."""
         listener = self.socket
         timeout = listener.gettimeout()
         # So that `accept` cannot block the loop if a client has closed its connection before it. An adopted listener
         # stays non-blocking, as the other processes need it.
         changes = self.socket_type == socket.SOCK_STREAM and not self._adopted
         with self._loop as bell:
+            door = self._entrance()
             self._look_at(listener)
             if changes:
                 listener.setblocking(False)
             try:
-                self._turn(bell, poll_interval)
+                door.open(listener.fileno(), bell)
+                while True:
+                    knock = door.turn(poll_interval)
+                    if self._loop.stopping or listener.fileno() < 0:
+                        break
+                    if knock:
+                        self._accept_ready(door)
+                    self.service_actions()
             finally:
+                door.shut()
                 self._kind = None
                 if changes and listener.fileno() >= 0:
                     listener.settimeout(timeout)
 
-    def _turn(self, bell: Bell, poll_interval: float) -> None:
-        """Accept and hand over until the loop is to end."""
-        loop = self._loop
-        most = ACCEPTS if self.socket_type == socket.SOCK_STREAM else 1
-        pause = 0.0
-        with selectors.DefaultSelector() as selector:
-            selector.register(bell.ear, selectors.EVENT_READ)
-            selector.register(self, selectors.EVENT_READ)
-            while True:
-                ready = selector.select(pause or poll_interval)
-                if loop.stopping or self.fileno() < 0:
-                    break
-                if pause:
-                    pause = 0.0
-                    selector.register(self, selectors.EVENT_READ)
-                elif ready:
-                    pause = self._accept_ready(most)
-                    if pause:
-                        selector.unregister(self)
-                self.service_actions()
+    def _entrance(self) -> Door:
+        """Return where the loop waits for connections."""
+        return Door()
 
     def shutdown(self) -> None:
         """End `serve_forever` and wait for its end, unless its own thread calls this; handlers run on."""
         self._loop.stop()
 
-    def _accept_ready(self, most: int) -> float:
-        """Accept and hand over the connections that wait; return for how many seconds not to accept now."""
+    def _accept_ready(self, door: Door) -> None:
+        """Accept and hand over the connections that wait."""
         # All are accepted before any is handed over: otherwise a worker would compete for the GIL after each. But not
         # with a foreign `get_request`, which may take long.
         ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
         one_by_one = not ours or self._kind is None
+        most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
-        pause = 0.0
-        count = 0
         try:
-            for count in range(most):
+            for _ in range(most):
                 try:
                     accepted.append(self.get_request())
                 except OSError as error:
-                    if error.errno in EXHAUSTED:
-                        pause = self._shortage.met(error, count > 0)
-                    break
+                    if error.errno not in EXHAUSTED:
+                        break
+                    if not self._make_room():
+                        door.rest(self._shortage.met(error))
+                        break
+                else:
+                    self._shortage.over()
                 if one_by_one:
                     self._hand_over(accepted)
                     if self._loop.stopping:
                         break
+            count = len(accepted)
         finally:
             self._hand_over(accepted)
-        if not pause:
-            self._shortage.over()
         if GIL_ENABLED and self._naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
-        return pause
+
+    def _make_room(self) -> bool:
+        """Close a connection, for want of what the system needs for another one; return whether there was one."""
+        return False
 
     def _hand_over(self, accepted: list[tuple[Any, Any]]) -> None:
         try:
@@ -306,9 +313,12 @@ class AdaptivePoolMixIn(_Base):
 
     def _admit(self, request: Any, client_address: Any) -> None:
         if self.verify_request(request, client_address):
-            self.process_request(request, client_address)
+            self._take_in(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _take_in(self, request: Any, client_address: Any) -> None:
+        self.process_request(request, client_address)
 
     def _guarded(self, hook: Callable[[Any, Any], object], request: Any, client_address: Any) -> None:
         """Call a hook in the loop's thread; an exception costs its connection alone."""

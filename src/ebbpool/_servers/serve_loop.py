@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 import weakref
 from time import monotonic
@@ -11,6 +9,7 @@ from time import monotonic
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
+from ebbpool._servers.waiting import Bell
 
 START_UP = 1.0
 """Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
@@ -18,31 +17,6 @@ GLANCE = 0.001
 """Seconds between two looks at whether it has."""
 LOOK = 0.25
 """Seconds between two looks at whether a thread waits for the main thread."""
-
-
-class Bell:
-    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
-
-    def __init__(self) -> None:
-        self.ear, self._clapper = socket.socketpair()
-        self.ear.setblocking(False)
-        self._clapper.setblocking(False)
-
-    def ring(self) -> None:
-        """End a wait that is under way, or the next one; any thread."""
-        # An error means that it has been rung often enough, or is closed.
-        with contextlib.suppress(OSError):
-            self._clapper.send(b"\0")
-
-    def hear(self) -> None:
-        """Make `ear` silent again."""
-        with contextlib.suppress(BlockingIOError):
-            while len(self.ear.recv(4096)) == 4096:
-                pass
-
-    def close(self) -> None:
-        self.ear.close()
-        self._clapper.close()
 
 
 class Loop:

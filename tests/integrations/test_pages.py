@@ -1,11 +1,12 @@
-"""The pages on web frameworks: the work of their examples is done by threads of the pool."""
+"""The pages on web frameworks, jobs, agents and numbers: the work of their examples is done by threads of the pool."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from support.pages import use_example
+from support.common import output_of
+from support.pages import skip_without_packages, use_example
 
 THREADS = """
 import logging
@@ -295,3 +296,137 @@ asyncio.run(main())
         1,
     )
     assert printed == ["True", "True"]
+
+
+CONNECTIONS = """
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import ebbpool.anyio
+import httpx
+from fastapi import Depends, FastAPI
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+engine = create_engine(
+    URL, pool_size=5, max_overflow=10, pool_timeout=10, connect_args={"check_same_thread": False}
+)
+new_session = sessionmaker(engine)
+app = FastAPI()
+
+def get_db() -> Iterator[Session]:
+    with new_session() as session:
+        yield session
+
+Database = Annotated[Session, Depends(get_db)]
+
+def get_user(db: Database) -> int:
+    # It takes a connection, which the session keeps until the end of the request.
+    return db.execute(text("select 1")).scalar_one()
+
+@app.get("/items")
+def items(db: Database, user: Annotated[int, Depends(get_user)]) -> int:
+    db.execute(text("select 2")).scalar_one()
+    time.sleep(0.005)
+    return user
+
+async def main():
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://example", timeout=None) as client:
+        answers = await asyncio.gather(*(client.get("/items") for _ in range(CLIENTS)))
+    print(type(engine.pool).__name__, sum(answer.status_code == 200 for answer in answers))
+
+with ebbpool.anyio.install():
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("clients", [100, 300])
+def test_requests_that_hold_a_connection_go_on(clients: int, tmp_path: Path) -> None:
+    skip_without_packages(CONNECTIONS)
+    url = f"sqlite:///{tmp_path / 'data.db'}"
+    printed = output_of(f"URL = {url!r}\nCLIENTS = {clients}\n{CONNECTIONS}")
+    assert printed == [f"QueuePool {clients}"]
+
+
+def test_pydantic_ai() -> None:
+    printed = use_example(
+        "pydantic-ai",
+        """
+import threading
+
+answered = pool.stats().completed
+pool = AdaptiveExecutor(thread_name_prefix="again")
+names = []
+
+def remember() -> str:
+    names.append(threading.current_thread().name)
+    return "remembered"
+
+other = Agent(TestModel(), tools=[remember])
+
+async def again():
+    async with pool:
+        with Agent.using_thread_executor(pool):
+            await other.run("Go on.")
+
+asyncio.run(again())
+print(answered, names, pool.stats().completed)
+""",
+    )
+    assert printed == ['{"weather":"sunny","traffic":"calm"}', "2 ['again_0'] 1"]
+
+
+def test_apscheduler() -> None:
+    printed = use_example(
+        "apscheduler",
+        """
+import threading
+
+pool = AdaptiveExecutor(thread_name_prefix="jobs")
+lane = pool.lane("reports", limit=2)
+scheduler = BackgroundScheduler(executors={"default": PoolExecutor(pool), "reports": PoolExecutor(lane)})
+names = []
+done = threading.Semaphore(0)
+
+def job():
+    names.append(threading.current_thread().name.partition("_")[0])
+    done.release()
+
+scheduler.add_job(job)
+scheduler.add_job(job, executor="reports")
+scheduler.start()
+print(done.acquire(timeout=10), done.acquire(timeout=10), names)
+scheduler.shutdown()
+print(pool.stats().completed, lane.stats().completed, pool.stats().workers)
+""",
+    )
+    assert printed == ["True True ['jobs', 'jobs']", "2 1 0"]
+
+
+def test_langchain() -> None:
+    printed = use_example("langchain", "print(pool.stats().completed, pool.stats().workers)")
+    assert printed[0].startswith("['PAGE 0', 'PAGE 1', ")
+    assert printed[1:] == ["80 0"]
+
+
+def test_numpy() -> None:
+    printed = use_example(
+        "numpy",
+        """
+import threading
+from threadpoolctl import threadpool_info
+
+def limits():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+with threadpool_limits(limits=1, user_api="blas"), AdaptiveExecutor(thread_name_prefix="numbers") as pool:
+    # A result is there before its worker is free again, and the task counted.
+    print(pool.submit(limits).result(), pool.wait_idle(10))
+    print(pool.submit(product, 100).result(), pool.wait_idle(10), pool.stats().completed)
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith('numbers')])
+""",
+    )
+    assert printed == ["2000.0", "{1} True", "25.0 True 2", "['numbers_0']"]

@@ -1,19 +1,50 @@
-"""Waiting until connections can be read. Each is reported once, and then has to be armed again."""
+"""What the loop of a server waits at: its listener, a bell, and connections that can be read."""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import selectors
+import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ebbpool._http.connection import Connection
+LONGEST: Final = 1.0
+"""Seconds after which a wait ends though nothing has happened."""
+
+
+class Bell:
+    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
+
+    def __init__(self) -> None:
+        self.ear, self._clapper = socket.socketpair()
+        self.ear.setblocking(False)
+        self._clapper.setblocking(False)
+
+    def ring(self) -> None:
+        """End a wait that is under way, or the next one; any thread."""
+        # An error means that it has been rung often enough, or is closed.
+        with contextlib.suppress(OSError):
+            self._clapper.send(b"\0")
+
+    def hear(self) -> None:
+        """Make `ear` silent again."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self.ear.recv(4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        self.ear.close()
+        self._clapper.close()
 
 
 class SelectorPoller:
     """The poller for all systems: `selectors`, which only one thread may use.
+
+    A connection is reported once, and then has to be armed again. It has the number that it was armed under as
+    `descriptor`, and whether the poller knows that as `polled`.
 
     Attributes:
         shared: Whether any thread may call `arm`; if not, only the one that calls `wait`.
@@ -35,13 +66,13 @@ class SelectorPoller:
         if descriptor in self._system.get_map():
             self._system.unregister(descriptor)
 
-    def arm(self, connection: Connection) -> None:
+    def arm(self, connection: Any) -> None:
         """Report a connection once, when it can be read or is broken."""
         if not connection.polled:
             self._system.register(connection.fileno(), selectors.EVENT_READ, connection)
             connection.polled = True
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: Any) -> None:
         """End `arm`, before the connection is closed or lent; in the thread that waits."""
         if connection.polled:
             connection.polled = False
@@ -89,12 +120,12 @@ if sys.platform == "linux":
             with contextlib.suppress(OSError, ValueError):
                 self._system.unregister(descriptor)
 
-        def arm(self, connection: Connection) -> None:
+        def arm(self, connection: Any) -> None:
             change = self._system.modify if connection.polled else self._system.register
             connection.polled = True
             change(connection.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
 
-        def drop(self, connection: Connection) -> None:
+        def drop(self, connection: Any) -> None:
             # Closing takes it off the list. A child process that shares it may keep it there, but for one event only.
             pass
 
@@ -104,3 +135,46 @@ if sys.platform == "linux":
 
 def make_poller() -> SelectorPoller:
     return EpollPoller() if sys.platform == "linux" else SelectorPoller()
+
+
+class Door:
+    """Where a loop waits for connections. Only the thread that runs the loop may use it."""
+
+    def __init__(self, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
+        self._poller = make_poller() if poller is None else poller
+        self._clock = clock
+        self._listener = -1
+        self._bell: Bell
+        self._resume = 0.0
+
+    def open(self, listener: int, bell: Bell) -> None:
+        """Begin to wait for connections at the descriptor `listener`; `bell` ends a wait."""
+        self._listener = listener
+        self._bell = bell
+        self._poller.watch(listener)
+        self._poller.watch(bell.ear.fileno())
+
+    def shut(self) -> None:
+        """End `open`."""
+        self._poller.close()
+
+    def turn(self, timeout: float = LONGEST) -> bool:
+        """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
+        return self._listener in self._wait(timeout)
+
+    def rest(self, seconds: float) -> None:
+        """Do not wait for connections for so many seconds."""
+        self._resume = self._clock() + seconds
+        self._poller.forget(self._listener)
+
+    def _wait(self, timeout: float) -> list[int]:
+        if self._resume:
+            left = self._resume - self._clock()
+            timeout = min(timeout, left)
+            if left <= 0:
+                self._resume = 0.0
+                self._poller.watch(self._listener)
+        ready = self._poller.wait(min(max(0.0, timeout), LONGEST))
+        if self._bell.ear.fileno() in ready:
+            self._bell.hear()
+        return ready
