@@ -22,16 +22,23 @@ from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 
-@PRELOAD
-def test_it_serves_and_stops(tmp_path: Path, preload: bool) -> None:
-    with site(tmp_path, f"preload={preload}") as running:
+@pytest.mark.parametrize(
+    ("preload", "number", "to_all"),
+    [(False, signal.SIGTERM, False), (False, signal.SIGINT, True), (True, signal.SIGTERM, True)],
+)
+def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool) -> None:
+    with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
-        assert running.ask() in children
-        assert running.stop() == STOPPED
+        with running.begin() as connection:
+            (running.signal_all if to_all else running.signal)(number)
+            running.await_event("asked", 2)
+            assert answer_on(connection) in children, "what was begun is finished"
+        assert running.status() == STOPPED
         assert all(map(is_gone, children))
         running.await_event("child_exited", 2, exitcode=0)
         assert running.await_event("stopped")["status"] == "0"
+        assert not any("Traceback" in line for line in running.lines), running.lines
         with pytest.raises(ConnectionRefusedError):
             running.connect()
 
@@ -56,11 +63,12 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
 
 @PRELOAD
 def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, preload: bool) -> None:
-    with site(tmp_path, f"preload={preload}") as running:
+    with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
         children = running.children()
         with running.begin() as connection:
             running.signal(signal.SIGKILL)
             assert running.status() == -signal.SIGKILL
+            running.await_event("asked", 2)
             assert answer_on(connection) in children, "what was begun is finished"
         eventually(running.nobody_is_left)
 
@@ -68,7 +76,7 @@ def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, pre
 def test_a_child_that_cannot_stop_does_not_outlive_its_parent_for_long(tmp_path: Path) -> None:
     with site(tmp_path, "graceful_timeout=0.2, processes=1") as running:
         running.children(1)
-        with running.begin("stick"):
+        with running.begin():
             running.signal(signal.SIGKILL)
             eventually(running.nobody_is_left)
         running.await_event("child_overdue")
@@ -80,7 +88,7 @@ def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("told by a signal"))
         child.ready()
         while True:
-            time.sleep(0.01)
+            signal.pause()
     """
     with site(tmp_path, "serve, processes=1", script) as running:
         running.children(1)
@@ -106,8 +114,8 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload
         assert running.stop() == STOPPED
 
 
-def test_one_more_and_one_less(tmp_path: Path) -> None:
-    with site(tmp_path, "processes=1") as running:
+def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_wait(tmp_path: Path) -> None:
+    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, graceful_timeout=1e12, start_timeout=1e12") as running:
         first = running.child(0)
         running.signal(signal.SIGTTIN)
         second = running.child(1)
@@ -117,6 +125,7 @@ def test_one_more_and_one_less(tmp_path: Path) -> None:
         running.await_event("processes", 2, processes=1)
         assert running.ask() == first
         assert running.stop() == STOPPED
+        assert not any("OverflowError" in line for line in running.lines)
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
@@ -168,8 +177,7 @@ def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path)
             open("shown", "w").close()
 
     def stuck_for_ever():
-        while True:
-            time.sleep(1)
+        threading.Event().wait()
 
     def serve(child):
         logging.basicConfig(format="%(message)s")
@@ -191,35 +199,19 @@ def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path)
         assert running.stop() == STOPPED
 
 
-def test_limits_that_are_longer_than_the_system_can_wait(tmp_path: Path) -> None:
-    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, graceful_timeout=1e12, start_timeout=1e12") as running:
-        assert running.ask() == running.child(0)
-        assert running.stop() == STOPPED
-        assert not any("OverflowError" in line for line in running.lines)
-
-
-def test_code_that_gives_no_sign_of_life_is_held_to_its_interpreter(tmp_path: Path) -> None:
+def test_code_that_never_beats_is_held_to_its_interpreter_and_replaced_when_it_returns(
+    tmp_path: Path,
+) -> None:
     script = """
     def serve(child):
         child.ready()
+        # More than twice as long as one that has to give a sign would live.
         child.stopping.wait(1.5)
-        say("lived")
-        child.stopping.wait()
     """
     with site(tmp_path, "serve, processes=1, heartbeat_timeout=0.6", script) as running:
-        # More than twice as long as one that has to give a sign would.
-        running.await_text("lived")
-        assert running.stop() == STOPPED
-
-
-def test_a_child_whose_function_returns_is_replaced(tmp_path: Path) -> None:
-    script = """
-    def serve(child):
-        child.ready()
-        child.stopping.wait(0.5)
-    """
-    with site(tmp_path, "serve, processes=1", script) as running:
-        running.child(0, 3)
+        running.child(0, 2)
+        running.await_event("child_exited", number=0, exitcode=0)
+        assert not running.events("child_unresponsive")
         assert running.stop() == STOPPED
 
 
@@ -228,7 +220,7 @@ def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) ->
     script = "tune(LAST_WORD=10.0)\n"
     with site(tmp_path, "graceful_timeout=0.3, processes=1", script) as running:
         running.children(1)
-        with running.begin("stick"):
+        with running.begin():
             assert running.stop() == UNFINISHED
         running.await_event("child_overdue", number=0)
         running.await_event("child_exited", number=0, exitcode=-9)
@@ -238,23 +230,11 @@ def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) ->
 def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
     with site(tmp_path, "") as running:
         running.children()
-        with running.begin("stick"):
+        with running.begin():
             for count, number in enumerate(numbers):
                 running.signal(number)
                 running.await_event("signal", count + 1)
             assert running.status() == UNFINISHED
-
-
-@pytest.mark.parametrize(("preload", "number"), [(False, signal.SIGINT), (True, signal.SIGTERM)])
-def test_a_signal_to_the_whole_group_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals) -> None:
-    with site(tmp_path, f"preload={preload}") as running:
-        children = running.children()
-        with running.begin() as connection:
-            running.signal_all(number)
-            assert answer_on(connection) in children
-        assert running.status() == STOPPED
-        assert not any("Traceback" in line for line in running.lines), running.lines
-        running.await_event("child_exited", 2, exitcode=0)
 
 
 def test_a_child_that_is_asked_to_stop_finishes_and_is_replaced(tmp_path: Path) -> None:
@@ -283,6 +263,7 @@ def test_children_outlive_the_template(tmp_path: Path) -> None:
         assert not is_gone(children[1]) and not running.events("child_exited", number=1)
         with running.begin() as connection:
             running.signal(signal.SIGTERM)
+            running.await_event("stopping")
             assert answer_on(connection) in (new, children[1])
         assert running.status() in (STOPPED, UNFINISHED)
         # Its end of the pipe, which is all that told of its end, was closed a little before that.
@@ -362,7 +343,7 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
     """
     with site(tmp_path, "serve, processes=1, graceful_timeout=3.0", script) as running:
         assert running.ask() == running.child(0)
-        with running.begin("stick"):
+        with running.begin():
             assert running.stop() == UNFINISHED
         running.await_text("TimeoutError")
         running.await_text("in handle" if STACKS else "(no stack")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.common import Background, output_of
+from support.common import TIMEOUT, Background, output_of
 from support.prefork import binding, child, makers
 
 from ebbpool import prefork
@@ -45,140 +45,111 @@ def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[binding
         opened.close()
 
 
-@contextlib.contextmanager
-def connected(listener: socket.socket) -> Iterator[socket.socket]:
-    """Connect to `listener`; yield the accepted end."""
+def connect(listener: socket.socket) -> None:
+    """Connect to `listener`, which accepts."""
     with socket.socket(listener.family) as client:
-        client.settimeout(5)
+        client.settimeout(TIMEOUT)
         client.connect(listener.getsockname())
-        listener.settimeout(5)
-        accepted, _ = listener.accept()
+        listener.settimeout(TIMEOUT)
+        listener.accept()[0].close()
         listener.setblocking(False)
-        with accepted:
-            yield accepted
 
 
-class TestArguments:
-    @pytest.mark.parametrize(
-        ("settings", "error", "text"),
-        [
-            ({"processes": 0}, ValueError, "processes must be greater than 0, not 0"),
-            ({"processes": -1}, ValueError, "processes must be greater than 0, not -1"),
-            ({"processes": True}, TypeError, "processes must be an integer, not True"),
-            ({"processes": 1.5}, TypeError, "processes must be an integer, not 1.5"),
-            ({"processes": "2"}, TypeError, "processes must be an integer, not '2'"),
-            ({"backlog": 0}, ValueError, "backlog must be greater than 0, not 0"),
-            ({"graceful_timeout": -1}, ValueError, "graceful_timeout must be at least 0 seconds, not -1"),
-            ({"heartbeat_timeout": 0}, ValueError, "heartbeat_timeout must be greater than 0 seconds, not 0"),
-            ({"heartbeat_timeout": "1"}, TypeError, "heartbeat_timeout must be a number of seconds, not '1'"),
-            ({"start_timeout": float("nan")}, ValueError, "start_timeout must be a number of seconds, not nan"),
-            ({"start_timeout": 0.0}, ValueError, "start_timeout must be greater than 0 seconds, not 0.0"),
-            ({"preload": "json"}, TypeError, "preload must be True, False or names of modules, not 'json'"),
-            ({"preload": [1]}, TypeError, r"preload must be True, False or names of modules, not \[1\]"),
-            ({"preload": None}, TypeError, "preload must be True, False or names of modules, not None"),
-            ({"bind": 8000}, TypeError, "bind must be .*, not 8000"),
-            ({"bind": None}, TypeError, "bind must be .*, not None"),
-            ({"bind": ("127.0.0.1",)}, TypeError, "bind must be"),
-            ({"bind": (None, 1)}, TypeError, "bind must have a string for its host, not None"),
-            ({"bind": ("", "80")}, TypeError, "bind must have an integer for its port, not '80'"),
-            ({"bind": ("", True)}, TypeError, "bind must have an integer for its port, not True"),
-            ({"bind": ("", 65536)}, ValueError, "bind must have a port of 0 to 65535, not 65536"),
-            ({"bind": "localhost"}, ValueError, "bind must be .*, not 'localhost'"),
-            ({"bind": "localhost:http"}, ValueError, "bind must be .*, not 'localhost:http'"),
-            ({"bind": "::1:80"}, ValueError, "bind must be .*, not '::1:80'"),
-            ({"bind": "[::1:80"}, ValueError, "bracket"),
-            ({"bind": "unix:"}, ValueError, "bind must"),
-            ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
-            ({"bind": ("x" * 70, 80)}, ValueError, "bind must have a name that can be encoded, not .*xxx', 80"),
-            pytest.param(
-                {"bind": "unix:\ud800"}, ValueError, r"a name that can be encoded, not 'unix:\\ud800'", marks=UNIX
-            ),
-        ],
-        ids=str,
-    )
-    def test_a_bad_one_is_named(self, settings: dict[str, Any], error: type[Exception], text: str) -> None:
-        with pytest.raises(error, match=text):
-            prefork.run(serve, **{"bind": HERE, **settings})
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"serve": "serve"}, TypeError, "serve must be callable, not 'serve'"),
+        ({"serve": lambda child: None}, TypeError, "serve must be picklable"),
+        ({"serve": functools.partial(serve, threading.Lock())}, TypeError, "serve must be picklable"),
+        ({"processes": 0}, ValueError, "processes must be greater than 0, not 0"),
+        ({"processes": "2"}, TypeError, "processes must be an integer, not '2'"),
+        ({"backlog": 0}, ValueError, "backlog must be greater than 0, not 0"),
+        ({"graceful_timeout": -1}, ValueError, "graceful_timeout must be at least 0 seconds, not -1"),
+        ({"heartbeat_timeout": "1"}, TypeError, "heartbeat_timeout must be a number of seconds, not '1'"),
+        ({"start_timeout": 0.0}, ValueError, "start_timeout must be greater than 0 seconds, not 0.0"),
+        ({"preload": "json"}, TypeError, "preload must be True, False or names of modules, not 'json'"),
+        ({"preload": [1]}, TypeError, r"preload must be True, False or names of modules, not \[1\]"),
+        ({"preload": None}, TypeError, "preload must be True, False or names of modules, not None"),
+        ({"bind": 8000}, TypeError, "bind must be .*, not 8000"),
+        ({"bind": ("127.0.0.1",)}, TypeError, "bind must be"),
+        ({"bind": (None, 1)}, TypeError, "bind must have a string for its host, not None"),
+        ({"bind": ("", "80")}, TypeError, "bind must have an integer for its port, not '80'"),
+        ({"bind": ("", True)}, TypeError, "bind must have an integer for its port, not True"),
+        ({"bind": ("", 65536)}, ValueError, "bind must have a port of 0 to 65535, not 65536"),
+        ({"bind": "localhost"}, ValueError, "bind must be .*, not 'localhost'"),
+        ({"bind": "localhost:http"}, ValueError, "bind must be .*, not 'localhost:http'"),
+        ({"bind": "::1:80"}, ValueError, "bind must be .*, not '::1:80'"),
+        ({"bind": "[::1:80"}, ValueError, "bracket"),
+        ({"bind": "unix:"}, ValueError, "bind must"),
+        ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
+        pytest.param({"bind": "unix:\ud800"}, ValueError, r"can be encoded, not 'unix:\\ud800'", marks=UNIX),
+        pytest.param({"bind": "unix:s", "reuse_port": True}, ValueError, "reuse_port needs an", marks=[UNIX, REUSE]),
+        ({"metrics": 5}, TypeError, r"metrics must be \(host, port\), a string or a socket, not 5"),
+        ({"metrics": "9464"}, ValueError, "metrics must be .*not '9464'"),
+        ({"metrics": "127.0.0.1:0", "metrics_sample": 2}, ValueError, "metrics_sample must be .*not 2"),
+        ({"metrics": "127.0.0.1:0", "metrics_sample": "1"}, TypeError, "metrics_sample must be .*not '1'"),
+        ({"metrics_sample": 1 / 64}, ValueError, "metrics_sample=0.015625 needs an address"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_is_named(settings: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        prefork.run(**{"serve": serve, "bind": HERE, **settings})
 
-    @pytest.mark.parametrize(
-        ("bad", "text"),
-        [
-            ("serve", "serve must be callable, not 'serve'"),
-            (lambda child: None, "serve must be picklable"),
-            (functools.partial(serve, threading.Lock()), "serve must be picklable"),
-        ],
-    )
-    def test_serve_has_to_be_callable_and_picklable(self, bad: Any, text: str) -> None:
-        with pytest.raises(TypeError, match=text):
-            prefork.run(bad, bind=HERE)
 
-    def test_only_the_main_thread_may_run_it(self) -> None:
-        with pytest.raises(RuntimeError, match="main thread"):
-            Background(lambda: prefork.run(serve, bind=HERE)).join()
+def test_only_the_main_thread_may_run_it() -> None:
+    with pytest.raises(RuntimeError, match="main thread"):
+        Background(lambda: prefork.run(serve, bind=HERE)).join()
 
-    def test_serve_has_to_be_where_another_process_finds_it(self) -> None:
-        script = """
-        from ebbpool import prefork
 
-        def serve(child):
-            pass
+def test_a_child_that_imports_the_main_module_may_not_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(_inheriting=True))
+    with pytest.raises(RuntimeError, match="__name__ == '__main__'"):
+        prefork.run(serve, bind=HERE)
 
-        try:
-            prefork.run(serve, bind=("127.0.0.1", 0))
-        except ValueError as error:
-            print(error)
-        """
-        (line,) = output_of(script)
-        assert line.startswith("serve must be in a module that another process can import")
+
+def test_serve_has_to_be_where_another_process_finds_it() -> None:
+    script = """
+    from ebbpool import prefork
+
+    def serve(child):
+        pass
+
+    try:
+        prefork.run(serve, bind=("127.0.0.1", 0))
+    except ValueError as error:
+        print(error)
+    """
+    (line,) = output_of(script)
+    assert line.startswith("serve must be in a module that another process can import")
 
 
 class TestAddresses:
-    @pytest.mark.parametrize(
-        ("bind", "address"),
-        [
-            (("127.0.0.1", 8000), ("127.0.0.1", 8000)),
-            ("127.0.0.1:8000", ("127.0.0.1", 8000)),
-            ("[::1]:8000", ("::1", 8000)),
-            (":8000", ("", 8000)),
-            ("localhost:0", ("localhost", 0)),
-            pytest.param("unix:/run/it.sock", "/run/it.sock", marks=UNIX),
-        ],
-        ids=str,
-    )
-    def test_forms(self, bind: Any, address: Any) -> None:
-        assert binding.address_of(bind) == address
-
-    @pytest.mark.parametrize("bind", [HERE, "127.0.0.1:0", "localhost:0", ":0"])
+    @pytest.mark.parametrize("bind", [HERE, "127.0.0.1:0", "localhost:0", ":0", "[::1]:0"], ids=str)
     def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
+        if bind == "[::1]:0":
+            try:
+                socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+            except OSError:
+                pytest.skip("no IPv6 here")
         with listeners(bind) as opened:
             listener = opened.of(0)
             assert opened.of(7) is listener and not listener.getblocking() and not listener.get_inheritable()
             assert opened.shown.endswith(f":{listener.getsockname()[1]}")
             assert bind != ":0" or listener.family == socket.AF_INET
-            with connected(listener):
-                pass
+            assert (listener.family == socket.AF_INET6) == opened.shown.startswith("[::1]:")
+            connect(listener)
         assert listener.fileno() == -1
 
-    def test_ipv6(self) -> None:
-        try:
-            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-        except OSError:
-            pytest.skip("no IPv6 here")
-        with listeners("[::1]:0") as opened:
-            assert opened.of(0).family == socket.AF_INET6 and opened.shown.startswith("[::1]:")
-
-    @pytest.mark.parametrize("reuse_port", [False, pytest.param(True, marks=REUSE)])
-    def test_a_port_that_is_taken_is_an_error_with_its_name(self, reuse_port: bool) -> None:
-        with socket.create_server(HERE) as other:
-            port = other.getsockname()[1]
-            with pytest.raises(OSError, match=f"cannot listen on .*{port}.*[Aa]ddress already in use") as caught:
-                prefork.run(serve, bind=("127.0.0.1", port), reuse_port=reuse_port)
-        assert caught.value.errno
-
-    @REUSE
-    def test_a_stranger_that_would_share_its_port_is_noticed(self) -> None:
-        with socket.create_server(HERE, reuse_port=True) as other, pytest.raises(OSError, match="already in use"):
-            binding.Listeners(other.getsockname(), 16, True)
+    @pytest.mark.parametrize(
+        ("theirs", "ours"), [(False, False), *(pytest.param(theirs, True, marks=REUSE) for theirs in (False, True))]
+    )
+    def test_a_port_that_is_taken_is_an_error_with_its_name(self, theirs: bool, ours: bool) -> None:
+        with socket.create_server(HERE, reuse_port=theirs) as other:
+            bind = f"127.0.0.1:{other.getsockname()[1]}"
+            with pytest.raises(OSError, match=f"cannot listen on '{bind}'.*[Aa]ddress already in use") as caught:
+                prefork.run(serve, bind=bind, reuse_port=ours)
+        assert caught.value.errno == errno.EADDRINUSE
 
     def test_a_host_that_does_not_exist_is_an_error_with_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unknown(*args: Any, **settings: Any) -> None:
@@ -210,20 +181,12 @@ class TestOwnSocket:
                 with pytest.raises(ValueError, match=f"bind must be {text}"):
                     prefork.run(serve, bind=bad)
 
-    @REUSE
-    def test_only_an_internet_address_goes_with_reuse_port(self) -> None:
-        with socket.create_server(HERE) as bound:
-            for bind in (bound, "unix:s"):
-                with pytest.raises(ValueError, match="reuse_port"):
-                    prefork.run(serve, bind=bind, reuse_port=True)
-
     def test_it_is_listened_on_and_left_open(self) -> None:
         with socket.socket() as bound:
             bound.bind(HERE)
             with listeners(bound) as opened:
                 assert opened.of(3) is bound and not bound.getblocking()
-                with connected(bound):
-                    pass
+                connect(bound)
             assert bound.fileno() >= 0
 
 
@@ -233,32 +196,33 @@ class TestUnix:
     def short_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
 
-    def test_its_file_is_removed_at_the_end(self) -> None:
-        with listeners("unix:s") as opened:
-            assert Path("s").is_socket() and opened.shown == "unix:s"
-            with connected(opened.of(0)):
-                pass
-        assert not Path("s").exists()
-
-    def test_a_stale_file_is_removed(self) -> None:
+    def test_its_file_replaces_a_stale_one_and_is_removed_at_the_end(self) -> None:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind("s")
-        with listeners("unix:s") as opened, connected(opened.of(0)):
-            pass
+        with listeners("unix:s") as opened:
+            assert Path("s").is_socket() and opened.shown == "unix:s"
+            connect(opened.of(0))
+        assert not Path("s").exists()
 
-    def test_a_live_server_is_left_alone(self) -> None:
+    @pytest.mark.parametrize(
+        ("path", "text", "number"),
+        [
+            ("live", "already listening", errno.EADDRINUSE),
+            ("diary", "a file that is not a socket", errno.EEXIST),
+            ("none/s", "No such file", errno.ENOENT),
+            ("x" * 200, "too long", errno.ENAMETOOLONG),
+        ],
+        ids=["live", "diary", "no folder", "too long"],
+    )
+    def test_what_cannot_be_its_file_is_named_and_left_alone(self, path: str, text: str, number: int) -> None:
+        Path("diary").write_text("dear diary")
         with socket.socket(socket.AF_UNIX) as live:
-            live.bind("s")
+            live.bind("live")
             live.listen()
-            with pytest.raises(OSError, match=r"cannot listen on 'unix:s': .*already listening"):
-                prefork.run(serve, bind="unix:s")
-            assert Path("s").is_socket()
-
-    def test_another_file_is_left_alone(self) -> None:
-        Path("s").write_text("dear diary")
-        with pytest.raises(OSError, match="a file that is not a socket"):
-            prefork.run(serve, bind="unix:s")
-        assert Path("s").read_text() == "dear diary"
+            with pytest.raises(OSError, match=f"cannot listen on 'unix:{path}': .*{text}") as caught:
+                prefork.run(serve, bind=f"unix:{path}")
+            assert caught.value.errno == number and Path("live").is_socket()
+        assert Path("diary").read_text() == "dear diary"
 
     def test_a_file_that_somebody_else_put_in_its_place_stays(self) -> None:
         with socket.socket(socket.AF_UNIX) as successor:
@@ -266,21 +230,6 @@ class TestUnix:
                 os.rename("s", "old")
                 successor.bind("s")
             assert Path("s").is_socket()
-
-    def test_a_folder_that_does_not_exist(self) -> None:
-        with pytest.raises(OSError, match="cannot listen on 'unix:none/s'"):
-            prefork.run(serve, bind="unix:none/s")
-
-    def test_a_path_that_is_too_long(self) -> None:
-        with pytest.raises(OSError, match=r"cannot listen on 'unix:x+': .*too long") as caught:
-            prefork.run(serve, bind="unix:" + "x" * 200)
-        assert caught.value.errno == errno.ENAMETOOLONG
-
-
-def test_a_child_that_imports_the_main_module_may_not_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(_inheriting=True))
-    with pytest.raises(RuntimeError, match="__name__ == '__main__'"):
-        prefork.run(serve, bind=HERE)
 
 
 def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.LogCaptureFixture) -> None:

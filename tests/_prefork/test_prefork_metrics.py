@@ -9,7 +9,6 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ if os.name != "posix":
 from support.common import TIMEOUT, eventually
 from support.prefork import Site, is_gone, site
 
-from ebbpool import prefork
 from ebbpool.prefork import STOPPED
 
 POOL = """
@@ -163,23 +161,3 @@ def test_a_taken_address_is_told_before_any_child_starts(tmp_path: Path) -> None
             assert running.status() == 1
             running.await_text(f"cannot listen on '127.0.0.1:{port}'")
             assert not running.events("child_started")
-
-
-def serve(child: prefork.Child) -> None:
-    raise AssertionError("not reached")
-
-
-@pytest.mark.parametrize(
-    ("settings", "kind", "message"),
-    [
-        ({"metrics": 5}, TypeError, r"metrics must be \(host, port\), a string or a socket, not 5"),
-        ({"metrics": "9464"}, ValueError, "metrics must be .*not '9464'"),
-        ({"metrics": ("127.0.0.1", 70000)}, ValueError, "metrics must have a port of 0 to 65535, not 70000"),
-        ({"metrics": "127.0.0.1:0", "metrics_sample": 2}, ValueError, "metrics_sample must be .*not 2"),
-        ({"metrics": "127.0.0.1:0", "metrics_sample": "1"}, TypeError, "metrics_sample must be .*not '1'"),
-        ({"metrics_sample": 1 / 64}, ValueError, "metrics_sample=0.015625 needs an address"),
-    ],
-)
-def test_bad_arguments(settings: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        prefork.run(serve, bind=("127.0.0.1", 0), **settings)

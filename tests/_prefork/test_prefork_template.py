@@ -57,22 +57,24 @@ def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> No
         assert running.stop() == STOPPED
 
 
-def test_a_module_that_cannot_be_imported_fails_the_start(tmp_path: Path) -> None:
-    with site(tmp_path, "preload=['no_such_module']") as running:
+REFUSE = """
+def refuse(*_):
+    raise OSError("no more processes")
+
+tune(_parent, Template=refuse)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preload", "script", "told"),
+    [(["no_such_module"], "", "No module named 'no_such_module'"), ([], REFUSE, "no more processes")],
+)
+def test_a_template_that_cannot_be_made_fails_the_start_at_once(
+    tmp_path: Path, preload: list[str], script: str, told: str
+) -> None:
+    with site(tmp_path, f"preload={preload}, start_timeout=3600", script) as running:
         assert running.status() == NEVER_STARTED
-        running.await_text("No module named 'no_such_module'")
-        running.await_event("start_failed")
-
-
-def test_a_template_that_the_system_refuses_fails_the_start_at_once(tmp_path: Path) -> None:
-    script = """
-    def refuse(*_):
-        raise OSError("no more processes")
-
-    tune(_parent, Template=refuse)
-    """
-    with site(tmp_path, "processes=1, start_timeout=3600", script) as running:
-        assert running.status() == NEVER_STARTED
+        running.await_text(told)
         running.await_event("start_failed")
 
 
@@ -100,6 +102,7 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
             running.await_event("child_exited", pid=old)
         with running.begin() as connection:
             running.signal(signal.SIGTERM)
+            running.await_event("stopping")
             assert answer_on(connection) not in (first, second, new)
         assert running.status() == STOPPED
 
@@ -151,6 +154,10 @@ def state():
     return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def end_of(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def in_fork(call):
     """Runs `call` in a process that is forked from this one, and returns its exit code."""
     pid = os.fork()
@@ -160,7 +167,7 @@ def in_fork(call):
             os._exit(0)
         finally:
             os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return end_of(pid)
 
 
 def tell(what, **values):
@@ -184,57 +191,13 @@ def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Pa
         running.await_event("child_exited", number=0, exitcode=0)
 
 
-@pytest.mark.parametrize(("preload", "way"), [(False, "os"), (False, "pty"), (True, "multiprocessing")])
-def test_a_signal_to_what_a_child_forked_ends_that_and_nothing_else(tmp_path: Path, preload: bool, way: str) -> None:
-    script = """
-    def forked(way):
-        if way == "multiprocessing":
-            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-            process.start()
-            process.terminate()
-            process.join()
-            return process.exitcode
-        pid = os.fork() if way == "os" else pty.fork()[0]
-        if pid == 0:
-            time.sleep(60)
-            os._exit(0)
-        os.kill(pid, signal.SIGTERM)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    def fork(way):
-        for _ in range(3):
-            tell("ended", exitcode=forked(way))
-
-    def serve(way, child):
-        threading.Thread(target=fork, args=(way,), daemon=True).start()
-        child.serve(Server(child.listener))
-    """
-    settings = f"functools.partial(serve, {way!r}), processes=1, preload={preload}"
-    with site(tmp_path, settings, FORKS + dedent(script)) as running:
-        running.await_event("ended", 3, exitcode=-signal.SIGTERM)
-        assert running.ask() == running.child(0)
-        assert not running.events("child_leaving")
-        assert running.stop() == STOPPED
-
-
-def test_not_even_a_signal_that_comes_at_once_is_taken_for_the_childs(tmp_path: Path) -> None:
-    script = """
-    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-    def serve(child):
-        tell("ended", exitcode=in_fork(lambda: None))
-        child.serve(Server(child.listener))
-    """
-    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
-        running.await_event("ended", exitcode=-signal.SIGTERM)
-        assert running.ask() == running.child(0)
-        assert not running.events("child_leaving")
-        assert running.stop() == STOPPED
-
-
 @PRELOAD
-def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Path, preload: bool) -> None:
+def test_what_a_child_forks_is_on_its_own(tmp_path: Path, preload: bool) -> None:
+    """It has the handlers that were there before, gets the signals that come to it, and is no child to the parent."""
     script = """
+    killed_at_once = False
+    os.register_at_fork(after_in_child=lambda: killed_at_once and os.kill(os.getpid(), signal.SIGTERM))
+
     def own(number, frame):
         pass
 
@@ -244,39 +207,54 @@ def test_what_a_child_forks_has_the_handlers_that_were_there_before(tmp_path: Pa
         before = state()
 
     def compare():
-        after = state()
+        handlers, descriptor, masked = state()
         expected = {**before[0], signal.SIGUSR1: own, signal.SIGTTOU: own}
-        tell("compared", handlers=after[0] == expected, descriptor=after[1])
-        tell("masked", mask=len(after[2]))
+        tell("compared", handlers=handlers == expected, descriptor=descriptor, masked=len(masked))
+
+    def killed(way):
+        if way == "multiprocessing":
+            process = multiprocessing.get_context("fork").Process(target=signal.pause)
+            process.start()
+            process.terminate()
+            process.join()
+            return process.exitcode
+        pid = os.fork() if way == "os" else pty.fork()[0]
+        if pid == 0:
+            signal.pause()
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        return end_of(pid)
+
+    def kill():
+        for way in ("os", "pty", "multiprocessing") * 2:
+            tell("ended", way=way, exitcode=killed(way))
 
     def serve(child):
-        signal.signal(signal.SIGUSR1, own)
-        signal.signal(signal.SIGTTOU, own)
-        now = state()
-        tell("ended", exitcode=in_fork(compare), same=state() == now)
-        child.serve(Server(child.listener))
-    """
-    with site(tmp_path, f"serve, processes=1, preload={preload}", FORKS + dedent(script)) as running:
-        assert running.await_event("compared") == {"event": "compared", "handlers": "True", "descriptor": "-1"}
-        assert running.await_event("masked")["mask"] == "0"
-        assert running.await_event("ended")["same"] == "True"
-        assert running.ask() == running.child(0)
-        assert running.stop() == STOPPED
-
-
-def test_what_a_child_forks_may_return_from_its_function(tmp_path: Path) -> None:
-    script = """
-    def serve(child):
+        global killed_at_once
         pid = os.fork()
         if pid == 0:
             child.ready()
             child.beat()
             return
-        tell("ended", exitcode=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        tell("ended", way="returned", exitcode=end_of(pid))
+        signal.signal(signal.SIGUSR1, own)
+        signal.signal(signal.SIGTTOU, own)
+        now = state()
+        tell("ended", way="compared", exitcode=in_fork(compare), same=state() == now)
+        killed_at_once = True
+        tell("ended", way="killed_at_once", exitcode=in_fork(lambda: None))
+        killed_at_once = False
+        threading.Thread(target=kill, daemon=True).start()
         child.serve(Server(child.listener))
     """
-    with site(tmp_path, "serve, processes=1", FORKS + dedent(script)) as running:
-        assert running.await_event("ended")["exitcode"] == "0"
+    with site(tmp_path, f"serve, processes=1, preload={preload}", FORKS + dedent(script)) as running:
+        running.await_event("ended", way="returned", exitcode=0)
+        compared = running.await_event("compared")
+        assert compared == {"event": "compared", "handlers": "True", "descriptor": "-1", "masked": "0"}
+        running.await_event("ended", way="compared", exitcode=0, same=True)
+        running.await_event("ended", way="killed_at_once", exitcode=-signal.SIGTERM)
+        for way in ("os", "pty", "multiprocessing"):
+            running.await_event("ended", 2, way=way, exitcode=-signal.SIGTERM)
         assert running.ask() == running.child(0)
         assert len(running.events("child_ready")) == 1 and not running.events("child_leaving")
         assert running.stop() == STOPPED
@@ -293,7 +271,7 @@ def test_what_a_child_started_does_not_hide_its_death(tmp_path: Path, template_l
             process.join()
             tell("template", pid=os.getppid(), exitcode=process.exitcode)
             if os.fork() == 0:
-                time.sleep(60)
+                signal.pause()
                 os._exit(0)
         child.serve(Server(child.listener))
     """
@@ -321,7 +299,7 @@ def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, preload: bo
         tell("ended", exitcode=in_fork(compare))
         if os.fork() == 0:
             tell("waits")
-            time.sleep(60)
+            signal.pause()
 
     class Ready(logging.Handler):
         def emit(self, record):

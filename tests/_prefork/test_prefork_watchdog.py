@@ -59,55 +59,36 @@ def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
 def test_a_process_that_the_system_refuses_counts_as_a_crash_at_start() -> None:
     world = World(1).serving().gone(1)
     del world.running[2]
-    world.do(world.dog.gone(2, BlockingIOError(11, "no more processes"), world.now))
+    world.tell("gone", 2, BlockingIOError(11, "no more processes"))
     assert not world.running and "no more processes" in str(world.last("start_failed").fields["error"])
     assert world.later(0.1).running == {3: 0}
 
 
-def test_a_child_that_does_not_get_ready_in_time_is_killed_and_replaced() -> None:
-    world = World(2).begin().ready(1).later(LIMIT - 1, [1])
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_child_that_takes_too_long_is_killed_and_replaced(silent: bool) -> None:
+    world = World(2).begin().ready(1, *[2] * silent).later(LIMIT - 1, [1])
     assert not world.killed
     world.later(1, [1])
-    assert world.killed == [2] and world.last("child_not_ready").fields == {"number": 1, "seconds": LIMIT}
-    world.later(0.1)
+    assert world.killed == [2]
+    told = world.last("child_unresponsive" if silent else "child_not_ready")
+    assert told.fields == {"number": 1, "seconds": LIMIT} and told.level == "error"
+    world.later(0 if silent else 0.1)
     assert world.running == {1: 0, 2: 1, 3: 1}, "nobody waits until the dead one is gone"
-
-
-def test_a_silent_child_is_killed_and_replaced_at_once() -> None:
-    world = World(2).serving()
-    world.later(LIMIT - 2, [1])
-    assert not world.killed
-    world.later(1, [1])
-    assert world.killed == [2] and world.last("child_unresponsive").level == "error"
-    assert world.running == {1: 0, 2: 1, 3: 1}
-    world.gone(2)
-    assert world.live() == [0, 1] and world.last("child_exited").fields["exitcode"] == -9
-
-
-def test_a_dead_child_is_not_killed_twice_and_a_late_word_of_it_changes_nothing() -> None:
-    world = World(1).serving().later(LIMIT)
-    assert world.killed == [1]
-    world.do(world.dog.beat(1, world.now)).do(world.dog.ready(1, world.now)).do(world.dog.leaving(1, world.now))
-    world.later(10 * LIMIT)
-    assert world.killed.count(1) == 1
-    world.gone(1)
-    world.do(world.dog.beat(1, world.now)).do(world.dog.gone(1, 0, world.now))
-    assert 1 not in world.dog.lives
+    world.tell("beat", 2).tell("ready", 2).tell("leaving", 2).gone(2).tell("beat", 2).tell("gone", 2, 0)
+    assert world.live() == [0, 1] and 2 not in world.dog.lives, "a late word of it changes nothing"
+    assert world.last("child_exited").fields["exitcode"] == -9
 
 
 def test_an_infinite_limit_is_never_due() -> None:
     dog = watchdog.Watchdog(World(), 1, watchdog.Limits(math.inf, math.inf, math.inf))
-    dog.tick(0)
-    assert dog.due() is None
-    dog.ready(1, 0)
-    assert dog.due() is None
-    dog.stop(0)
-    assert dog.due() is None
+    for event, about in (("tick", ()), ("ready", (1,)), ("stop", ())):
+        getattr(dog, event)(*about, 0)
+        assert dog.due() is None
 
 
 def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:
     world = World(3).begin().ready(1, 2)
-    world.do(world.dog.reload(world.now)).later(watchdog.SETTLE, [1, 2]).ready(4).later(watchdog.SETTLE, [1, 2, 4])
+    world.tell("reload").later(watchdog.SETTLE, [1, 2]).ready(4).later(watchdog.SETTLE, [1, 2, 4])
     assert [life.phase.value for life in world.dog.lives.values()] == [
         "stopping",
         "serving",
@@ -116,7 +97,7 @@ def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:
         "starting",
     ]
     world.now += 3600
-    world.do(world.dog.tick(world.now))
+    world.tell("tick")
     assert not world.killed and "overslept" in world.events()
     world.later(LIMIT - 1)
     assert not world.killed
@@ -126,7 +107,7 @@ def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:
 
 def test_a_child_that_leaves_by_itself_is_replaced_while_it_finishes() -> None:
     world = World(1).serving()
-    world.do(world.dog.leaving(1, world.now))
+    world.tell("leaving", 1)
     assert world.running == {1: 0, 2: 0} and not world.asked
     world.ready(2).later(LIMIT - 1, [2])
     assert not world.killed
@@ -142,7 +123,7 @@ def test_children_that_leave_as_soon_as_they_serve_are_slowed_down_too() -> None
         for serial in world.starting():
             starts += 1
             world.ready(serial)
-            world.do(world.dog.leaving(serial, world.now))
+            world.tell("leaving", serial)
             world.gone(serial, 0)
         if 1 in world.running:
             world.gone(1, 0)
@@ -150,49 +131,38 @@ def test_children_that_leave_as_soon_as_they_serve_are_slowed_down_too() -> None
     assert starts <= 8
 
 
-class TestStopping:
-    def test_every_child_is_asked_and_nobody_is_started_again(self) -> None:
-        world = World(2).serving()
-        world.do(world.dog.stop(world.now))
-        assert world.asked == [1, 2] and world.dog.status is None
-        world.gone(1, 0)
-        assert world.dog.status is None
-        world.later(1).gone(2, -15)
-        assert world.dog.status == watchdog.STOPPED and not world.running and world.dog.due() is None
-        assert world.last("stopped").fields == {"status": 0}
+@pytest.mark.parametrize(
+    ("requests", "exitcodes", "killed", "status"),
+    [
+        (["stop"], (0, -15), [], watchdog.STOPPED),
+        (["stop"], (1, 0), [], watchdog.UNFINISHED),
+        (["stop", "stop", "stop"], (-9, -9), [1, 2], watchdog.UNFINISHED),
+        (["abort"], (-9, -9), [1, 2], watchdog.UNFINISHED),
+    ],
+)
+def test_a_request_to_stop(requests: list[str], exitcodes: tuple[int, int], killed: list[int], status: int) -> None:
+    world = World(2).serving()
+    for request in requests:
+        world.tell(request)
+    assert world.asked == ([] if requests == ["abort"] else [1, 2]) and world.killed == killed
+    world.gone(1, exitcodes[0])
+    assert world.dog.status is None
+    world.later(1).gone(2, exitcodes[1])
+    assert world.dog.status == status and not world.running and world.dog.due() is None
+    assert world.last("stopped").fields == {"status": status}
 
-    def test_who_does_not_stop_in_time_is_killed_and_the_status_tells(self) -> None:
-        world = World(2).serving()
-        world.do(world.dog.stop(world.now))
-        world.gone(1, 0).later(LIMIT - 0.1)
-        assert not world.killed
-        world.later(0.1)
-        assert world.killed == [2]
-        assert world.gone(2).dog.status == watchdog.UNFINISHED
 
-    def test_who_fails_while_it_stops_is_seen_in_the_status(self) -> None:
-        world = World(2).serving()
-        world.do(world.dog.stop(world.now))
-        assert world.gone(1, 1).gone(2, 0).dog.status == watchdog.UNFINISHED
-
-    def test_a_second_request_kills(self) -> None:
-        world = World(2).serving()
-        world.do(world.dog.stop(world.now)).do(world.dog.stop(world.now))
-        assert world.killed == [1, 2]
-        world.do(world.dog.stop(world.now))
-        assert world.gone(1).gone(2).dog.status == watchdog.UNFINISHED
-
-    def test_to_abort_kills_without_asking(self) -> None:
-        world = World(2).serving()
-        world.do(world.dog.abort(world.now))
-        assert world.killed == [1, 2] and not world.asked
-        assert world.gone(1).gone(2).dog.status == watchdog.UNFINISHED
+def test_a_child_that_does_not_stop_in_time_is_killed_and_the_status_tells() -> None:
+    world = World(2).serving().tell("stop").gone(1, 0).later(LIMIT - 0.1)
+    assert not world.killed
+    assert world.later(0.1).killed == [2]
+    assert world.gone(2).dog.status == watchdog.UNFINISHED
 
 
 class TestReplacing:
     def test_one_by_one_and_the_new_one_first(self) -> None:
         world = World(3).serving()
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         for number in range(3):
             assert world.starting() == [4 + number] and world.running[4 + number] == number
             assert number + 1 not in world.asked
@@ -207,7 +177,7 @@ class TestReplacing:
 
     def test_if_the_new_ones_fail_the_old_ones_stay(self) -> None:
         world = World(2).serving()
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         for _ in range(watchdog.RELOAD_TRIES):
             (new,) = world.starting()
             world.gone(new, 1).later(1, [1, 2])
@@ -217,15 +187,15 @@ class TestReplacing:
 
     def test_a_new_one_that_dies_right_after_it_was_ready_leaves_the_old_one(self) -> None:
         world = World(1).serving()
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         world.ready(2).later(watchdog.SETTLE / 2).gone(2, 1)
         assert world.running == {1: 0} and not world.asked
 
     def test_asking_again_begins_anew(self) -> None:
         world = World(2).serving()
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         world.ready(3).later(watchdog.SETTLE)
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         for _ in range(3):
             world.ready(*world.starting()).later(watchdog.SETTLE)
         assert sorted(world.asked) == [1, 2, 3, 4], "the one that was on its way is not new enough"
@@ -236,7 +206,7 @@ class TestReplacing:
     def test_it_ends_the_wait_of_a_crashing_neighbour_which_does_not_hold_it_up(self) -> None:
         world = World(2).serving().gone(1).gone(3, 1)
         assert not world.of(0)
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         world.gone(*world.of(0), 1)
         (new,) = world.starting()
         assert world.running[new] == 1
@@ -245,20 +215,20 @@ class TestReplacing:
 class TestMoreAndFewer:
     def test_one_more_and_one_less_which_is_the_last_one_and_stops_gracefully(self) -> None:
         world = World(1).serving()
-        assert world.do(world.dog.more(world.now)).running == {1: 0, 2: 1}
+        assert world.tell("more").running == {1: 0, 2: 1}
         assert world.last("processes").fields == {"processes": 2}
         for _ in range(3):
-            world.do(world.dog.fewer(world.now))
+            world.tell("fewer")
         assert world.asked == [2] and world.dog.processes == 1
         world.gone(2, 0)
         assert world.later(1).running == {1: 0}
 
     def test_one_less_while_the_last_is_being_replaced(self) -> None:
         world = World(2).serving()
-        world.do(world.dog.reload(world.now))
+        world.tell("reload")
         world.ready(3).later(watchdog.SETTLE)
         assert world.starting() == [4] and world.running[4] == 1
-        world.do(world.dog.fewer(world.now))
+        world.tell("fewer")
         assert world.asked == [1, 2, 4] and world.live() == [0]
         assert "reload_done" in world.events()
 
@@ -277,19 +247,9 @@ class AnyWorld(RuleBasedStateMachine):
         return data.draw(st.sampled_from(sorted(self.world.running)))
 
     @precondition(lambda self: self.world.running)
-    @rule(data=st.data())
-    def ready(self, data: st.DataObject) -> None:
-        self.world.ready(self.some(data))
-
-    @precondition(lambda self: self.world.running)
-    @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
-        self.world.do(self.world.dog.beat(self.some(data), self.world.now))
-
-    @precondition(lambda self: self.world.running)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        self.world.do(self.world.dog.leaving(self.some(data), self.world.now))
+    @rule(data=st.data(), event=st.sampled_from(["ready", "beat", "leaving"]))
+    def hear(self, data: st.DataObject, event: str) -> None:
+        self.world.tell(event, self.some(data))
 
     @precondition(lambda self: self.world.running)
     @rule(data=st.data(), exitcode=st.sampled_from([0, 1, -9, -15, -11]))
@@ -305,18 +265,18 @@ class AnyWorld(RuleBasedStateMachine):
         killed = len(self.world.killed)
         self.world.now += seconds
         due = self.world.dog.due()
-        self.world.do(self.world.dog.tick(self.world.now))
+        self.world.tell("tick")
         assert len(self.world.killed) == killed or (due is not None and due >= self.world.now - watchdog.LATE)
 
     @rule(name=st.sampled_from(["reload", "more", "fewer"]))
     def signal(self, name: str) -> None:
         if name != "more" or self.world.dog.processes < 6:
-            self.world.do(getattr(self.world.dog, name)(self.world.now))
+            self.world.tell(name)
 
     @rule(name=st.sampled_from(["stop", "abort"]), really=st.integers(0, 7))
     def stop(self, name: str, really: int) -> None:
         if not really:
-            self.world.do(getattr(self.world.dog, name)(self.world.now))
+            self.world.tell(name)
             self.stopped = True
 
     @invariant()
@@ -341,7 +301,7 @@ class AnyWorld(RuleBasedStateMachine):
     @invariant()
     def nothing_is_due_that_was_not_done(self) -> None:
         due = self.world.dog.due()
-        self.world.do(self.world.dog.tick(self.world.now))
+        self.world.tell("tick")
         again = self.world.dog.due()
         assert again is None or again > self.world.now
         assert due is None or again is None or again >= min(due, self.world.now)
@@ -364,7 +324,7 @@ class AnyWorld(RuleBasedStateMachine):
                     world.gone(serial, 0)
             world.ready(*world.starting()).later(1.0)
             for serial in list(world.running):
-                world.do(world.dog.beat(serial, world.now))
+                world.tell("beat", serial)
         if self.stopped or self.gave_up():
             assert world.dog.status is not None and not world.running
         else:

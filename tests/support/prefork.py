@@ -66,21 +66,22 @@ class World:
     def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
         self.reports.append(Report(event, level, fields))
 
-    def do(self, _: None) -> World:
-        """Go on after an event that the watchdog was told of."""
+    def tell(self, event: str, *about: object) -> World:
+        """Tell the watchdog of an event."""
+        getattr(self.dog, event)(*about, self.now)
         return self
 
     def begin(self) -> World:
-        return self.do(self.dog.tick(self.now))
+        return self.tell("tick")
 
     def ready(self, *serials: int) -> World:
         for serial in serials:
-            self.do(self.dog.ready(serial, self.now))
+            self.tell("ready", serial)
         return self
 
     def gone(self, serial: int, exitcode: int = -9) -> World:
         del self.running[serial]
-        return self.do(self.dog.gone(serial, exitcode, self.now))
+        return self.tell("gone", serial, exitcode)
 
     def later(self, seconds: float, beating: Iterable[int] = ()) -> World:
         """Let time pass, with every tick that is due meanwhile; the children `beating` give signs of life."""
@@ -90,10 +91,10 @@ class World:
             while (due := self.dog.due()) is not None and due <= until:
                 assert due > self.now or due == -math.inf, "a tick was due that changed nothing"
                 self.now = max(self.now, due)
-                self.do(self.dog.tick(self.now))
+                self.tell("tick")
             self.now = until
             for serial in beating:
-                self.do(self.dog.beat(serial, self.now))
+                self.tell("beat", serial)
             if self.now >= end:
                 break
         return self
@@ -145,16 +146,12 @@ def say(text):
 
 
 class Handler(socketserver.StreamRequestHandler):
-    """Tells which process it is; `sleep` is a request that takes a moment."""
+    """Tells which process it is; `hold` is a request that waits for another line."""
 
     def handle(self):
-        word = self.rfile.readline()
-        if word == b"sleep\\n":
+        if self.rfile.readline() == b"hold\\n":
             self.wfile.write(b"begun\\n")
-            time.sleep(0.4)
-        elif word == b"stick\\n":
-            self.wfile.write(b"begun\\n")
-            threading.Event().wait()
+            self.rfile.readline()
         self.wfile.write(b"%d\\n" % os.getpid())
 
 
@@ -168,6 +165,11 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 def serve(child):
     child.serve(Server(child.listener))
+
+
+def serve_and_tell(child):
+    child.on_stop(functools.partial(say, "event=asked"))
+    serve(child)
 
 
 def go(serve=serve, bind=("127.0.0.1", 0), processes=2, **settings):
@@ -262,17 +264,16 @@ class Site:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, TIMEOUT)
 
-    def begin(self, word: str = "sleep") -> socket.socket:
-        """Send a request that takes a while, and wait until it is being handled."""
+    def begin(self) -> socket.socket:
+        """Send a request that ends with `answer_on`, and wait until it is being handled."""
         connection = self.connect()
-        connection.sendall(word.encode() + b"\n")
+        connection.sendall(b"hold\n")
         assert connection.recv(6) == b"begun\n"
         return connection
 
     def ask(self) -> int:
         """Ask the server which of its processes answers."""
         with self.connect() as connection:
-            connection.sendall(b"who\n")
             return answer_on(connection)
 
     def status(self) -> int:
@@ -338,6 +339,7 @@ def is_gone(pid: int) -> bool:
 
 
 def answer_on(connection: socket.socket) -> int:
+    connection.sendall(b"go on\n")
     with connection.makefile("rb") as lines:
         line = lines.readline()
     if not line:

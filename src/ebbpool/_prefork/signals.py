@@ -48,7 +48,7 @@ class OwnSignals:
 
     def __init__(self, numbers: Iterable[int], forsake: Callable[[], object]) -> None:
         self.numbers = tuple(numbers)
-        self._forsake = forsake
+        self.forsake = forsake
         self._before: dict[int, Any] = {}
         self.bell, self._rope = socket.socketpair()
         self.bell.setblocking(False)
@@ -62,15 +62,11 @@ class OwnSignals:
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
         _owners.remove(self)
-        for number in self._mine():
-            signal.signal(number, self._before[number] or signal.SIG_DFL)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self.ring:
+                signal.signal(number, before or signal.SIG_DFL)
         self.bell.close()
         self._rope.close()
-
-    def forsake(self) -> None:
-        """In a forked process: put back the handlers from before, and close what belongs to the parent."""
-        self.release()
-        self._forsake()
 
     def ring(self, number: int, frame: object = None) -> None:
         """Do as if the signal had come; harmless in a signal handler, and in a forked process."""
@@ -83,9 +79,6 @@ class OwnSignals:
             while more := self.bell.recv(4096):
                 numbers += more
         return numbers
-
-    def _mine(self) -> list[int]:
-        return [number for number in self._before if signal.getsignal(number) == self.ring]
 
 
 _owners: Final[list[OwnSignals]] = []
@@ -108,7 +101,9 @@ def _unblock() -> None:
 def _in_fork() -> None:
     try:
         while _owners:
-            _owners[-1].forsake()
+            owner = _owners[-1]
+            owner.release()
+            owner.forsake()
     finally:
         _unblock()
 

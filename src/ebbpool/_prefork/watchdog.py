@@ -98,7 +98,6 @@ class Watchdog:
         self._outcome = STOPPED
         self._stopping = False
         self._served = False
-        self._failed: set[int] = set()
         self._generation = 0
         self._reloading = False
         self._reload_failures = 0
@@ -303,8 +302,8 @@ class Watchdog:
             if any(other.serial < life.serial for other in self._of(number)):
                 self._reload_failed(number)
         if not self._served:
-            self._failed.add(life.number)
-            if self._failed.issuperset(range(self.processes)):
+            # Of a number that has failed the failures are forgotten only once a child of it has served.
+            if all(self._failures[number] for number in range(self.processes)):
                 self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
                 self._end(NEVER_STARTED)
 
