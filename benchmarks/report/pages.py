@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.engine.model import asks
 from benchmarks.engine.results import Answers, Run
 from benchmarks.report.tables import lead, markdown, short_rows
 
@@ -86,7 +85,7 @@ def _overview(run: Run) -> str:
 
 def _section(answers: Answers) -> list[str]:
     question = answers.question
-    lines = [f"## {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
+    lines = [f"## {question.title}", "", f"{question.asks} {lead(answers)}", ""]
     contests = answers.contests()
     if contests:
         contests = [contest for contest in contests if contest.column == contests[0].column]

@@ -15,12 +15,12 @@ import pytest
 from support.benchmark import answering, talking
 from support.common import A_MOMENT, TIMEOUT, Boom
 
-from benchmarks import slow_clients, web_server
-from benchmarks.load import ab, http, trickle
-from benchmarks.load import echo as echo_clients
-from benchmarks.load.echo import EchoClients, WrongEcho
-from benchmarks.load.reconnecting import Reconnecting
-from benchmarks.load.steady import Tally, ask_steadily
+from benchmarks import tcp as tcp_questions
+from benchmarks import web
+from benchmarks.engine.model import load_question
+from benchmarks.load import ab, http, tcp
+from benchmarks.load.http import Tally, ask_steadily
+from benchmarks.load.tcp import EchoClients, Reconnecting, WrongEcho
 from benchmarks.peers.table import peer_named
 
 RIGHT = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: 3\r\n\r\n042"
@@ -67,12 +67,12 @@ def test_http_clients_check_every_response() -> None:
 
 
 def test_clients_that_nobody_answers_count_with_their_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "_LONG_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(tcp_questions, "LONG_WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = slow_clients.Server(listener.getsockname()[1], 1)
+        server = tcp_questions.Server(listener.getsockname()[1], 1)
         started = time.perf_counter()
-        found = slow_clients.ordinary(server, "kept", 0.01, 0.02)
-    assert (found.rate, len(found.latencies)) == (0, slow_clients._CLIENTS)
+        found = tcp_questions.ordinary(server, "kept", 0.01, 0.02)
+    assert (found.rate, len(found.latencies)) == (0, tcp_questions.ORDINARY_CLIENTS)
     assert 0.01 < min(found.latencies) <= max(found.latencies) <= time.perf_counter() - started
 
 
@@ -106,13 +106,13 @@ def test_steady_clients_count_what_is_refused_lost_wrong_or_never_answered() -> 
 
 
 def test_slow_clients_begin_never_end_and_come_back() -> None:
-    for what in trickle.WHATS:
-        beginning = trickle.beginning(what)
-        assert (b"\r\n\r\n" in beginning) == (what in trickle.BODIES)
+    for what in tcp.WHATS:
+        beginning = tcp.beginning(what)
+        assert (b"\r\n\r\n" in beginning) == (what in tcp.BODIES)
         with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
             listener.settimeout(TIMEOUT)
             port = listener.getsockname()[1]
-            with pytest.raises(Boom), trickle.trickling(port, 1, what, 60.0, interval=0.01) as report:
+            with pytest.raises(Boom), tcp.trickling(port, 1, what, 60.0, interval=0.01) as report:
                 listener.accept()[0].close()
                 raw = stack.enter_context(listener.accept()[0])
                 raw.settimeout(TIMEOUT)
@@ -192,13 +192,13 @@ def test_a_wrong_end_of_an_echo_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
         pytest.raises(WrongEcho, match="more came back than was sent"),
     ):
         clients.load(0.0, 0.0)
-    seen, end = threading.Event(), echo_clients._Client.end
+    seen, end = threading.Event(), tcp._Client.end
 
-    def impatient(client: echo_clients._Client) -> None:
-        echo_clients._bound_waits(client.socket, A_MOMENT)
+    def impatient(client: tcp._Client) -> None:
+        tcp._bound_waits(client.socket, A_MOMENT)
         end(client)
 
-    monkeypatch.setattr(echo_clients._Client, "end", impatient)
+    monkeypatch.setattr(tcp._Client, "end", impatient)
     with echoing(bytes, lambda connection: seen.wait(TIMEOUT)) as port, EchoClients(port, 1, 10) as clients:
         with pytest.raises(WrongEcho, match="does not stop at the end of file"):
             clients.load(0.0, 0.0)
@@ -298,9 +298,9 @@ def test_bytes_that_ab_does_not_miss(body_bytes: str, errors: int) -> None:
 
 
 def test_a_wrong_page_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_server, "computed", lambda: b"something else\n")
+    monkeypatch.setattr(web, "computed", lambda: b"something else\n")
     monkeypatch.setattr(shutil, "which", lambda name, **others: name)
     with pytest.raises(RuntimeError, match="a wrong page at /computing"):
-        web_server.measure(
+        load_question("web_server").measure(
             peer_named("web-threading"), {"page": "computing", "requests": 2, "at a time": 1, "divisor": 1}
         )

@@ -1,4 +1,4 @@
-"""So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one done?"""
+"""All tasks at once, on a cold pool: when is the last one done?"""
 
 from __future__ import annotations
 
@@ -12,35 +12,135 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, compute, timed
 from benchmarks.load.serving import Server
 from benchmarks.peers import go, package, ways
 from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import Pool
+from benchmarks.peers.table import POOLS
 
-_SOME, _MANY = {"tasks": 200}, {"tasks": 2000}
+_BOTH = "ebbpool ebbpool-pure"
+_COLUMNS = (
+    Column("ms", "ms for all", 1),
+    Column("threads", "most threads", 0, ratio=False, worst=True),
+)
+_SLEEPS = {"tasks": 200, "sleep": 0.05}
+
+
+def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
+    """Time `work` on a pool that is built for it, and count its threads."""
+    pools: list[Pool] = []
+
+    def build_and_work() -> None:
+        pools.append(peer.open(params["workers"], 10.0))
+        work(pools[0])
+
+    (seconds,) = timed(build_and_work, 1, warm_ups=0)
+    with pools[0] as pool:
+        return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
+
+
+def _cold_burst(peer: Peer, params: Params) -> Samples:
+    return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
+
+
+COLD_BURST = Question(
+    title="Burst of sleeps on a cold pool",
+    asks="200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?",
+    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
+    "anyio and trio: the start of the event loop is part of it",
+    columns=_COLUMNS,
+    peers=POOLS,
+    measure=_cold_burst,
+    variants=({"workers": 200},),
+    sizes=_SLEEPS,
+    targets=(Target("no later than ThreadPoolExecutor(200)", _BOTH, "ms", 1.0, rival="stdlib"),),
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
+)
+
+
+def _cold_map(peer: Peer, params: Params) -> Samples:
+    def work(pool: Pool) -> None:
+        send = pool.map if params["by"] == "map" else pool.each
+        send(lambda item: pool.sleep(params["sleep"]), range(params["tasks"]))
+
+    return _once(peer, params, work)
+
+
+_MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}
+
+COLD_MAP = Question(
+    title="Map of sleeps on a cold pool",
+    asks="200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one "
+    "done?",
+    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
+    "fastthreadpool's threads end with its map",
+    columns=_COLUMNS,
+    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool",
+    measure=_cold_map,
+    variants=(_MAP, _EACH),
+    sizes=_SLEEPS,
+    targets=(Target("as quick as submitting (at most 1.05 of it)", _BOTH, "ms", 1.05, _MAP, "", _EACH),),
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads",
+)
+
+
+def _computing(peer: Peer, params: Params) -> Samples:
+    turns = params["turns"]
+    return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
+
+
+def _ceilings(peer: str, settings: Settings) -> list[Variant]:
+    return [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}]
+
+
+COMPUTING = Question(
+    title="Computing tasks of 5 ms",
+    asks="100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?",
+    method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
+    "a cold pool; at most 64 threads, and 2 for the standard library's too",
+    columns=_COLUMNS,
+    peers=f"loop {POOLS}",
+    measure=_computing,
+    variants=_ceilings,
+    sizes={"tasks": 100},
+    quick={"tasks": 40},
+    turns=0.005,
+    targets=(
+        Target("no slower than ThreadPoolExecutor(2)", _BOTH, "ms", 1.0, {}, "stdlib", {"workers": 2}),
+        Target("at most 16 threads", _BOTH, "threads", 16),
+    ),
+    free="workers",
+    floor="100 times 5 ms, divided by the processors if there is no GIL",
+    limits="the GIL: more threads than processors only add switches",
+)
+
 
 Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
 """Has so many tasks wait for so many seconds; what closes the pool, after the clock, goes to the stack."""
 
 
-def _executor(build: Callable[[], AbstractContextManager[Any]]) -> Blocked:
+def _executor(build: Callable[[], AbstractContextManager[Any]], send: str = "submit") -> Blocked:
     def run(after: ExitStack, count: int, seconds: float) -> None:
-        pool = after.enter_context(build())
-        for future in [pool.submit(time.sleep, seconds) for _ in range(count)]:
+        submit = getattr(after.enter_context(build()), send)
+        call = partial(time.sleep, seconds)
+        for future in [submit(call) for _ in range(count)]:
             future.result()
 
     return run
 
 
+def _built(module: str, name: str, send: str = "submit") -> Blocked:
+    return _executor(lambda: getattr(package(module), name)(), send)
+
+
 def _multiprocessing(after: ExitStack, count: int, seconds: float) -> None:
     pool = after.enter_context(multiprocessing.pool.ThreadPool())
     pool.map(time.sleep, [seconds] * count, chunksize=1)
-
-
-def _pebble(after: ExitStack, count: int, seconds: float) -> None:
-    pool = after.enter_context(package("pebble").ThreadPool())
-    for future in [pool.schedule(time.sleep, args=[seconds]) for _ in range(count)]:
-        future.result()
 
 
 def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None:
@@ -96,11 +196,11 @@ def _tasks(module: str, group: str) -> Blocked:
 
 
 _MANY_THREADS: dict[str, Blocked] = {
-    "ebbpool": _executor(lambda: package("ebbpool").AdaptiveExecutor()),
-    "ebbpool-pure": _executor(lambda: package("ebbpool").AdaptiveExecutor()),
+    "ebbpool": _built("ebbpool", "AdaptiveExecutor"),
+    "ebbpool-pure": _built("ebbpool", "AdaptiveExecutor"),
     "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
     "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
-    "flexexecutor": _executor(lambda: package("flexexecutor").ThreadPoolExecutor()),
+    "flexexecutor": _built("flexexecutor", "ThreadPoolExecutor"),
     "go": lambda after, count, seconds: go.burst(count, seconds),
     "gevent": partial(_gevent, False),
     "anyio": _tasks("anyio", "create_task_group"),
@@ -112,9 +212,9 @@ _FEW_THREADS: dict[str, Blocked] = {
     "to-thread-uvloop": _on_loop("uvloop"),
     "asgiref": _on_loop("asyncio", _asgiref),
     "multiprocessing": _multiprocessing,
-    "plus": _executor(lambda: package("ThreadPoolExecutorPlus").ThreadPoolExecutor()),
-    "pebble": _pebble,
-    "betapool": _executor(lambda: package("betapool").AdaptiveThreadPoolExecutor()),
+    "plus": _built("ThreadPoolExecutorPlus", "ThreadPoolExecutor"),
+    "pebble": _built("pebble", "ThreadPool", "schedule"),
+    "betapool": _built("betapool", "AdaptiveThreadPoolExecutor"),
     "aiomisc": _on_loop("asyncio", _aiomisc),
     "hypertile": _on_loop("asyncio", lambda: package("hypertile").to_thread),
     "leasepool": _leasepool,
@@ -122,7 +222,7 @@ _FEW_THREADS: dict[str, Blocked] = {
 }
 
 
-def measure(peer: Peer, params: Params) -> Samples:
+def _blocked(peer: Peer, params: Params) -> Samples:
     count, process = params["tasks"], Server(0, os.getpid())
     before = process.memory()
     with ExitStack() as after:
@@ -136,22 +236,24 @@ def measure(peer: Peer, params: Params) -> Samples:
     return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
 
 
-def variants(peer: str, settings: Settings) -> list[Variant]:
-    return [_SOME] if peer in _FEW_THREADS else [_SOME, _MANY]
+def _counts(peer: str, settings: Settings) -> list[Variant]:
+    return [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}]
 
 
-QUESTION = Question(
+BLOCKED_TASKS = Question(
     title="Tasks that wait, each pool with its defaults",
+    asks="So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one "
+    "done?",
     method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
     "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
     "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
     "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
     "itself, without its start; kB: by how much resident memory grew at most, a task",
     columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
-    peers=(*_MANY_THREADS, *_FEW_THREADS),
-    variants=variants,
-    sizes=lambda quick: {"sleep": 0.05},
-    measure=measure,
+    peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
+    measure=_blocked,
+    variants=_counts,
+    sizes={"sleep": 0.05},
     floor="the 50 ms that each task waits",
     limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
     "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
