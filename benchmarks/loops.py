@@ -63,6 +63,7 @@ async def _offload(peer: Peer, params: Params) -> Samples:
 
 def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
     loops = _EVERYWHERE if peer in ("anyio", "anyio-ebbpool", "anyio-installed", "loop") else _EVERYWHERE[:2]
+    ceilings: tuple[int, ...]
     if peer == "bare-thread":
         ceilings = (min(settings.workers),)
     elif peer in ("batched", "run", "run-pure", "ebbpool", "ebbpool-pure", "stdlib"):

@@ -36,11 +36,12 @@ def _server_sizes(peer: Peer, params: Params) -> Samples:
         replies = clients.load(params["warm_up"], params["seconds"], 10.0, server.cpu_seconds)
     if not replies.count:
         raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
-    return {
+    samples: Samples = {
         "rate": [replies.count / replies.seconds],
         "threads": [watch.threads],
         "errors": [replies.errors.total() + replies.unanswered],
-    } | replies.samples(replies.count)
+    }
+    return samples | replies.samples(replies.count)
 
 
 _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)

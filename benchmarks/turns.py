@@ -126,7 +126,7 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     if load == "map":
         return lambda: deque(pool.map(abs, range(count)), 0)
     executor = pool.lane("measured", limit=4) if load == "lane" else pool
-    return _tasks(executor, *((nothing, ()) if load == "functions" else (abs, (-1,))), count)
+    return _tasks(executor, nothing, (), count) if load == "functions" else _tasks(executor, abs, (-1,), count)
 
 
 def _fairness(peer: Peer, params: Params) -> Samples:

@@ -44,7 +44,7 @@ def cells(run: str, question: str) -> list[dict[str, Any]]:
 
 def median(cell: dict[str, Any], metric: str) -> float:
     """Return the median of a metric over rounds."""
-    return statistics.median([number for numbers in cell["samples"][metric].values() for number in numbers])
+    return float(statistics.median([number for numbers in cell["samples"][metric].values() for number in numbers]))
 
 
 def save(figure: Any, name: str, *plots: Any, size: int = 10, top: float = 1.0) -> None:
@@ -145,12 +145,11 @@ def threads_of(pool: ThreadPoolExecutor) -> list[tuple[float, int]]:
     seen: list[tuple[float, int]] = []
     began = time.perf_counter()
     end = 0.0
-    prefix = pool._thread_name_prefix if not isinstance(pool, AdaptiveExecutor) else ""
 
     def count() -> int:
         if isinstance(pool, AdaptiveExecutor):
             return pool.stats().workers
-        return sum(thread.name.startswith(prefix) for thread in threading.enumerate())
+        return sum(thread.name.startswith("stock") for thread in threading.enumerate())
 
     for seconds, wanted, _, computes in PHASES:
         end += seconds

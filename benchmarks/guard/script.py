@@ -18,7 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import ebbpool
 from benchmarks.engine.model import nothing
@@ -36,7 +36,8 @@ _BODY = b"answer"
 Work = Callable[[int], object]
 
 
-class Load(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Load:
     """One of the loads.
 
     Attributes:
