@@ -128,7 +128,7 @@ class Question:
     columns: Sequence[Column]
     peers: str
     measure: Callable[[Peer, Params], Samples]
-    variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]] = ({},)
+    variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]]
     sizes: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
     turns: float = 0.0

@@ -202,10 +202,14 @@ WAYS: dict[str, Callable[[int, Handle], Any]] = {
 
 
 def serve(way: str, workers: str = "200", answer: str = "echo", size: str = "0") -> None:
-    """Serve echoes; or with `answer` "bytes" write `size` of them; or with "sleep" answer after `size` seconds."""
+    """Serve: "echo" sends back what comes, "bytes" writes `size` of them, "sleep" answers after `size` seconds."""
     pause = package("gevent").sleep if way == "gevent" else time.sleep
-    handle = {"bytes": lambda: writes(int(size)), "sleep": lambda: sleeps(float(size), pause)}
-    serve_forever(WAYS[way](int(workers), handle[answer]() if answer in handle else echoes))
+    handles: dict[str, Callable[[], Handle]] = {
+        "echo": lambda: echoes,
+        "bytes": lambda: writes(int(size)),
+        "sleep": lambda: sleeps(float(size), pause),
+    }
+    serve_forever(WAYS[way](int(workers), handles[answer]()))
 
 
 async def stream_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
