@@ -1,19 +1,27 @@
-"""Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after another."""
+"""Does the pool find its size by itself? From tasks that only sleep to tasks that only compute."""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import gc
+import math
+import os
+import shutil
 import statistics
+import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from time import sleep
 from typing import Any
 
 from benchmarks import processors
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant
-from benchmarks.load.sizing import LOADS
-from benchmarks.load.work import turns_in
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, compute
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
@@ -24,13 +32,160 @@ _RIVALS = {
 }
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
-_SPARE = 6
-_MOST = len(processors()) + _SPARE
+_MOST = len(processors()) + 6
+_PARENTS = 40
 _ENOUGH_SECONDS = 0.5
 _HOPELESS = 3.0
 
+Run = Callable[[Executor], float | None]
+"""Gives a pool the load and returns when all is done: None, or seconds that stand for the time it took."""
+Task = Callable[[int], object]
+Make = Callable[[int], Task]
+"""Makes a task, given how many turns of a loop compute for 5 ms."""
 
-def build(peer: Peer, threads: int | str) -> Executor:
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load.
+
+    Attributes:
+        prepare: Makes what the load needs, before the clock starts, and returns what runs it; takes the turns of a
+            loop that compute for 5 ms.
+        computes: Whether its tasks do nothing but compute.
+        most: The largest fixed size it is tried with.
+        stock_least: The stock pool deadlocks with fewer threads; 0 if it never does.
+    """
+
+    prepare: Callable[[int], Run]
+    computes: bool = False
+    most: int = 256
+    stock_least: int = 0
+
+
+def _burst(count: int, make: Make) -> Callable[[int], Run]:
+    """Return a load that submits so many tasks and then waits for each."""
+
+    def prepare(turns: int) -> Run:
+        task = make(turns)
+
+        def run(pool: Executor) -> None:
+            for future in [pool.submit(task, number) for number in range(count)]:
+                future.result()
+
+        return run
+
+    return prepare
+
+
+def _computing(turns: int) -> Task:
+    return lambda number: compute(turns)
+
+
+def _compressing(turns: int) -> Task:
+    data = os.urandom(1 << 19)
+    return lambda number: len(zlib.compress(data, 1))
+
+
+def _multiplying(turns: int) -> Task:
+    matrix = package("numpy").random.rand(400, 400)
+    return lambda number: matrix @ matrix
+
+
+def _half(work: Make) -> Make:
+    def make(turns: int) -> Task:
+        task = work(turns)
+        return lambda number: task(number) if number % 2 else sleep(0.05)
+
+    return make
+
+
+def _writing(turns: int) -> Task:
+    folder, content = tempfile.mkdtemp(prefix="ebbpool-sizing-"), os.urandom(4096)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def write(number: int) -> None:
+        with open(os.path.join(folder, str(number)), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return write
+
+
+def _convoy(turns: int) -> Task:
+    lock = threading.Lock()
+
+    def task(number: int) -> None:
+        with lock:
+            sleep(0.001)
+
+    return task
+
+
+def _steady(seconds: float, in_flight: int) -> Callable[[int], Run]:
+    """1,000 tasks of which so many are under way at any time: the next is submitted when one ends."""
+
+    def run(pool: Executor) -> None:
+        room = threading.Semaphore(in_flight)
+        for _ in range(1000):
+            room.acquire()
+            pool.submit(sleep, seconds).add_done_callback(lambda _: room.release())
+        for _ in range(in_flight):
+            room.acquire()
+
+    return lambda turns: run
+
+
+def _nested(pool: Executor) -> None:
+    def parent() -> None:
+        for child in [pool.submit(sleep, 0.01) for _ in range(5)]:
+            child.result()
+
+    for future in [pool.submit(parent) for _ in range(_PARENTS)]:
+        future.result()
+
+
+async def _mean_latency(pool: Executor, calls: int) -> float:
+    """A call of 2 ms falls due every millisecond, whatever became of those before; return their mean latency."""
+    loop = asyncio.get_running_loop()
+    latencies: list[float] = []
+
+    async def call(due: float) -> None:
+        await loop.run_in_executor(pool, sleep, 0.002)
+        latencies.append(loop.time() - due)
+
+    begin, tasks = loop.time(), []
+    for number in range(calls):
+        due = begin + number * 0.001
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        tasks.append(loop.create_task(call(due)))
+    await asyncio.gather(*tasks)
+    return math.fsum(latencies) / len(latencies)
+
+
+LOADS: dict[str, Load] = {
+    "tiny": Load(_burst(20_000, lambda turns: abs)),
+    "200 x 50 ms": Load(_burst(200, lambda turns: lambda number: sleep(0.05))),
+    **{
+        f"{ms:g} ms x {count}": Load(_steady(ms / 1e3, count))
+        for ms, count in ((0.5, 8), (1, 8), (1, 32), (2, 16), (5, 64), (20, 64))
+    },
+    "bimodal": Load(_burst(1000, lambda turns: lambda number: sleep(0.001 if number % 10 else 0.1))),
+    "nested": Load(lambda turns: _nested, stock_least=_PARENTS + 1),
+    "trickle": Load(lambda turns: lambda pool: asyncio.run(_mean_latency(pool, 1000))),
+    "python": Load(_burst(200, _computing), computes=True),
+    "zlib": Load(_burst(150, _compressing), computes=True),
+    "numpy": Load(_burst(400, _multiplying), computes=True, most=32),
+    "half python": Load(_burst(200, _half(_computing))),
+    "half zlib": Load(_burst(200, _half(_compressing))),
+    "late computing": Load(_burst(120, lambda turns: lambda number: sleep(0.2) if number < 20 else compute(turns))),
+    "300 files, fsync": Load(_burst(300, _writing)),
+    "100 child processes": Load(_burst(100, lambda turns: lambda number: subprocess.run(["true"], check=True))),
+    "one lock, 1 ms": Load(_burst(300, _convoy)),
+}
+
+
+def _build(peer: Peer, threads: int | str) -> Executor:
     """Return a new pool that finds its own size, or has so many threads from as many tasks on."""
     if peer.base == "stdlib":
         return ThreadPoolExecutor() if threads == UNTUNED else ThreadPoolExecutor(int(threads))
@@ -40,7 +195,7 @@ def build(peer: Peer, threads: int | str) -> Executor:
     return pool
 
 
-def measure(peer: Peer, params: Params) -> Samples:
+def _measure(peer: Peer, params: Params) -> Samples:
     """Run a load on new pools, up to so many times, while that takes half a second at most."""
     run = LOADS[params["load"]].prepare(params["turns"])
     samples: Samples = {"ms": [], "threads": []}
@@ -49,7 +204,7 @@ def measure(peer: Peer, params: Params) -> Samples:
         gc.collect()
         before = threading.active_count()
         start = time.perf_counter()
-        with build(peer, params["threads"]) as pool:
+        with _build(peer, params["threads"]) as pool:
             figure = run(pool)
             taken = time.perf_counter() - start
             made: Any = pool
@@ -73,6 +228,7 @@ def skip(cells: Sequence[Mapping[str, Any]], peer: str, variant: Variant) -> str
 
 
 def variants(peer: str, settings: Settings) -> list[Variant]:
+    """Return the cells of a peer."""
     found: list[Variant] = []
     for name in _QUICK_LOADS if settings.quick else LOADS:
         load = LOADS[name]
@@ -85,8 +241,10 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     return found
 
 
-QUESTION = Question(
+SIZING = Question(
     title="The untuned pool beside the best fixed size",
+    asks="Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after "
+    "another.",
     method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
     "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
     "clock starts, before the pool is made; of 1, 2, 4 ... 256 and the number of processors the best counts, the "
@@ -96,14 +254,16 @@ QUESTION = Question(
     "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
     "mean latency of a call",
     columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
-    peers=("ebbpool", "ebbpool-fixed", "stdlib", *_RIVALS),
+    peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
+    measure=_measure,
     variants=variants,
-    sizes=lambda quick: {"turns": turns_in(0.005), "repeats": 1 if quick else 7},
-    measure=measure,
+    sizes={"repeats": 7},
+    quick={"repeats": 1},
+    turns=0.005,
     targets=(
         Target("time at most 1.15 of the best fixed size's", "ebbpool", "ms", 1.15, rival="ebbpool-fixed"),
         *(
-            Target(f"at most {_MOST} threads, processors + {_SPARE}", "ebbpool", "threads", _MOST, {"load": name})
+            Target(f"at most {_MOST} threads, processors + 6", "ebbpool", "threads", _MOST, {"load": name})
             for name, load in LOADS.items()
             if load.computes
         ),

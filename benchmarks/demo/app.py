@@ -30,7 +30,7 @@ from typing import Any
 import uvicorn
 
 import ebbpool
-from benchmarks.demo import upstream
+from benchmarks.demo.load import fetch
 from benchmarks.load.serving import announce
 from benchmarks.servers import main
 
@@ -62,7 +62,7 @@ def endpoints(root: Path, store: int) -> list[Callable[..., dict[str, Any]]]:
         return {"path": path, "sha256": sha256_of(root / path)}
 
     def verify(n: str, path: str) -> dict[str, Any]:
-        return digest(path) | {"stored": upstream.fetch(store, n, path)}
+        return digest(path) | {"stored": fetch(store, n, path)}
 
     return [health, wait, digest, verify]
 

@@ -20,9 +20,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.demo import upstream
 from benchmarks.demo.app import CEILING, sha256_of
-from benchmarks.demo.load import Load, Outcome, Request, Run, Sample, plan, play
+from benchmarks.demo.load import Load, Outcome, Request, Run, Sample, plan, play, serve_store
 from benchmarks.engine.model import percentile
 from benchmarks.load.http import Connection, request
 from benchmarks.load.serving import Server, serving
@@ -224,7 +223,7 @@ async def run(name: str, quick: bool, stem: Path, bars: Progress, console: Conso
     root = Path(sysconfig.get_path("stdlib"))
     digests = _digests(root)
     requests = plan(load, digests)
-    store = await upstream.serve(digests)
+    store = await serve_store(digests)
     arguments = ("--store", str(store.sockets[0].getsockname()[1]), "--root", str(root))
     tasks: list[asyncio.Task[Run]] = []
     try:

@@ -1,18 +1,26 @@
-"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it."""
+r"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it.
+
+The servers lean on a slow store: a TCP server that takes its time. One request per connection: ``"<n> <path>\n"`` is
+answered with ``"<sha256>\n"`` after `delay` seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+import socket
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from benchmarks.demo.upstream import SLOW
 from benchmarks.load.http import BadResponse, Connection, request
 
+_TIMEOUT = 15.0
+_SLOW = "slow-"
+"""What a request's number begins with while the store has trouble."""
 _PAUSE = 1.3
 """The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
 
@@ -101,7 +109,7 @@ def plan(load: Load, digests: Mapping[str, str]) -> list[Request]:
     def add(client: int, due: float, phase: str, mix: Mapping[str, float]) -> None:
         (kind,) = dice.choices(list(mix), list(mix.values()))
         path = dice.choice(paths)
-        number = (SLOW if load.trouble[0] <= due < load.trouble[1] else "") + str(len(found))
+        number = (_SLOW if load.trouble[0] <= due < load.trouble[1] else "") + str(len(found))
         stored = {"path": path, "sha256": digests[path]}
         query, body = {
             "health": ({}, {"ok": True}),
@@ -167,3 +175,38 @@ async def play(port: int, requests: list[Request], patience: float) -> tuple[flo
         )
     )
     return start, sorted((outcome for part in parts for outcome in part), key=lambda outcome: outcome.due)
+
+
+def delay(n: str) -> float:
+    """Return how long the store takes over request ``n``, always the same: 0.05 to 0.3 s; in trouble 1 to 1.1 s."""
+    drawn = zlib.crc32(n.encode())
+    return (1000 + drawn % 101 if n.startswith(_SLOW) else 50 + drawn % 251) / 1000
+
+
+async def serve_store(digests: Mapping[str, str]) -> asyncio.Server:
+    """Start the store on a free port of 127.0.0.1."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            n, _, path = (await reader.readline()).decode().rstrip("\n").partition(" ")
+            await asyncio.sleep(delay(n))
+            writer.write(f"{digests.get(path, 'unknown')}\n".encode())
+            await writer.drain()
+        except ConnectionError:
+            return
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512)
+
+
+def fetch(port: int, n: str, path: str) -> str:
+    """Ask the store for a path's digest; blocks the calling thread until it comes.
+
+    Raises:
+        OSError: The store is gone, or took longer than `_TIMEOUT`.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT) as connection:
+        connection.sendall(f"{n} {path}\n".encode())
+        with connection.makefile("rb") as file:
+            return file.readline().decode().strip()

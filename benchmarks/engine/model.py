@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import math
+import statistics
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,21 @@ Variant = dict[str, Any]
 Params = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
-QUESTIONS = (
-    "submit_collect", "with_argument", "round_trip", "map_items", "cold_burst", "computing", "sizing", "memory",
-    "idle_cost", "offload", "anyio_tasks", "loop_lag", "loop_beside", "fastapi_burst", "fastapi_rate", "health_beside",
-    "simple_sum", "cold_map", "semaphore", "timers", "lanes", "fairness", "watching", "server_sizes", "waiting",
-    "slow_clients", "echo", "web_server", "kill_child", "stacks", "blocked_tasks", "overload",
-    "gunicorn_threads", "lost_worker",
-)  # fmt: skip
+_FILES = {
+    "tasks": "submit_collect with_argument simple_sum round_trip map_items",
+    "bursts": "cold_burst cold_map computing blocked_tasks",
+    "sizing": "sizing",
+    "costs": "memory stacks idle_cost watching",
+    "loops": "offload anyio_tasks loop_lag loop_beside",
+    "turns": "lanes fairness overload",
+    "timing": "semaphore timers",
+    "fastapi": "fastapi_burst fastapi_rate health_beside",
+    "tcp": "server_sizes waiting slow_clients echo",
+    "web": "web_server gunicorn_threads kill_child",
+    "cluster": "lost_worker",
+}
+QUESTIONS = {name: module for module, names in _FILES.items() for name in names.split()}
+"""The module of each question, which has it under its name in capitals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +107,13 @@ class Question:
     """One question, asked of its peers.
 
     Attributes:
-        peers: The names of those that are asked.
-        variants: The cells of a peer, by its name.
-        sizes: The fixed sizes, made once in the parent and handed to every cell; takes `quick`.
+        asks: What is asked, in a sentence.
+        peers: The names of those that are asked, with spaces.
         measure: Runs in a fresh process and returns the samples by metric.
+        variants: The cells, of every peer, or by its name.
+        sizes: The fixed sizes, which every cell is given; `quick` has what `--quick` makes smaller.
+        turns: If not 0, cells are given how many `turns` of `compute` take so many seconds, counted in the parent: all
+            of them compute the same.
         targets: What is to be reached.
         rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
         skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
@@ -109,16 +121,18 @@ class Question:
         floor: What no pool can do without, in words.
         limits: What the figures of ours are bound by.
         quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
-        name: The module in this package that holds it as `QUESTION`, so that a fresh process can find it.
     """
 
     title: str
+    asks: str
     method: str
-    columns: tuple[Column, ...]
-    peers: tuple[str, ...]
-    variants: Callable[[str, Settings], list[Variant]]
-    sizes: Callable[[bool], dict[str, Any]]
+    columns: Sequence[Column]
+    peers: str
     measure: Callable[[Peer, Params], Samples]
+    variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]]
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    turns: float = 0.0
     targets: Sequence[Target] = ()
     rounds_factor: float = 1.0
     skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
@@ -128,12 +142,17 @@ class Question:
     quick_cells: int = 1
     name: str = ""
 
-    def chosen(self, peer: str, settings: Settings) -> list[Variant]:
+    def cells(self, peer: str, settings: Settings) -> list[Variant]:
         """Return the cells of a peer; with `--quick` the first ones and the last."""
-        found = self.variants(peer, settings)
+        found = list(self.variants(peer, settings) if callable(self.variants) else self.variants)
         if not settings.quick or not 0 < self.quick_cells < len(found):
             return found
         return [*found[: max(1, self.quick_cells - 1)], *found[-1:]][: self.quick_cells]
+
+    def sized(self, quick: bool) -> dict[str, Any]:
+        """Return the fixed sizes."""
+        turns = {"turns": turns_in(self.turns)} if self.turns else {}
+        return {**self.sizes, **(self.quick if quick else {}), **turns}
 
     def rounds(self, settings: Settings) -> int:
         return 1 if settings.quick else max(1, round(settings.rounds * self.rounds_factor))
@@ -141,19 +160,9 @@ class Question:
 
 def load_question(name: str) -> Question:
     """Return the question of that name."""
-    question = importlib.import_module(f"benchmarks.{name}").QUESTION
+    question = getattr(importlib.import_module(f"benchmarks.{QUESTIONS[name]}"), name.upper())
     assert isinstance(question, Question)
     return replace(question, name=name)
-
-
-def asks(name: str) -> str:
-    """Return what a question asks: the first line of its module."""
-    return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").strip().partition("\n")[0]
-
-
-def always(*variants: Variant) -> Callable[[str, Settings], list[Variant]]:
-    """Return the same cells for every peer."""
-    return lambda peer, settings: list(variants)
 
 
 def by_workers(peer: str, settings: Settings) -> list[Variant]:
@@ -190,10 +199,38 @@ def timed(work: Callable[[], object], repeats: int, *, warm_ups: int = 1) -> lis
     return taken[warm_ups:]
 
 
+def us_each(work: Callable[[], object], count: int, repeats: int) -> list[float]:
+    """Return the µs of each of the `count` things that `work` does, for each of its repeats; see `timed`."""
+    return [seconds / count * 1e6 for seconds in timed(work, repeats)]
+
+
 def percentile(samples: Sequence[float], share: float) -> float:
     """Return the smallest sample that at least `share` of all are no greater than."""
     return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]
 
 
+def spread(seconds: Sequence[float]) -> Samples:
+    """Return the median of some times and their 99th percentile, in ms."""
+    return {"p50": [statistics.median(seconds) * 1e3], "p99": [percentile(seconds, 0.99) * 1e3]}
+
+
 def nothing() -> None:
     """The trivial task."""
+
+
+def compute(turns: int) -> int:
+    """Compute for a time that depends on nothing but `turns`."""
+    value = 1
+    for _ in range(turns):
+        value = value * 1103515245 + 12345 & 0x7FFFFFFF
+    return value
+
+
+def turns_in(seconds: float) -> int:
+    """Return how many turns of `compute` take so long in this process."""
+    turns, best = 20_000, float("inf")
+    for _ in range(25):
+        start = time.perf_counter()
+        compute(turns)
+        best = min(best, time.perf_counter() - start)
+    return round(turns * seconds / best)

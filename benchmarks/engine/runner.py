@@ -1,5 +1,7 @@
 """Runs questions: each cell in a fresh process, the peers in turn, round by round; writes one JSON file.
 
+That process runs this module: it measures one peer under one variant, and prints one line of JSON.
+
 The file has the machine, the versions, the commit, the settings, and of each question the cells with every sample, by
 metric and round; of a cell without samples it has the round, a status ("missing", "skipped", "failed" or "timeout")
 and the reason.
@@ -19,14 +21,32 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT, processors
-from benchmarks.engine import cell
-from benchmarks.engine.model import Question, Settings, Variant
+from benchmarks.engine.model import Question, Settings, Variant, load_question
+from benchmarks.peers import Unavailable
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import peer_named
 
 FORMAT = 1
 TIMEOUT_SECONDS = 120.0
 _TAIL_LINES = 12
+_MARK = "benchmark-cell:"
+
+
+def gil_enabled() -> bool:
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run the cell that `spec` names: `question`, `peer`, `params` and `pin`."""
+    if spec["pin"] is not None:
+        os.sched_setaffinity(0, {spec["pin"]})
+    peer, question = peer_named(spec["peer"]), load_question(spec["question"])
+    try:
+        version = peer.load()
+        samples = question.measure(peer, spec["params"])
+    except Unavailable as reason:
+        return {"status": "missing", "reason": str(reason)}
+    return {"status": "ok", "samples": samples, "version": version, "gil": gil_enabled()}
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -52,7 +72,7 @@ def machine() -> dict[str, Any]:
     return {
         "python": sys.version,
         "implementation": platform.python_implementation(),
-        "gil": cell.gil_enabled(),
+        "gil": gil_enabled(),
         "platform": platform.platform(),
         "processor": model,
         "processors": processors(),
@@ -70,7 +90,7 @@ def run_cell(
     """Measure in a fresh process; return `status`, and `samples`, `version` and `gil`, or the `reason` why not."""
     spec = {"question": question, "peer": peer.name, "params": params, "pin": pin}
     kept = {name: value for name, value in os.environ.items() if name != "EBBPOOL_PURE"}
-    command = [sys.executable, "-m", cell.__name__, json.dumps(spec)]
+    command = [sys.executable, "-m", "benchmarks.engine.runner", json.dumps(spec)]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=kept | peer.env, capture_output=True, text=True, timeout=timeout
@@ -79,21 +99,21 @@ def run_cell(
         stderr: Any = expired.stderr or b""
         tail = _tail(stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr)
         return {"status": "timeout", "reason": f"no end after {timeout:g} s\n{tail}".strip()}
-    lines = [line for line in done.stdout.splitlines() if line.startswith(cell.MARK)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode or not lines:
         return {"status": "failed", "reason": f"exit status {done.returncode}\n{_tail(done.stderr)}".strip()}
-    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(cell.MARK))
+    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
     return answer
 
 
 def cells_of(question: Question, settings: Settings) -> list[tuple[Peer, Variant]]:
     """Return the cells of one round; ours of another checkout stands beside ours."""
     found = []
-    for name in question.peers:
+    for name in question.peers.split():
         peer = peer_named(name)
         if settings.peers and name not in settings.peers:
             continue
-        for variant in question.chosen(name, settings):
+        for variant in question.cells(name, settings):
             found.append((peer, variant))
             if settings.beside and peer.core is not None:
                 found.append((peer.of_checkout(Path(settings.beside)), variant))
@@ -137,7 +157,7 @@ class Recorder:
             "settings": asdict(settings) | {"beside": beside},
             "versions": {},
             "questions": {
-                question.name: {"sizes": question.sizes(settings.quick), "rounds": 0, "targets": [], "cells": []}
+                question.name: {"sizes": question.sized(settings.quick), "rounds": 0, "targets": [], "cells": []}
                 for question in questions
             },
         }
@@ -224,3 +244,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
     text = json.dumps(document | {"questions": {}}, indent=1, ensure_ascii=False)
     joined = ",\n".join(parts)
     path.write_text(text.replace('"questions": {}', f'"questions": {{\n{joined}\n}}') + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(_MARK + json.dumps(measure(json.loads(sys.argv[1]))), flush=True)

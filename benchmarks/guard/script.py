@@ -18,9 +18,10 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 import ebbpool
-from benchmarks.guard.figures import FLOORS, LOADS, WARM_UP
+from benchmarks.engine.model import nothing
 from benchmarks.peers.floor import BareThread
 from benchmarks.peers.pools import BareQueue, PingPong
 from ebbpool._core.accel import LoopCall
@@ -35,8 +36,35 @@ _BODY = b"answer"
 Work = Callable[[int], object]
 
 
-def nothing() -> None:
-    """The trivial task."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One of the loads.
+
+    Attributes:
+        label: What is counted.
+        count: How often. The load is counted once, and once with twice that: the difference is free of what does not
+            depend on the number.
+        tolerance: How much more it may take, as a share: somewhat more than it differs from run to run on a busy
+            machine; 0 of what is only counted beside some of the loads.
+        script: Yields what does it so often.
+    """
+
+    label: str
+    count: int
+    tolerance: float
+    script: Callable[[], AbstractContextManager[Work]]
+
+
+ALL: dict[str, Load] = {}
+
+
+def load(name: str, label: str, count: int, tolerance: float = 0.0) -> Callable[[Callable[[], Iterator[Work]]], None]:
+    """Take what is decorated for the script of a load."""
+
+    def take(script: Callable[[], Iterator[Work]]) -> None:
+        ALL[name] = Load(label, count, tolerance, contextmanager(script))
+
+    return take
 
 
 def itself(item: int) -> int:
@@ -65,9 +93,8 @@ class _Held:
         self._over.acquire()
 
 
-@contextmanager
+@load("submit", "submit, run, collect", 2_000, 0.03)
 def submit() -> Iterator[Work]:
-    """Submit calls, and collect their results."""
     with ebbpool.AdaptiveExecutor(1) as pool:
 
         def burst(count: int) -> None:
@@ -80,9 +107,8 @@ def submit() -> Iterator[Work]:
         yield burst
 
 
-@contextmanager
+@load("round_trip", "submit one, wait for it", 1_000, 0.05)
 def round_trip() -> Iterator[Work]:
-    """Submit one and wait for it, again and again."""
     with ebbpool.AdaptiveExecutor(1) as pool:
 
         def trips(count: int) -> None:
@@ -92,9 +118,8 @@ def round_trip() -> Iterator[Work]:
         yield trips
 
 
-@contextmanager
+@load("later", "submit_later", 300, 0.03)
 def later() -> Iterator[Work]:
-    """Submit delayed calls, too few to have the timekeeper take them in."""
     pending = []
     with ebbpool.AdaptiveExecutor(1) as pool:
 
@@ -105,9 +130,8 @@ def later() -> Iterator[Work]:
         yield delayed
 
 
-@contextmanager
+@load("map", "map, an item", 20_000, 0.03)
 def mapped() -> Iterator[Work]:
-    """Map items."""
     # Claims are sized by the clock, and valgrind is slow: by this clock no item takes any time.
     clock = ledger.perf_counter
     ledger.perf_counter = lambda: 0.0
@@ -126,9 +150,8 @@ def mapped() -> Iterator[Work]:
         ledger.perf_counter = clock
 
 
-@contextmanager
+@load("run", "await pool.run(...)", 1_000, 0.03)
 def run() -> Iterator[Work]:
-    """Await calls from an event loop, one after another."""
     with ebbpool.AdaptiveExecutor(1) as pool, asyncio.Runner() as runner:
 
         async def awaits(count: int) -> None:
@@ -138,9 +161,8 @@ def run() -> Iterator[Work]:
         yield lambda count: runner.run(awaits(count))
 
 
-@contextmanager
+@load("gather", "the same, gathered", 2_000, 0.03)
 def gather() -> Iterator[Work]:
-    """Gather calls from an event loop."""
     with ebbpool.AdaptiveExecutor(1) as pool, asyncio.Runner() as runner:
 
         async def gathered(count: int) -> None:
@@ -165,9 +187,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
+@load("http", "one HTTP request", 200, 0.03)
 def http_request() -> Iterator[Work]:
-    """Ask the HTTP server over one connection; the client is counted as well."""
     with AdaptivePoolHTTPServer(("127.0.0.1", 0), _Handler) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
@@ -190,9 +211,8 @@ class _Silent(socketserver.BaseRequestHandler):
     """Closes the connection at once."""
 
 
-@contextmanager
+@load("tcp", "one accepted TCP connection", 100, 0.03)
 def tcp_connection() -> Iterator[Work]:
-    """Hand accepted connections over, whose handlers do nothing. Accepting is left out: it depends on the time."""
     with ebbpool.AdaptiveExecutor(1) as pool:
 
         class Server(AdaptivePoolTCPServer):
@@ -212,16 +232,14 @@ def tcp_connection() -> Iterator[Work]:
             yield hand_over
 
 
-@contextmanager
+@load("queue", "a worker on a SimpleQueue, without futures", 2_000)
 def queue() -> Iterator[Work]:
-    """Hand calls to a bare worker, and collect what they return."""
     with BareQueue(1, 0.0) as pool:
         yield lambda count: pool.burst(nothing, count)
 
 
-@contextmanager
+@load("stock_submit", "the same with ThreadPoolExecutor", 2_000)
 def stock_submit() -> Iterator[Work]:
-    """Do what `submit` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool:
 
         def burst(count: int) -> None:
@@ -251,50 +269,39 @@ def _awaits(runner: asyncio.Runner, call: Callable[[], Awaitable[object]]) -> Wo
     return lambda count: runner.run(awaits(count))
 
 
-@contextmanager
+@load("locks", "two bare locks, there and back", 1_000)
 def locks() -> Iterator[Work]:
-    """Go to another thread and back by two bare locks."""
     with PingPong(1, 0.0) as pair:
         yield _trips(lambda: pair.one(nothing))
 
 
-@contextmanager
+@load("stock_round_trip", "the same with ThreadPoolExecutor", 1_000)
 def stock_round_trip() -> Iterator[Work]:
-    """Do what `round_trip` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool:
         yield _trips(lambda: pool.submit(nothing).result())
 
 
-@contextmanager
+@load("bare_run", "await a bare thread on a SimpleQueue", 1_000)
 def bare_run() -> Iterator[Work]:
-    """Await calls that a bare thread runs, one after another."""
     with asyncio.Runner() as runner, contextlib.closing(BareThread(runner.get_loop())) as thread:
         yield _awaits(runner, lambda: thread.call(nothing))
 
 
-@contextmanager
+@load("stock_run", "await loop.run_in_executor(ThreadPoolExecutor)", 1_000)
 def stock_run() -> Iterator[Work]:
-    """Do what `run` does, with the standard library's pool."""
     with ThreadPoolExecutor(1) as pool, asyncio.Runner() as runner:
         yield _awaits(runner, lambda: runner.get_loop().run_in_executor(pool, nothing))
 
 
-SCRIPTS: dict[str, Callable[[], AbstractContextManager[Work]]] = {
-    "submit": submit,
-    "round_trip": round_trip,
-    "run": run,
-    "gather": gather,
-    "map": mapped,
-    "later": later,
-    "http": http_request,
-    "tcp": tcp_connection,
-    "queue": queue,
-    "stock_submit": stock_submit,
-    "locks": locks,
-    "stock_round_trip": stock_round_trip,
-    "bare_run": bare_run,
-    "stock_run": stock_run,
+LOADS = {name: each for name, each in ALL.items() if each.tolerance}
+FLOORS = {name: each for name, each in ALL.items() if not each.tolerance}
+"""What `--floors` counts beside some of the loads."""
+ABOVE = {
+    "submit": ("queue", "stock_submit"),
+    "round_trip": ("locks", "stock_round_trip"),
+    "run": ("bare_run", "stock_run"),
 }
+"""The floor of a load, and the standard library's way."""
 
 
 def main() -> None:
@@ -306,12 +313,11 @@ def main() -> None:
     # Nor do results come in slices of time, or workers nap: how many, and how often, is the machine's.
     vars(sys.modules[LoopCall.__module__]).update(thread_time=float, KEPT_WAITING=_FAR_SECONDS)
     for name in sys.argv[1:] or LOADS:
-        load = (LOADS | FLOORS)[name]
-        with SCRIPTS[name]() as work:
-            work(WARM_UP)
+        with ALL[name].script() as work:
+            work(100)
             for times in (1, 2):
                 os.getsid(0)
-                work(times * load.count)
+                work(times * ALL[name].count)
             os.getsid(0)
 
 

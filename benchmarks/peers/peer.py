@@ -17,6 +17,15 @@ AT = "@"
 """Stands between the name of a peer and that of the checkout that it is of."""
 
 
+def no_way(*args: Any) -> Any:
+    """Stand for what a peer does not have.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError("the table of peers has no such way for this one")
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A rival, or a floor, or ebbpool itself.
@@ -27,6 +36,7 @@ class Peer:
         needs: Tells the version of what is no Python, and raises Unavailable if it is missing.
         open: Builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one).
         offload: The way from an event loop to its threads; `new_loop` makes the loop from a name and a ceiling.
+        program: The server program, for `load.serving`, of a question that does not say it itself.
         source: Of ours, the `src` of another checkout, whose extensions are built in place.
     """
 
@@ -35,10 +45,11 @@ class Peer:
     modules: tuple[str, ...] = ()
     core: bool | None = None
     needs: Callable[[], str] | None = None
-    open: Callable[[int, float], Pool] | None = None
-    offload: ways.Offload | None = None
+    open: Callable[[int, float], Pool] = no_way
+    offload: ways.Offload = no_way
     new_loop: ways.NewLoop = ways.stock_loop
-    semaphore: Callable[[int], Any] | None = None
+    semaphore: Callable[[int], Any] = no_way
+    program: str = ""
     source: str = ""
 
     def of_checkout(self, folder: Path) -> Peer:

@@ -144,46 +144,69 @@ _POOLS = (
 )  # fmt: skip
 
 _SERVERS = (
-    Peer("fastapi", "FastAPI, stock", _WEB),
-    Peer("fastapi-256", "FastAPI, 256 tokens", _WEB),
-    *_both("fastapi-installed", "FastAPI, ebbpool installed", *_WEB, "ebbpool.anyio"),
-    Peer("fastapi-own-loop", "FastAPI, ebbpool installed, its uvloop", (*_WEB, "ebbpool.anyio"), core=True),
-    Peer("tcp-sequential", "TCPServer, no threads (floor)"),
-    Peer("tcp-bare-thread", "a bare thread behind ebbpool's accept loop (floor)", _SOCKETSERVER),
-    *_both("tcp-ebbpool", "ebbpool AdaptivePoolTCPServer", *_SOCKETSERVER),
-    Peer("tcp-threading", "ThreadingMixIn (a thread a connection)"),
-    Peer("tcp-executor", "ThreadPoolExecutor(200) as a mix-in"),
-    Peer("tcp-executor-20", "ThreadPoolExecutor(20) as a mix-in"),
-    Peer("tcp-2008", "the rule of 2008 (2, 200, 20)"),
-    Peer("tcp-gevent", "gevent StreamServer (a greenlet a connection)", ("gevent.server",)),
-    *_both("echo-pool", "threads on ebbpool", *_SOCKETSERVER),
-    Peer("echo-threading", "ThreadingMixIn, the same handler"),
-    Peer("echo-asyncio-streams", "asyncio, streams"),
-    Peer("echo-asyncio-protocol", "asyncio, protocol"),
-    Peer("echo-asyncio-buffered", "asyncio, buffered protocol"),
-    Peer("echo-uvloop-streams", "uvloop, streams", ("uvloop",)),
-    Peer("echo-uvloop-protocol", "uvloop, protocol", ("uvloop",)),
-    Peer("echo-uvloop-buffered", "uvloop, buffered protocol", ("uvloop",)),
-    Peer("echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",)),
-    Peer("echo-go", "Go, a goroutine a connection", needs=go.version),
-    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True),
-    Peer("slow-plain-front", "asyncio.start_server and pool.run", core=True),
-    Peer("slow-threads", "ThreadingHTTPServer"),
-    Peer("slow-fixed-20", "HTTPServer on 20 threads"),
-    Peer("slow-fixed-200", "HTTPServer on 200 threads"),
-    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",)),
-    Peer("web-threading", "ThreadingHTTPServer (a thread a request)"),
-    *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER),
-    Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True),
-    Peer("web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True),
-    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
-    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN),
-    Peer("gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_GUNICORN, core=True),
-    Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN),
-    Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx")),
-)
+    Peer("fastapi", "FastAPI, stock", _WEB, program="fastapi stock"),
+    Peer("fastapi-256", "FastAPI, 256 tokens", _WEB, program="fastapi stock --tokens 256"),
+    *_both("fastapi-installed", "FastAPI, ebbpool installed", *_WEB, "ebbpool.anyio", program="fastapi installed"),
+    Peer(
+        "fastapi-own-loop", "FastAPI, ebbpool installed, its uvloop", (*_WEB, "ebbpool.anyio"), core=True,
+        program="fastapi own-loop",
+    ),
+    Peer("tcp-sequential", "TCPServer, no threads (floor)", program="tcp sequential"),
+    Peer(
+        "tcp-bare-thread", "a bare thread behind ebbpool's accept loop (floor)", _SOCKETSERVER,
+        program="tcp bare-thread",
+    ),
+    *_both("tcp-ebbpool", "ebbpool AdaptivePoolTCPServer", *_SOCKETSERVER, program="tcp adaptive"),
+    Peer("tcp-threading", "ThreadingMixIn (a thread a connection)", program="tcp threading"),
+    Peer("tcp-executor", "ThreadPoolExecutor(200) as a mix-in", program="tcp executor"),
+    Peer("tcp-executor-20", "ThreadPoolExecutor(20) as a mix-in", program="tcp executor --workers 20"),
+    Peer("tcp-2008", "the rule of 2008 (2, 200, 20)", program="tcp rule-2008"),
+    Peer(
+        "tcp-gevent", "gevent StreamServer (a greenlet a connection)", ("gevent.server",), program="tcp gevent",
+    ),
+    *_both("echo-pool", "threads on ebbpool", *_SOCKETSERVER, program="tcp adaptive"),
+    Peer("echo-threading", "ThreadingMixIn, the same handler", program="tcp threading"),
+    *(
+        Peer(
+            f"echo-{loop}-{kind}", f"{loop}, {kind}{' protocol' * (kind == 'buffered')}",
+            ("uvloop",) * (loop == "uvloop"), program=f"tcp {kind} --loop {loop}",
+        )
+        for loop in ("asyncio", "uvloop")
+        for kind in ("streams", "protocol", "buffered")
+    ),
+    Peer(
+        "echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",), program="tcp gevent",
+    ),
+    Peer("echo-go", "Go, a goroutine a connection", needs=go.version, program="tcp go"),
+    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="slow adaptive"),
+    Peer("slow-plain-front", "asyncio.start_server and pool.run", core=True, program="slow plain-front"),
+    Peer("slow-threads", "ThreadingHTTPServer", program="slow threads"),
+    Peer("slow-fixed-20", "HTTPServer on 20 threads", program="slow fixed-20"),
+    Peer("slow-fixed-200", "HTTPServer on 200 threads", program="slow fixed-200"),
+    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",), program="slow gevent"),
+    Peer("web-threading", "ThreadingHTTPServer (a thread a request)", program="web threading"),
+    *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER, program="web pool"),
+    Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True, program="web prefork"),
+    Peer(
+        "web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True, program="web prefork-reuse-port",
+    ),
+    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN, program="web gunicorn"),
+    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN, program="web gunicorn"),
+    Peer(
+        "gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_GUNICORN, core=True,
+        program="web gunicorn --worker ebbpool.gunicorn.AdaptiveThreadWorker",
+    ),
+    Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN, program="web granian"),
+    Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx"), program="web nginx"),
+)  # fmt: skip
 
 PEERS: tuple[Peer, ...] = _POOLS + _SERVERS
+
+POOLS = (
+    "simplequeue ebbpool ebbpool-pure stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
+    "betapool flexexecutor gevent-threadpool gevent anyio trio aiomisc hypertile leasepool"
+)
+"""Those that have a pool, or can pass for one, where all of them are asked."""
 
 _BY_NAME = {peer.name: peer for peer in PEERS}
 

@@ -1,12 +1,12 @@
-"""docs/performance.md and a page for each question, from the committed runs: where rivals win stands first."""
+"""docs/performance.md and the pages behind it, from the committed runs: where rivals win stands first."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.engine.model import asks
 from benchmarks.engine.results import Answers, Run
 from benchmarks.report.tables import lead, markdown, short_rows
 
@@ -60,10 +60,16 @@ _OTHERS = {
 }
 
 
+def _link(answers: Answers) -> str:
+    title = answers.question.title
+    place = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](performance/questions.md#{place})"
+
+
 def _overview(run: Run) -> str:
     rows, alone = [], []
-    for name, answers in run.answers.items():
-        link = f"[{answers.question.title}](performance/{name}.md)"
+    for answers in run.answers.values():
+        link = _link(answers)
         if not (contests := answers.contests()):
             alone.append(link)
             continue
@@ -79,9 +85,9 @@ def _overview(run: Run) -> str:
     return table + (f"\n\nWithout a rival: {', '.join(alone)}." if alone else "")
 
 
-def _page(answers: Answers) -> str:
+def _section(answers: Answers) -> list[str]:
     question = answers.question
-    lines = [f"# {question.title}", "", f"{asks(question.name)} {lead(answers)}", ""]
+    lines = [f"## {question.title}", "", f"{question.asks} {lead(answers)}", ""]
     contests = answers.contests()
     if contests:
         contests = [contest for contest in contests if contest.column == contests[0].column]
@@ -91,12 +97,11 @@ def _page(answers: Answers) -> str:
         unit = f"{chosen[0].column.label}; {'more' if chosen[0].column.more else 'less'} is better"
         lines += [f"*{unit}.*", "", markdown(short_rows(chosen)), ""]
     facts = [("Measured", question.method), ("Floor", question.floor), ("Limited by", question.limits)]
-    lines += [f"- **{name}**: {text}." for name, text in facts if text]
-    return "\n".join([*lines, "", "[All questions](../performance.md)"]) + "\n"
+    return [*lines, *(f"- **{name}**: {text}." for name, text in facts if text), ""]
 
 
 def _asked_again(run: Run) -> str:
-    names = ", ".join(f"[{answers.question.title}](performance/{name}.md)" for name, answers in run.answers.items())
+    names = ", ".join(map(_link, run.answers.values()))
     rounds = min(entry["rounds"] for entry in run.document["questions"].values())
     return f"Asked again in at least {rounds} round{'s' * (rounds > 1)} ({run.told()}): {names}"
 
@@ -109,6 +114,9 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
     lines += [f"{_asked_again(run)}." for name, run in runs.items() if name.startswith(AGAIN)]
     lines += ["", _TOCTREE.rstrip()]
     folder = PERFORMANCE.with_suffix("")
+    questions = ["# Every question", ""]
+    for answers in main.answers.values():
+        questions += _section(answers)
     others = ["# Other runs", ""]
     for name, run in runs.items():
         if name != MAIN and not name.startswith(AGAIN):
@@ -117,8 +125,8 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
             others.append("")
     return {
         PERFORMANCE: "\n".join(lines) + "\n",
+        folder / "questions.md": "\n".join(questions).rstrip() + "\n",
         folder / "other-runs.md": "\n".join(others).rstrip() + "\n",
-        **{folder / f"{name}.md": _page(answers) for name, answers in main.answers.items()},
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from benchmarks.engine.model import Column
 from benchmarks.engine.results import Answers, Contest, Figure, Run, text_of
@@ -69,52 +68,31 @@ def _behind(contest: Contest) -> str:
     return f"Furthest ahead is **{contest.rival.label}** ({where}): {how}"
 
 
-class Standing(NamedTuple):
-    """In how many contests of a question ebbpool is ahead, and how many are within the noise.
-
-    Attributes:
-        behind: Those in which a rival is ahead, the one furthest ahead first.
-        unjudged: Those of one round, in the same order.
-    """
-
-    ahead: int
-    level: int
-    behind: list[Contest]
-    unjudged: list[Contest]
-
-
-def standing(answers: Answers) -> Standing:
-    """Return who is ahead how often."""
-    contests = sorted(answers.contests(), key=lambda contest: contest.ratio)
-    judged = [contest for contest in contests if contest.judged]
-    ahead = sum(contest.winner == contest.ours.label for contest in judged)
-    behind = [contest for contest in judged if contest.winner == contest.rival.label]
-    level = len(judged) - ahead - len(behind)
-    return Standing(ahead, level, behind, [contest for contest in contests if not contest.judged])
-
-
 def lead(answers: Answers) -> str:
     """Return who is ahead, in a sentence or two."""
-    found = standing(answers)
-    judged = found.ahead + found.level + len(found.behind)
-    if not judged and not found.unjudged:
+    contests = sorted(answers.contests(), key=lambda contest: contest.ratio)
+    judged = [contest for contest in contests if contest.judged]
+    if not contests:
         return "There is no rival to compare with."
     if not judged:
         text = "It was measured in one round only, so the noise is unknown and nobody is called ahead."
-        worse = sum(contest.ratio < 1 for contest in found.unjudged)
+        worse = sum(contest.ratio < 1 for contest in contests)
         if not worse:
             return text
-        text += f" A rival has the better figure in {worse} of {len(found.unjudged)} comparisons."
-        return f"{text} {_behind(found.unjudged[0])}."
-    if found.ahead == judged:
+        text += f" A rival has the better figure in {worse} of {len(contests)} comparisons."
+        return f"{text} {_behind(contests[0])}."
+    ahead = sum(contest.winner == contest.ours.label for contest in judged)
+    behind = [contest for contest in judged if contest.winner == contest.rival.label]
+    level = len(judged) - ahead - len(behind)
+    if ahead == len(judged):
         return "**ebbpool** is ahead throughout."
-    if found.level == judged:
+    if level == len(judged):
         return "All of it is within the noise."
-    text = "" if found.behind else f"**ebbpool** is ahead in {found.ahead} of {judged} comparisons; "
-    if found.behind:
-        text = f"A rival is ahead in {len(found.behind)} of {judged} comparisons, ebbpool in {found.ahead}; "
-    text += f"{found.level or 'none'} {'is' if found.level == 1 else 'are'} within the noise."
-    return f"{text} {_behind(found.behind[0])}." if found.behind else text
+    text = f"**ebbpool** is ahead in {ahead} of {len(judged)} comparisons; "
+    if behind:
+        text = f"A rival is ahead in {len(behind)} of {len(judged)} comparisons, ebbpool in {ahead}; "
+    text += f"{level or 'none'} {'is' if level == 1 else 'are'} within the noise."
+    return f"{text} {_behind(behind[0])}." if behind else text
 
 
 def contest_rows(answers: Answers, contests: Sequence[Contest] | None = None) -> list[list[str]]:

@@ -9,9 +9,9 @@ import socket
 import time
 from typing import Any
 
+from benchmarks.engine.model import compute
 from benchmarks.load.http import answers
 from benchmarks.load.serving import announce
-from benchmarks.load.work import compute
 from benchmarks.peers import package
 from benchmarks.servers import Kinds, main
 

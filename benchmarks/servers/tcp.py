@@ -1,20 +1,24 @@
-"""The TCP servers of `server_sizes` and `waiting`: one handler on each way to run it."""
+"""The TCP servers of `server_sizes`, `waiting` and `echo`: one handler on each way to run it, and event loops."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import queue
+import socket
 import socketserver
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from benchmarks.load.serving import serve_forever
-from benchmarks.peers import package
+from benchmarks.load.serving import announce, serve_forever
+from benchmarks.peers import go, package
 from benchmarks.servers import main
 
+ADDRESS = ("127.0.0.1", 0)
 BACKLOG = 1024
 BODY = b"awake\n"
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close\r\n\r\n" + BODY
@@ -24,7 +28,7 @@ Handle = Callable[[Any], None]
 
 
 def writes(count: int) -> Handle:
-    """A handler that writes `count` bytes, whoever asks."""
+    """Return a handler that writes `count` bytes, whoever asks."""
     payload = bytes(count)
 
     def handle(connection: Any) -> None:
@@ -35,7 +39,7 @@ def writes(count: int) -> Handle:
 
 
 def sleeps(seconds: float, sleep: Callable[[float], object]) -> Handle:
-    """A handler that reads a request's head, sleeps, and answers; without sleeping if `seconds` is 0."""
+    """Return a handler that reads a request's head, sleeps, and answers; without sleeping if `seconds` is 0."""
 
     def handle(connection: Any) -> None:
         head = connection.recv(_RECEIVE)
@@ -49,6 +53,19 @@ def sleeps(seconds: float, sleep: Callable[[float], object]) -> Handle:
         connection.sendall(RESPONSE)
 
     return handle
+
+
+def _no_delay(connection: Any) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def echoes(connection: Any) -> None:
+    """Send back exactly what comes, with one preallocated buffer, until the end of what the client sends."""
+    _no_delay(connection)
+    buffer = memoryview(bytearray(_RECEIVE))
+    receive, send = connection.recv_into, connection.sendall
+    while count := receive(buffer):
+        send(buffer[:count])
 
 
 class TCPServer(socketserver.TCPServer):
@@ -129,7 +146,7 @@ def _handler(handle: Handle) -> type[socketserver.BaseRequestHandler]:
 def adaptive(workers: int, handle: Handle) -> Any:
     base = package("ebbpool.socketserver").AdaptivePoolTCPServer
     made = type("Server", (base,), {"request_queue_size": BACKLOG, "max_workers": workers})
-    return made(("127.0.0.1", 0), _handler(handle))
+    return made(ADDRESS, _handler(handle))
 
 
 def bare_thread(workers: int, handle: Handle) -> Any:
@@ -147,27 +164,27 @@ def bare_thread(workers: int, handle: Handle) -> Any:
             request, client_address = waiting.get()
             server.process_request_thread(request, client_address)
 
-    server = Server(("127.0.0.1", 0), _handler(handle))
+    server = Server(ADDRESS, _handler(handle))
     threading.Thread(target=work, daemon=True).start()
     return server
 
 
 def executor(workers: int, handle: Handle) -> Any:
-    server = ExecutorServer(("127.0.0.1", 0), _handler(handle))
+    server = ExecutorServer(ADDRESS, _handler(handle))
     server.executor = ThreadPoolExecutor(workers)
     return server
 
 
 def rule_2008(workers: int, handle: Handle) -> Any:
-    server = Rule2008Server(("127.0.0.1", 0), _handler(handle))
+    server = Rule2008Server(ADDRESS, _handler(handle))
     server.start_pool(2, workers, 20)
     return server
 
 
 def greenlets(workers: int, handle: Handle) -> Any:
-    """A greenlet for each connection; gevent closes what its handler leaves."""
+    """A greenlet for each connection, whose sockets give way where others block; gevent closes what is left open."""
     found = package("gevent.server").StreamServer(
-        ("127.0.0.1", 0), lambda connection, address: handle(connection), backlog=BACKLOG
+        ADDRESS, lambda connection, address: handle(connection), backlog=BACKLOG
     )
     found.start()
     return found
@@ -179,17 +196,92 @@ WAYS: dict[str, Callable[[int, Handle], Any]] = {
     "executor": executor,
     "gevent": greenlets,
     "rule-2008": rule_2008,
-    "sequential": lambda workers, handle: TCPServer(("127.0.0.1", 0), _handler(handle)),
-    "threading": lambda workers, handle: ThreadingServer(("127.0.0.1", 0), _handler(handle)),
+    "sequential": lambda workers, handle: TCPServer(ADDRESS, _handler(handle)),
+    "threading": lambda workers, handle: ThreadingServer(ADDRESS, _handler(handle)),
 }
 
 
-def serve(way: str, workers: str = "200", bytes: str = "0", sleep: str = "") -> None:  # noqa: A002  (an option)
-    """Serve, and write so many bytes to whoever comes, or answer requests after so many seconds."""
+def serve(way: str, workers: str = "200", answer: str = "echo", size: str = "0") -> None:
+    """Serve: "echo" sends back what comes, "bytes" writes `size` of them, "sleep" answers after `size` seconds."""
     pause = package("gevent").sleep if way == "gevent" else time.sleep
-    handle = sleeps(float(sleep), pause) if sleep else writes(int(bytes))
-    serve_forever(WAYS[way](int(workers), handle))
+    handles: dict[str, Callable[[], Handle]] = {
+        "echo": lambda: echoes,
+        "bytes": lambda: writes(int(size)),
+        "sleep": lambda: sleeps(float(size), pause),
+    }
+    serve_forever(WAYS[way](int(workers), handles[answer]()))
+
+
+async def stream_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The echo of a program that uses streams."""
+    _no_delay(writer.get_extra_info("socket"))
+    try:
+        while data := await reader.read(_RECEIVE):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+class _Paused(asyncio.BaseProtocol):
+    """Reads no more while the client takes nothing."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        _no_delay(transport.get_extra_info("socket"))
+
+    def pause_writing(self) -> None:
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.transport.resume_reading()
+
+
+class ProtocolEcho(_Paused, asyncio.Protocol):
+    """The echo of a program that uses protocols."""
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class BufferedEcho(_Paused, asyncio.BufferedProtocol):
+    """The same into a preallocated buffer; into a new one while the transport still sends from the last."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(_RECEIVE))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # What is written is not copied: it must not change before it is sent.
+        if self.transport.get_write_buffer_size():
+            self._buffer = memoryview(bytearray(_RECEIVE))
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.transport.write(self._buffer[:nbytes])
+
+
+async def _loop_server(protocol: Callable[[], asyncio.BaseProtocol] | None) -> None:
+    if protocol is None:
+        server = await asyncio.start_server(stream_echo, *ADDRESS, backlog=BACKLOG)
+    else:
+        server = await asyncio.get_running_loop().create_server(protocol, *ADDRESS, backlog=BACKLOG)
+    async with server:
+        announce(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+
+def _on_loop(protocol: Callable[[], asyncio.BaseProtocol] | None, loop: str) -> None:
+    with asyncio.Runner(loop_factory=package(loop).new_event_loop) as runner:
+        runner.run(_loop_server(protocol))
 
 
 if __name__ == "__main__":
-    main({way: partial(serve, way) for way in WAYS})
+    main({
+        **{way: partial(serve, way) for way in WAYS},
+        "streams": partial(_on_loop, None),
+        "protocol": partial(_on_loop, ProtocolEcho),
+        "buffered": partial(_on_loop, BufferedEcho),
+        "go": lambda: os.execv(go.command(), [go.command(), "echo"]),
+    })  # fmt: skip

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import http.server
 import logging
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processors
-from benchmarks.load.serving import announce, serve_forever
+from benchmarks.load.serving import announce, serve_forever, wait_for
 from benchmarks.peers import package, program
-from benchmarks.servers import Kinds, granian, main
+from benchmarks.servers import Kinds, main
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 TRIVIAL, ASLEEP, WORD = "/trivial", "/asleep", b"done"
@@ -206,13 +208,31 @@ def _gunicorn(
 
 
 def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
-    granian.serve(
-        "benchmarks.servers.web:_wsgi",
-        interface="wsgi",
-        workers=int(processes),
-        backlog=BACKLOG,
-        blocking_threads=int(threads) if threads else None,
-    )
+    """Granian with as many processes; the port is told once something listens there.
+
+    It takes a port and no listener: a socket that does not listen keeps that port from everybody else.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+
+        def listens() -> bool:
+            with socket.socket() as asking:
+                return asking.connect_ex(("127.0.0.1", port)) == 0
+
+        def tell() -> None:
+            wait_for(listens, 30.0, "granian listens")
+            announce(port)
+
+        # A fork would take the lock of stdin along, which the thread that reads there holds.
+        multiprocessing.set_start_method("spawn")
+        server = package("granian").Granian(
+            "benchmarks.servers.web:_wsgi", port=port, log_level="error", interface="wsgi", workers=int(processes),
+            backlog=BACKLOG, blocking_threads=int(threads) if threads else None,
+        )  # fmt: skip
+        server.on_startup(threading.Thread(target=tell, daemon=True).start)
+        server.serve()
 
 
 def _nginx(directory: str) -> None:

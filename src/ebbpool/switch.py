@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import threading
@@ -157,7 +156,8 @@ def install(
 
 
 def _anyio(installed: Installed, _: ModuleType) -> str:
-    ours = importlib.import_module(OURS)
+    from ebbpool import anyio as ours
+
     if not hasattr(ours, "install"):
         # The program imports it before anyio: it is being made, and waits for anyio.
         installed._watch("anyio", OURS, _anyio)

@@ -27,11 +27,6 @@ TINY = Load(
 )  # fmt: skip
 
 
-def needs(*names: str) -> None:
-    for name in names:
-        pytest.importorskip(name)
-
-
 def test_every_answer_is_judged() -> None:
     right = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     replies = [right, right.replace(b"ok", b"no"), right.replace(b"200", b"500"), b"no http\r\n\r\n", None, right]
@@ -58,7 +53,8 @@ def test_the_same_load_is_offered_to_all_and_waits_for_no_request_of_its_own() -
 
 
 def test_the_table_has_what_was_seen() -> None:
-    needs("rich", "uvicorn", "starlette")
+    for name in NEEDED[:3]:
+        pytest.importorskip(name)
     from benchmarks.demo import case
 
     outcomes = [
@@ -79,24 +75,21 @@ def test_the_table_has_what_was_seen() -> None:
     assert said == "ours: 1 of 4 answers were wrong or missing:\n  wrong: 500 b'x'"
 
 
-def demo(out: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
+@pytest.mark.timeout(200)
+def test_the_whole_demo_in_little(tmp_path: Path) -> None:
+    for name in NEEDED:
+        pytest.importorskip(name)
+    out, temporary = tmp_path / "report", tmp_path / "temporary"
     temporary.mkdir()
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "benchmarks.demo", "--quick", "--out", str(out)],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)},
+        env=os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)),
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=190,
     )
-
-
-@pytest.mark.timeout(200)
-def test_the_whole_demo_in_little(tmp_path: Path) -> None:
-    needs(*NEEDED)
-    out, temporary = tmp_path / "report", tmp_path / "temporary"
-    done = demo(out, temporary)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = ["asyncio", "fastapi"] if find_spec("fastapi") else ["asyncio"]
     suffixes = (".json", ".png", ".svg", ".txt")

@@ -16,7 +16,7 @@ from support.benchmark import importable
 from support.common import TIMEOUT, Boom
 
 import ebbpool
-from benchmarks import kill_child, loop_lag, sizing
+from benchmarks import loops, sizing, web
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
 from benchmarks.peers import Unavailable, ways
 from benchmarks.peers.floor import BareThread, BatchedWorkers
@@ -66,8 +66,8 @@ CASES = [
     (name, peer)
     for name in QUESTIONS
     for peer in [
-        next(p for p in load_question(name).peers if peer_named(p).core is (not PURE) or peer_named(p).core),
-        OTHERS.get(name) or next((p for p in load_question(name).peers if peer_named(p).side == "rival"), ""),
+        next(p for p in load_question(name).peers.split() if peer_named(p).core is (not PURE) or peer_named(p).core),
+        OTHERS.get(name) or next((p for p in load_question(name).peers.split() if peer_named(p).side == "rival"), ""),
     ]
     if peer
 ]
@@ -75,7 +75,7 @@ CASES = [
 
 def test_no_question_goes_untried() -> None:
     assert set(TINY) == set(QUESTIONS)
-    assert {peer for name in QUESTIONS for peer in load_question(name).peers} == {peer.name for peer in PEERS}
+    assert {peer for name in QUESTIONS for peer in load_question(name).peers.split()} == {peer.name for peer in PEERS}
 
 
 @pytest.mark.timeout(120)
@@ -84,13 +84,13 @@ def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytes
     importable(peer)
     if name == "web_server" and shutil.which("ab") is None:
         pytest.skip("ab is not installed")
-    monkeypatch.setattr(kill_child, "_DEATH_SECONDS", TIMEOUT)
+    monkeypatch.setattr(web, "DEATH_SECONDS", TIMEOUT)
     question = load_question(name)
-    variant = question.variants(peer, Settings(workers=(2,)))[0]
+    variant = question.cells(peer, Settings(workers=(2,)))[0]
     if isinstance(variant.get("workers"), int):
         variant = variant | {"workers": min(8, variant["workers"])}
     try:
-        samples = question.measure(peer_named(peer), variant | TINY[name])
+        samples = question.measure(peer_named(peer), {**question.sizes, **variant, **TINY[name]})
     except Unavailable as reason:
         pytest.skip(str(reason))
     only_some = {"shrunk", "submit", "first", "p99", "cpu", "server", "memory", "useful", "burnt"}
@@ -168,7 +168,7 @@ def test_what_is_awaited_gives_every_result() -> None:
     with Offloaded(ways.run_in_executor(stdlib), 3, 10.0) as pool:
         assert pool.burst(lambda: 7, 20) == [7] * 20
         assert 1 <= pool.threads() <= 3
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize("floor", [BareThread, partial(BatchedWorkers, workers=3)])
@@ -202,7 +202,7 @@ class ScriptedLoop:
 
 def test_lag_counts_every_moment_of_a_stall() -> None:
     now, loop = 100.0, ScriptedLoop()
-    heart = loop_lag.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
+    heart = loops.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
     now = 101.25
     loop.calls.pop()[1]()
     assert heart.lags == [0.25]

@@ -14,13 +14,13 @@ from support.benchmark import ROOT, question_of
 
 from benchmarks.__main__ import main
 from benchmarks.engine import runner
-from benchmarks.engine.model import Column, Settings
+from benchmarks.engine.model import QUESTIONS, Column, Settings
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import peer_named
 
 BROKEN = """
 import os, threading
-from benchmarks.engine.model import Column, Question, always
+from benchmarks.engine.model import Column, Question
 
 def measure(peer, params):
     if peer.name == "loop":
@@ -29,10 +29,9 @@ def measure(peer, params):
         threading.Event().wait()
     return {"processors": [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1]}
 
-QUESTION = Question(
-    name="broken", title="A broken question", method="for the tests", peers=("loop", "stdlib", "pebble"),
-    columns=(Column("processors", "processors"),), variants=always({"workers": 1}), sizes=lambda quick: {},
-    measure=measure,
+BROKEN = Question(
+    title="A broken question", asks="Is it broken?", method="for the tests", peers="loop stdlib pebble",
+    columns=(Column("processors", "processors"),), variants=({"workers": 1},), measure=measure,
 )
 """
 OK = {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
@@ -43,15 +42,15 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every cell finds first: a pebble that cannot be imported, a question that fails."""
     (tmp_path / "pebble.py").write_text("raise ImportError('kept away by the test')\n")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "import benchmarks\nbenchmarks.__path__.append(" + repr(str(tmp_path)) + ")\n")  # fmt: skip
+        "import benchmarks.engine.model\nbenchmarks.engine.model.QUESTIONS['broken'] = 'broken'\n"
+        f"benchmarks.__path__.append({str(tmp_path)!r})\n")  # fmt: skip
     (tmp_path / "broken.py").write_text(BROKEN)
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([inherited] if inherited else [])]))
     import benchmarks
 
     monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
-    monkeypatch.setattr("benchmarks.__main__.QUESTIONS", ("broken",))
-    monkeypatch.setattr("benchmarks.engine.results.QUESTIONS", ("broken",))
+    monkeypatch.setitem(QUESTIONS, "broken", "broken")
     monkeypatch.delitem(sys.modules, "benchmarks.broken", raising=False)
 
 

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.engine.model import Column, Question, always  # noqa: E402
+from benchmarks.engine.model import Column, Question  # noqa: E402
 from benchmarks.engine.results import Run  # noqa: E402
 from benchmarks.engine.runner import FORMAT, save  # noqa: E402
 from benchmarks.peers import Unavailable  # noqa: E402
@@ -42,11 +42,11 @@ def question_of(*columns: Column, **others: Any) -> Question:
     made: dict[str, Any] = {
         "name": "made_up",
         "title": "Made up",
+        "asks": "Is it made up?",
         "method": "by hand",
         "columns": columns,
-        "peers": ("loop", "simplequeue", "ebbpool", "ebbpool-pure", "stdlib", "multiprocessing"),
-        "variants": always({"workers": 2}),
-        "sizes": lambda quick: {"tasks": 1},
+        "peers": "loop simplequeue ebbpool ebbpool-pure stdlib multiprocessing",
+        "variants": ({"workers": 2},),
         "measure": unused,
     }
     return Question(**made | others)

@@ -1,0 +1,261 @@
+"""All tasks at once, on a cold pool: when is the last one done?"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing.pool
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, compute, timed
+from benchmarks.load.serving import Server
+from benchmarks.peers import go, package, ways
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import Pool
+from benchmarks.peers.table import POOLS
+
+_BOTH = "ebbpool ebbpool-pure"
+_COLUMNS = (
+    Column("ms", "ms for all", 1),
+    Column("threads", "most threads", 0, ratio=False, worst=True),
+)
+_SLEEPS = {"tasks": 200, "sleep": 0.05}
+
+
+def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
+    """Time `work` on a pool that is built for it, and count its threads."""
+    pools: list[Pool] = []
+
+    def build_and_work() -> None:
+        pools.append(peer.open(params["workers"], 10.0))
+        work(pools[0])
+
+    (seconds,) = timed(build_and_work, 1, warm_ups=0)
+    with pools[0] as pool:
+        return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
+
+
+def _cold_burst(peer: Peer, params: Params) -> Samples:
+    return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
+
+
+COLD_BURST = Question(
+    title="Burst of sleeps on a cold pool",
+    asks="200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?",
+    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
+    "anyio and trio: the start of the event loop is part of it",
+    columns=_COLUMNS,
+    peers=POOLS,
+    measure=_cold_burst,
+    variants=({"workers": 200},),
+    sizes=_SLEEPS,
+    targets=(Target("no later than ThreadPoolExecutor(200)", _BOTH, "ms", 1.0, rival="stdlib"),),
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
+)
+
+
+def _cold_map(peer: Peer, params: Params) -> Samples:
+    def work(pool: Pool) -> None:
+        send = pool.map if params["by"] == "map" else pool.each
+        send(lambda item: pool.sleep(params["sleep"]), range(params["tasks"]))
+
+    return _once(peer, params, work)
+
+
+_MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}
+
+COLD_MAP = Question(
+    title="Map of sleeps on a cold pool",
+    asks="200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one "
+    "done?",
+    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
+    "fastthreadpool's threads end with its map",
+    columns=_COLUMNS,
+    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool",
+    measure=_cold_map,
+    variants=(_MAP, _EACH),
+    sizes=_SLEEPS,
+    targets=(Target("as quick as submitting (at most 1.05 of it)", _BOTH, "ms", 1.05, _MAP, "", _EACH),),
+    rounds_factor=5 / 3,
+    floor="the 50 ms of the sleep",
+    limits="the time to start 200 threads",
+)
+
+
+def _computing(peer: Peer, params: Params) -> Samples:
+    turns = params["turns"]
+    return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
+
+
+def _ceilings(peer: str, settings: Settings) -> list[Variant]:
+    return [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}]
+
+
+COMPUTING = Question(
+    title="Computing tasks of 5 ms",
+    asks="100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?",
+    method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
+    "a cold pool; at most 64 threads, and 2 for the standard library's too",
+    columns=_COLUMNS,
+    peers=f"loop {POOLS}",
+    measure=_computing,
+    variants=_ceilings,
+    sizes={"tasks": 100},
+    quick={"tasks": 40},
+    turns=0.005,
+    targets=(
+        Target("no slower than ThreadPoolExecutor(2)", _BOTH, "ms", 1.0, {}, "stdlib", {"workers": 2}),
+        Target("at most 16 threads", _BOTH, "threads", 16),
+    ),
+    free="workers",
+    floor="100 times 5 ms, divided by the processors if there is no GIL",
+    limits="the GIL: more threads than processors only add switches",
+)
+
+
+Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
+"""Has so many tasks wait for so many seconds; what closes the pool, after the clock, goes to the stack."""
+
+
+def _executor(build: Callable[[], AbstractContextManager[Any]], send: str = "submit") -> Blocked:
+    def run(after: ExitStack, count: int, seconds: float) -> None:
+        submit = getattr(after.enter_context(build()), send)
+        call = partial(time.sleep, seconds)
+        for future in [submit(call) for _ in range(count)]:
+            future.result()
+
+    return run
+
+
+def _built(module: str, name: str, send: str = "submit") -> Blocked:
+    return _executor(lambda: getattr(package(module), name)(), send)
+
+
+def _multiprocessing(after: ExitStack, count: int, seconds: float) -> None:
+    pool = after.enter_context(multiprocessing.pool.ThreadPool())
+    pool.map(time.sleep, [seconds] * count, chunksize=1)
+
+
+def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None:
+    gevent = package("gevent")
+    pool = gevent.get_hub().threadpool
+    spawn = partial(pool.spawn, time.sleep) if threads else partial(gevent.spawn, gevent.sleep)
+    gevent.joinall([spawn(seconds) for _ in range(count)], raise_error=True)
+
+
+def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio.to_thread) -> Blocked:
+    """All gathered on a loop of its own."""
+
+    async def gather(count: int, seconds: float) -> None:
+        wait = call()
+        await asyncio.gather(*[wait(time.sleep, seconds) for _ in range(count)])
+
+    def run(after: ExitStack, count: int, seconds: float) -> None:
+        runner = after.enter_context(asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()))
+        runner.run(gather(count, seconds))
+
+    return run
+
+
+def _asgiref() -> Callable[..., Any]:
+    sync_to_async = package("asgiref.sync").sync_to_async
+    return lambda fn, *args: sync_to_async(fn, thread_sensitive=False)(*args)
+
+
+def _aiomisc() -> Callable[..., Any]:
+    executor = package("aiomisc").ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    return partial(asyncio.get_running_loop().run_in_executor, None)
+
+
+def _leasepool(after: ExitStack, count: int, seconds: float) -> None:
+    async def gather() -> None:
+        async with ways.leasepool(4) as call:  # as many as it has by default
+            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
+
+    asyncio.run(gather())
+
+
+def _tasks(module: str, group: str) -> Blocked:
+    """The tasks of one group, of anyio or trio, with the default limiter."""
+
+    async def main(count: int, seconds: float) -> None:
+        found = package(module)
+        async with getattr(found, group)() as started:
+            for _ in range(count):
+                started.start_soon(found.to_thread.run_sync, time.sleep, seconds)
+
+    return lambda after, count, seconds: package(module).run(main, count, seconds)
+
+
+_MANY_THREADS: dict[str, Blocked] = {
+    "ebbpool": _built("ebbpool", "AdaptiveExecutor"),
+    "ebbpool-pure": _built("ebbpool", "AdaptiveExecutor"),
+    "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
+    "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
+    "flexexecutor": _built("flexexecutor", "ThreadPoolExecutor"),
+    "go": lambda after, count, seconds: go.burst(count, seconds),
+    "gevent": partial(_gevent, False),
+    "anyio": _tasks("anyio", "create_task_group"),
+    "trio": _tasks("trio", "open_nursery"),
+}
+_FEW_THREADS: dict[str, Blocked] = {
+    "stdlib-default": _executor(ThreadPoolExecutor),
+    "to-thread": _on_loop("asyncio"),
+    "to-thread-uvloop": _on_loop("uvloop"),
+    "asgiref": _on_loop("asyncio", _asgiref),
+    "multiprocessing": _multiprocessing,
+    "plus": _built("ThreadPoolExecutorPlus", "ThreadPoolExecutor"),
+    "pebble": _built("pebble", "ThreadPool", "schedule"),
+    "betapool": _built("betapool", "AdaptiveThreadPoolExecutor"),
+    "aiomisc": _on_loop("asyncio", _aiomisc),
+    "hypertile": _on_loop("asyncio", lambda: package("hypertile").to_thread),
+    "leasepool": _leasepool,
+    "gevent-threadpool": partial(_gevent, True),
+}
+
+
+def _blocked(peer: Peer, params: Params) -> Samples:
+    count, process = params["tasks"], Server(0, os.getpid())
+    before = process.memory()
+    with ExitStack() as after:
+        start = time.perf_counter()
+        told = (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
+        taken = time.perf_counter() - start
+    if told is not None:
+        # A program of its own has its own clock and its own memory.
+        return {"ms": [told["ms"]], "memory": [told["kB"] / count]}
+    samples: Samples = {"ms": [taken * 1e3]}
+    return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
+
+
+def _counts(peer: str, settings: Settings) -> list[Variant]:
+    return [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}]
+
+
+BLOCKED_TASKS = Question(
+    title="Tasks that wait, each pool with its defaults",
+    asks="So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one "
+    "done?",
+    method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
+    "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
+    "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
+    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
+    "itself, without its start; kB: by how much resident memory grew at most, a task",
+    columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
+    peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
+    measure=_blocked,
+    variants=_counts,
+    sizes={"sleep": 0.05},
+    floor="the 50 ms that each task waits",
+    limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
+    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
+    "to be written for them",
+)

@@ -1,0 +1,298 @@
+"""What pools, their threads and their futures hold of memory, and what they take while nothing happens."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, nothing, us_each
+from benchmarks.load.serving import Server
+from benchmarks.peers import Unavailable, package
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import adaptive
+
+_BOTH = "ebbpool ebbpool-pure"
+_PROC = Path("/proc")
+
+
+def _memory(peer: Peer, params: Params) -> Samples:
+    # PyPy has none.
+    tracemalloc, count = package("tracemalloc"), params["tasks"]
+    handles: list[object] = [None] * count
+    with peer.open(params["workers"], 10.0) as pool:
+        release, submit = pool.block(), pool.submit
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        objects = len(gc.get_objects())
+        size = tracemalloc.get_traced_memory()[0]
+        for index in range(count):
+            handles[index] = submit(nothing)
+        time.sleep(0.3)  # a pool may have threads of its own that carry tasks on
+        kept = tracemalloc.get_traced_memory()[0] - size
+        tracemalloc.stop()
+        created = len(gc.get_objects()) - objects
+        gc.collect()
+        tracked = len(gc.get_objects()) - objects
+        gc.enable()
+        release()
+    return {
+        "bytes": [kept / count],
+        "objects": [max(0, created) / count],
+        "tracked": [max(0, tracked) / count],
+    }
+
+
+MEMORY = Question(
+    title="The memory of a pending future",
+    asks="Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?",
+    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
+    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
+    columns=(
+        Column("bytes", "bytes", 0),
+        Column("objects", "tracked objects", 1),
+        Column("tracked", "after a collection", 1),
+    ),
+    peers=f"simplequeue {_BOTH} stdlib multiprocessing pebble gevent",
+    measure=_memory,
+    variants=({"workers": 1},),
+    sizes={"tasks": 10_000},
+    quick={"tasks": 1_000},
+    targets=(
+        Target("at most a third of the bytes", _BOTH, "bytes", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects", _BOTH, "objects", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects left tracked", _BOTH, "tracked", 1 / 3, rival="stdlib"),
+    ),
+    rounds_factor=0.4,
+    floor="a future of one object, which is what ebbpool keeps",
+    limits="a future has to hold the call, its result and who waits",
+)
+
+
+_STACKS = {"default": None, "1 MiB": 1 << 20, "256 KiB": 256 << 10, "64 KiB": 64 << 10}
+_PATIENCE_SECONDS = 60.0
+
+
+def _with_stacks(peer: Peer, workers: int, stack: int | None) -> Executor:
+    if peer.base == "stdlib":
+        threading.stack_size(stack or 0)
+        return ThreadPoolExecutor(workers)
+    executor: Executor = package("ebbpool").AdaptiveExecutor(workers, thread_stack_size=stack)
+    return executor
+
+
+def _kilobytes() -> tuple[int, int]:
+    """Return the kB of this process, resident and virtual."""
+    process = Server(0, os.getpid())
+    found = process.memory(), process.virtual()
+    if not all(found):
+        raise Unavailable("no /proc here")
+    return found
+
+
+def _stacks(peer: Peer, params: Params) -> Samples:
+    count, usual = params["waiting"], threading.stack_size()
+    running, release = threading.Semaphore(0), threading.Event()
+
+    def wait() -> None:
+        running.release()
+        release.wait()
+
+    with _with_stacks(peer, count, _STACKS[params["stack"]]) as pool:
+        before = _kilobytes()
+        try:
+            futures: list[Any] = [pool.submit(wait) for _ in range(count)]
+            for number in range(count):
+                if not running.acquire(timeout=_PATIENCE_SECONDS):
+                    raise RuntimeError(f"only {number} of {count} tasks run after {_PATIENCE_SECONDS:g} s more")
+            after = _kilobytes()
+        finally:
+            release.set()
+            threading.stack_size(usual)
+        for future in futures:
+            future.result()
+    return {
+        "resident": [(after[0] - before[0]) / count],
+        "virtual": [(after[1] - before[1]) / count],
+        "resident_all": [after[0] / 1024],
+        "virtual_all": [after[1] / 1024],
+    }
+
+
+STACKS = Question(
+    title="The memory of waiting workers, by stack size",
+    asks="What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?",
+    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
+    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
+    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
+    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
+    columns=(
+        Column("resident", "kB resident a worker", 1),
+        Column("virtual", "kB virtual a worker", 0),
+        Column("resident_all", "MB resident in all", 1, ratio=False),
+        Column("virtual_all", "MB virtual in all", 0, ratio=False),
+    ),
+    peers=f"{_BOTH} stdlib",
+    measure=_stacks,
+    variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
+    targets=(
+        Target(
+            "64 KiB stacks: at most a tenth of the address space", _BOTH, "virtual", 0.1,
+            {"waiting": 2000, "stack": "64 KiB"}, "", {"stack": "default"},
+        ),
+    ),
+    rounds_factor=0.4,
+    floor="a page or two of stack that a waiting thread has touched",
+    limits="the interpreter and the C library: the pool only says how large the stacks may become",
+)  # fmt: skip
+
+
+def _switches(pid: int) -> dict[str, int]:
+    """Context switches so far, voluntary and not, of every thread of process `pid`."""
+    found = {}
+    for task in (_PROC / str(pid) / "task").iterdir():
+        lines = (task / "status").read_text().splitlines()
+        found[task.name] = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return found
+
+
+def _watch(pid: int, seconds: float) -> int:
+    """Return the context switches of process `pid` in `seconds`; of a new thread, all it had."""
+    time.sleep(0.2)
+    before = _switches(pid)
+    time.sleep(seconds)
+    return sum(now - before.get(task, 0) for task, now in _switches(pid).items())
+
+
+def _threads() -> int:
+    """Threads of this process, ebbpool's timekeeper (one for all pools) aside."""
+    own = _PROC / "self" / "task"
+    count = len(os.listdir(own)) if own.exists() else threading.active_count()
+    return count - sum(thread.name == "ebbpool-timekeeper" for thread in threading.enumerate())
+
+
+def _idle_cost(peer: Peer, params: Params) -> Samples:
+    """Watch the idle process from outside, while its main thread blocks in a read: that thread is counted too.
+
+    So watching adds nothing. Where there is no /proc, only the threads are counted.
+    """
+    keep_alive, before = params["keep_alive"], _threads()
+    samples: Samples = {}
+    with peer.open(params["workers"], keep_alive) as pool:
+        pool.burst(lambda: pool.sleep(0.02), params["tasks"])
+        start = time.perf_counter()
+        most = left = max(0, _threads() - before)
+        while left and time.perf_counter() - start < keep_alive + 1.0:
+            time.sleep(0.01)
+            if (now := max(0, _threads() - before)) < left:
+                samples["shrunk"] = [time.perf_counter() - start]
+            left = now
+        samples |= {"most": [most], "left": [left]}
+        if _PROC.exists():
+            command = [sys.executable, "-m", "benchmarks.costs", str(os.getpid()), str(params["idle"])]
+            watched = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+            samples["switches"] = [json.loads(watched.stdout)]
+    return samples
+
+
+IDLE_COST = Question(
+    title="An idle pool",
+    asks="A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?",
+    method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
+    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
+    columns=(
+        Column("most", "threads under load", 0, ratio=False, worst=True),
+        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
+        Column("left", "threads left", 0, ratio=False, worst=True),
+        Column("switches", "context switches", 0, ratio=False, worst=True),
+    ),
+    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
+    "gevent-threadpool",
+    measure=_idle_cost,
+    variants=({"workers": 32},),
+    sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
+    quick={"keep_alive": 0.3, "idle": 1.0},
+    targets=(
+        Target("back within keep_alive + 1 s", _BOTH, "shrunk", 2.0),
+        Target("back to min_workers (0)", _BOTH, "left", 0),
+        Target("no wake-up in 2 s", _BOTH, "switches", 0),
+    ),
+    rounds_factor=1 / 3,
+    floor="no thread and no wake-up",
+    limits="keep_alive: threads stay that long on purpose",
+)
+
+
+def _reading(what: str, params: Params) -> list[float]:
+    """Return what each look took, in µs, while so many tasks wait."""
+    gate = threading.Event()
+    with adaptive(1, 10.0) as pool:
+        lane = pool.lane("watched", limit=1)
+        submit, look = (lane.submit, lane.stats) if what == "lane.stats()" else (pool.submit, pool.stats)
+        try:
+            submit(gate.wait)
+            futures = [submit(nothing) for _ in range(params["waiting"])]
+            taken = us_each(lambda: [look() for _ in range(params["looks"])], params["looks"], params["repeats"])
+            for future in futures:
+                future.cancel()
+        finally:
+            gate.set()
+    return taken
+
+
+def _scraping(what: str, params: Params) -> list[float]:
+    """Return what each scrape of ten pools with five lanes each took, in µs."""
+    client, ours = package("prometheus_client"), package("ebbpool.prometheus")
+    registry = client.CollectorRegistry()
+    options: dict[str, Any] = {"sample": 1 / 64} if what == "a scrape with histograms" else {}
+    collector = ours.PoolCollector(registry=registry, **options)
+    with ExitStack() as stack:
+        stack.callback(collector.close)
+        pools = [stack.enter_context(adaptive(4, 10.0)) for _ in range(10)]
+        # A lane is there for as long as somebody keeps it.
+        lanes = [pool.lane(f"lane-{number}", limit=2) for pool in pools for number in range(5)]
+        # Tasks are sampled from the first look on.
+        collector.collect()
+        for lane in lanes * 20:
+            lane.submit(nothing).result()
+        look = (lambda: client.generate_latest(registry)) if what == "a scrape as text" else collector.collect
+        taken = us_each(lambda: [look() for _ in range(params["scrapes"])], params["scrapes"], params["repeats"])
+        if sum(len(pool.lanes()) for pool in pools) != len(lanes):
+            raise RuntimeError("some lanes were not there")
+    return taken
+
+
+def _watching(peer: Peer, params: Params) -> Samples:
+    what = params["look"]
+    return {"us": (_scraping if "scrape" in what else _reading)(what, params)}
+
+
+_LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape with histograms", "a scrape as text")
+
+WATCHING = Question(
+    title="The cost of watching pools",
+    asks="What does it cost to look at pools, while a million tasks wait and while ten pools are scraped?",
+    method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
+    "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
+    columns=(Column("us", "µs a look", 1, ratio=False),),
+    peers=_BOTH,
+    measure=_watching,
+    variants=[{"look": what} for what in _LOOKS],
+    sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},
+    quick={"waiting": 100_000, "scrapes": 5, "repeats": 1},
+    limits="stats(): the pool's lock and some twenty numbers; a scrape: the client's own objects for each number",
+    rounds_factor=0.7,
+)
+
+if __name__ == "__main__":
+    print(_watch(int(sys.argv[1]), float(sys.argv[2])))

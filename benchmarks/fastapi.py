@@ -1,0 +1,155 @@
+"""FastAPI with endpoints that block or compute, stock and with ebbpool installed."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, spread
+from benchmarks.load.http import WRONG, Clients, served_columns
+from benchmarks.load.serving import Beside, serving
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.fastapi import ASYNC, BODY, COMPUTING, ready, target
+
+_PEERS = "fastapi fastapi-installed fastapi-installed-pure fastapi-own-loop"
+_OURS = "fastapi-installed fastapi-own-loop"
+_BOTH = f"{_OURS} fastapi-installed-pure"
+_CLIENTS = {"clients": 64}
+
+
+def _burst(peer: Peer, params: Params) -> Samples:
+    samples: Samples = {"first": [], "later": [], "errors": []}
+    with serving(peer.program, ready=ready) as found:
+        for repeat in range(params["repeats"] + 1):
+            with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
+                answered = clients.burst(30.0)
+            samples["later" if repeat else "first"].append(answered.seconds * 1e3)
+            samples["errors"].append(answered.errors)
+    return samples
+
+
+FASTAPI_BURST = Question(
+    title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
+    asks="200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?",
+    method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
+    "open beforehand; from the first request to the last response; first: no thread has been started yet",
+    columns=(Column("first", "ms for all, first burst", 0), Column("later", "ms for all, later", 0), WRONG),
+    peers=f"{_PEERS} fastapi-256",
+    measure=_burst,
+    variants=({"clients": 200},),
+    sizes={"repeats": 3},
+    quick={"repeats": 1},
+    targets=(
+        Target("first burst: all answered in under 200 ms", _BOTH, "first", 200.0),
+        Target("later bursts: all answered in under 200 ms", _BOTH, "later", 200.0),
+        Target("every response right", _BOTH, "errors", 0),
+    ),
+    floor="the 100 ms that the endpoint sleeps",
+    limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
+    "time",
+)
+
+
+def _rate(peer: Peer, params: Params) -> Samples:
+    with (
+        serving(peer.program, ready=ready) as found,
+        Clients(found.port, params["clients"], target(params["endpoint"]), BODY) as clients,
+    ):
+        return clients.load(params["warm_up"], params["seconds"], found.cpu_seconds).served()
+
+
+_LEAST = {"trivial": 1.6, "5 ms": 1.3}
+_FLOOR = {"endpoint": ASYNC} | _CLIENTS
+
+FASTAPI_RATE = Question(
+    title="FastAPI: 64 keep-alive clients, a sync endpoint",
+    asks="64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the "
+    "slowest?",
+    method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
+    "one request under way; what they need of a processor is shown: near 100 they would be what is measured; µs of a "
+    "processor: the server's; the floor is an `async def` endpoint; gc.freeze() after the start on all sides, for p99 "
+    "would be that of Python's full collections of what FastAPI is made of",
+    columns=served_columns(2),
+    peers=_PEERS,
+    measure=_rate,
+    variants=(*({"endpoint": endpoint} | _CLIENTS for endpoint in _LEAST), _FLOOR),
+    sizes={"warm_up": 0.5, "seconds": 2.0},
+    quick={"warm_up": 0.3, "seconds": 0.5},
+    targets=(
+        *(
+            Target(f"at least {times}x stock's requests/s", _OURS, "rate", times, {"endpoint": endpoint}, "fastapi")
+            for endpoint, times in _LEAST.items()
+        ),
+        *(Target("p99 no worse than stock's", _OURS, "p99", 1.0, {"endpoint": each}, "fastapi") for each in _LEAST),
+        Target("at least 0.9 of the floor's requests/s", _OURS, "rate", 0.9, {"endpoint": "trivial"}, "", _FLOOR),
+        Target("p99 at most 1.15x the floor's", _OURS, "p99", 1.15, {"endpoint": "trivial"}, "", _FLOOR),
+        Target("every response right", _OURS, "errors", 0),
+    ),
+    floor="the time of a processor that uvicorn, Starlette and FastAPI need for a request without any thread",
+    limits="FastAPI and the GIL; the pool is the smaller part of a request",
+    quick_cells=2,
+)
+
+
+class _Health(Beside):
+    """One client that asks for the health of the server, in a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(self._ask, "health")
+        self._port, self.errors = port, 0
+        self._asked: list[tuple[float, float]] = []
+
+    def _ask(self) -> None:
+        with Clients(self._port, 1, target(ASYNC), BODY) as client:
+            while not self._over.wait(0.01):
+                begun = time.perf_counter()
+                answered = client.burst(60.0)
+                self._asked.append((begun, time.perf_counter() - begun))
+                self.errors += answered.errors
+
+    def latencies(self, since: float) -> list[float]:
+        """Return how long each answer took that came after `since`, in seconds."""
+        return [latency for begun, latency in self._asked if begun + latency >= since]
+
+
+def _beside(peer: Peer, params: Params) -> Samples:
+    with (
+        serving(peer.program, "--turns", str(params["turns"]), ready=ready) as found,
+        Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
+        _Health(found.port) as health,
+    ):
+        begun = time.perf_counter() + params["warm_up"]
+        answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    latencies, errors = health.latencies(begun), answered.errors + health.errors
+    if not answered.latencies or not latencies:
+        raise RuntimeError(f"not one right response, {errors} wrong ones")
+    return spread(latencies) | {"rate": [len(answered.latencies) / answered.seconds], "errors": [errors]}
+
+
+HEALTH_BESIDE = Question(
+    title="FastAPI: /health beside 64 clients that compute",
+    asks="64 clients ask a sync FastAPI endpoint that computes; one asks an `async def` /health: how long does it "
+    "wait?",
+    method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
+    "ask a plain `def` endpoint that computes 5 ms of Python, counted in the parent and the same on all servers; one "
+    "more asks an `async def` endpoint, 10 ms after each "
+    "answer",
+    columns=(
+        Column("p99", "/health p99, ms", 1),
+        Column("p50", "/health p50, ms", 1, ratio=False),
+        Column("rate", "requests/s", 0, more=True),
+        WRONG,
+    ),
+    peers=f"{_PEERS} fastapi-256",
+    measure=_beside,
+    variants=(_CLIENTS,),
+    sizes={"warm_up": 1.0, "seconds": 4.0},
+    quick={"warm_up": 0.3, "seconds": 1.0},
+    turns=0.005,
+    targets=(
+        Target("/health p99 at most a tenth of stock's", _OURS, "p99", 0.1, rival="fastapi"),
+        Target("at least 0.97 of stock's requests/s", _OURS, "rate", 0.97, rival="fastapi"),
+        Target("every response right", _OURS, "errors", 0),
+    ),
+    floor="what uvicorn needs for a request",
+    limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
+)

@@ -1,0 +1,373 @@
+"""Calls from an event loop: what does one cost, and how long does everything else on the loop wait meanwhile?"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from benchmarks import processors
+from benchmarks.engine.model import (
+    Column,
+    Params,
+    Question,
+    Samples,
+    Settings,
+    Target,
+    Variant,
+    compute,
+    nothing,
+    on_loop,
+    percentile,
+    spread,
+)
+from benchmarks.peers import package
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.ways import Call
+
+_EVERYWHERE = ("asyncio", "uvloop", "trio")
+
+
+async def _gather(call: Call, count: int) -> None:
+    await asyncio.gather(*[call(nothing) for _ in range(count)])
+
+
+async def _nursery(call: Call, count: int) -> None:
+    async with package("trio").open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(call, nothing)
+
+
+async def _offload(peer: Peer, params: Params) -> Samples:
+    gather = _nursery if params["loop"] == "trio" else _gather
+    gathered, single = params["gathered"], params["single"]
+    samples: Samples = {"gathered": [], "single": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            gc.collect()
+            start = time.perf_counter()
+            await gather(call, gathered)
+            middle = time.perf_counter()
+            for _ in range(single):
+                await call(nothing)
+            if repeat:
+                samples["gathered"].append((middle - start) / gathered * 1e6)
+                samples["single"].append((time.perf_counter() - middle) / single * 1e6)
+    return samples
+
+
+def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
+    loops = _EVERYWHERE if peer in ("anyio", "anyio-ebbpool", "anyio-installed", "loop") else _EVERYWHERE[:2]
+    ceilings: tuple[int, ...]
+    if peer == "bare-thread":
+        ceilings = (min(settings.workers),)
+    elif peer in ("batched", "run", "run-pure", "ebbpool", "ebbpool-pure", "stdlib"):
+        ceilings = settings.workers
+    else:
+        ceilings = (4 if 4 in settings.workers else settings.workers[0],)
+    return [{"loop": loop, "workers": n} for loop in (("trio",) if peer == "trio" else loops) for n in ceilings]
+
+
+_ONE = {"workers": 1}
+
+OFFLOAD = Question(
+    title="Calls offloaded from an event loop",
+    asks="Blocking calls from an event loop: 5,000 gathered, and one after another; what does one cost?",
+    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
+    "anyio: with a limiter of as many tokens as others have workers",
+    columns=(Column("gathered", "µs a call, gathered", 1), Column("single", "µs a call, one after another", 1)),
+    peers="loop bare-thread batched run run-pure own-loop own-loop-pure own-loop-to-thread ebbpool ebbpool-pure stdlib "
+    "to-thread to-thread-ebbpool plus pebble betapool flexexecutor aiomisc hypertile leasepool asgiref anyio trio "
+    "anyio-ebbpool anyio-installed",
+    measure=on_loop(_offload),
+    variants=_offload_variants,
+    sizes={"gathered": 5_000, "single": 300, "repeats": 2},
+    quick={"gathered": 500, "single": 100, "repeats": 1},
+    targets=(
+        Target("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, rival="stdlib"),
+        Target("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, rival="stdlib"),
+        Target("gathered: at most 1.15x the floor of 1", "run", "gathered", 1.15, {}, "batched", _ONE),
+        Target("pinned, one by one: at most 0.6 of it", "run", "single", 0.6, rival="stdlib", pinned=True),
+        Target("free, one by one: no slower", "run", "single", 1.0, rival="stdlib", pinned=False),
+        Target(
+            "pinned, one by one: at most 0.15 of what it adds to a bare thread", "run", "single", 0.15, {}, "stdlib",
+            pinned=True, above="bare-thread", above_where=_ONE,
+        ),
+        Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, {"workers": 4}, "anyio"),
+        Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, rival="stdlib"),
+    ),
+    floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
+    "loop for each call, both without cancelling or context variables",
+    limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
+    "hand-offs between threads, which is the kernel",
+    quick_cells=2,
+)  # fmt: skip
+
+
+_GROUP = 200
+_LEAST = {"asyncio": 8, "uvloop": 12, "trio": 8}
+
+
+async def _empty(fn: Callable[[], object]) -> None:
+    pass
+
+
+async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
+    """Return the seconds that `count` tasks of `call` took, in groups that follow one another.
+
+    The garbage collector is off: with thousands of tasks in one group it would be what is measured.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for begun in range(0, count, _GROUP):
+            async with package("anyio").create_task_group() as group:
+                for _ in range(min(_GROUP, count - begun)):
+                    group.start_soon(call, nothing)
+        return time.perf_counter() - start
+    finally:
+        gc.enable()
+
+
+async def _anyio_tasks(peer: Peer, params: Params) -> Samples:
+    tasks = params["tasks"]
+    samples: Samples = {"net": [], "empty": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            before = await _groups(_empty, tasks)
+            taken = await _groups(call, tasks)
+            empty = (before + await _groups(_empty, tasks)) / 2
+            if repeat:
+                samples["net"].append((taken - empty) / tasks * 1e6)
+                samples["empty"].append(empty / tasks * 1e6)
+    return samples
+
+
+def _anyio_variants(peer: str, settings: Settings) -> list[Variant]:
+    return [{"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)]
+
+
+ANYIO_TASKS = Question(
+    title="Calls from anyio task groups of 200 tasks",
+    asks="Calls in anyio task groups of 200: what does one cost beyond the task that makes it?",
+    method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
+    "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
+    "workers",
+    columns=(Column("net", "µs a call, net", 1), Column("empty", "µs an empty task", 1, ratio=False)),
+    peers="anyio trio anyio-ebbpool anyio-installed",
+    measure=on_loop(_anyio_tasks),
+    variants=_anyio_variants,
+    sizes={"tasks": 5_000, "repeats": 2},
+    quick={"tasks": 500, "repeats": 1},
+    targets=[
+        Target(
+            f"net: at least {times}x faster than stock", "anyio-ebbpool anyio-installed", "net", 1 / times,
+            {"loop": loop}, "anyio",
+        )
+        for loop, times in _LEAST.items()
+    ],
+    floor="the tasks themselves, which are taken off",
+    limits="the hand-off of a call and its result; a task of anyio waits for each",
+)  # fmt: skip
+
+
+_WORKERS = 4
+_CHUNK = 100
+_SETTLE_SECONDS = 0.1
+
+
+class Heartbeat:
+    """A callback that is due every `period` seconds, and what each of its moments waited.
+
+    Lag is what a callback that is due at a given moment waits until it runs. The moments are on a fixed grid; a loop
+    that is held up for 100 ms is late for a hundred of them, by 100, 99, 98, ... ms, and all of these count: were only
+    the callbacks that ran counted, the worse the stall, the fewer of the samples would show it.
+
+    `lags` are in seconds. While it waits for a moment it leaves the loop idle.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, period: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._loop, self._period, self._clock, self.lags = loop, period, clock, list[float]()
+        self._due = clock() + period
+        self._handle: asyncio.Handle = loop.call_later(period, self._beat)
+
+    def _beat(self) -> None:
+        self._book(self._clock())
+        self._handle = self._loop.call_later(max(0.0, self._due - self._clock()), self._beat)
+
+    def _book(self, now: float) -> None:
+        while self._due <= now:
+            self.lags.append(now - self._due)
+            self._due += self._period
+
+    def cut(self) -> list[float]:
+        """Return the lags so far, moments that are due and not yet run among them, and start anew."""
+        self._book(self._clock())
+        lags, self.lags = self.lags, []
+        return lags
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.Future[object]]]:
+    """Queue `count` calls behind workers that wait for the event returned; the loop gets its turn meanwhile."""
+    gate = threading.Event()
+    pending: list[asyncio.Future[object]] = [asyncio.ensure_future(call(gate.wait)) for _ in range(_WORKERS)]
+    await asyncio.sleep(_SETTLE_SECONDS)
+    while len(pending) < count + _WORKERS:
+        pending += [asyncio.ensure_future(call(nothing)) for _ in range(min(_CHUNK, count + _WORKERS - len(pending)))]
+        await asyncio.sleep(0)
+    return gate, pending
+
+
+async def _loop_lag(peer: Peer, params: Params) -> Samples:
+    samples: Samples = {"p50": [], "p99": [], "most": [], "took": [], "idle": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            gate, pending = await _queue(call, params["calls"])
+            everything = asyncio.gather(*pending)
+            gc.collect()
+            await asyncio.sleep(_SETTLE_SECONDS)
+            heart = Heartbeat(asyncio.get_running_loop(), params["period"])
+            await asyncio.sleep(_SETTLE_SECONDS)
+            idle = heart.cut()
+            start = time.perf_counter()
+            gate.set()
+            await everything
+            took = time.perf_counter() - start
+            lags = heart.cut() or [0.0]
+            heart.stop()
+            found = spread(lags) | {"most": [max(lags) * 1e3], "took": [took * 1e3], "idle": spread(idle)["p99"]}
+            for metric, values in found.items() if repeat else ():
+                samples[metric] += values
+            del everything, pending
+    return samples
+
+
+LOOP_LAG = Question(
+    title="The loop's lag while 10,000 calls finish",
+    asks="10,000 calls finish at once: how long do the loop's other callbacks wait meanwhile?",
+    method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
+    "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
+    "opens (timers have about 1 ms of their own)",
+    columns=(
+        Column("p50", "lag p50, ms", 2, ratio=False),
+        Column("p99", "lag p99, ms", 2),
+        Column("most", "most, ms", 2, ratio=False, worst=True),
+        Column("took", "ms for all", 1, ratio=False),
+        Column("idle", "idle p99, ms", 2, ratio=False),
+    ),
+    peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",
+    measure=on_loop(_loop_lag),
+    variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
+    sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
+    quick={"calls": 1_000, "repeats": 1},
+    targets=(Target("p99 of the lag: under 10 ms", "run own-loop", "p99", 10.0),),
+    floor="the lag of the same loop before the gate opens",
+    limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
+)
+
+
+_PERIOD = 0.002
+_BLOB = os.urandom(200_000)
+_USUAL = min(32, len(processors()) + 4)
+_THREADS = {
+    "run": (256,),
+    "run-pure": (256,),
+    "anyio-installed": (256,),
+    "stdlib": (_USUAL, 2),
+    "anyio": (40,),
+}
+_LEAST_RATE = 0.97
+
+
+def _half(milliseconds: float, turns: int) -> None:
+    compute(round(milliseconds * turns))
+    time.sleep(milliseconds / 1e3)
+
+
+_HANDLERS: dict[str, tuple[float, Callable[[int], object]]] = {
+    "5 ms of Python": (20.0, lambda turns: compute(5 * turns)),
+    "1 ms of Python": (15.0, compute),
+    "20 ms of Python": (20.0, lambda turns: compute(20 * turns)),
+    "2.5 ms of Python, 2.5 asleep": (10.0, partial(_half, 2.5)),
+    "0.5 and 0.5": (5.0, partial(_half, 0.5)),
+    "zlib": (10.0, lambda turns: zlib.compress(_BLOB, 6)),
+    "asleep 5 ms": (3.0, lambda turns: time.sleep(0.005)),
+}
+"""The most milliseconds that the lag may have at its 99th percentile, and what the clients call: `turns` take 1 ms."""
+
+
+async def _loop_beside(peer: Peer, params: Params) -> Samples:
+    """Have a task of the loop sleep again and again: its lag is what a health check or a WebSocket feels.
+
+    Calls a second stand beside it, so that no lag is bought with throughput.
+    """
+    work = partial(_HANDLERS[params["handler"]][1], params["turns"])
+    latencies: list[float] = []
+    lags: list[float] = []
+    async with peer.offload(params["workers"]) as call:
+        begun = time.perf_counter()
+        stop = begun + params["seconds"]
+
+        async def client() -> None:
+            while (start := time.perf_counter()) < stop:
+                await call(work)
+                latencies.append(time.perf_counter() - start)
+
+        async def tick() -> None:
+            while (start := time.perf_counter()) < stop:
+                await asyncio.sleep(_PERIOD)
+                lags.append(time.perf_counter() - start - _PERIOD)
+
+        await asyncio.gather(tick(), *(client() for _ in range(params["clients"])))
+        took = time.perf_counter() - begun
+    return spread(lags) | {"rate": [len(latencies) / took], "call": [percentile(latencies, 0.99) * 1e3]}
+
+
+LOOP_BESIDE = Question(
+    title="The loop's lag beside 64 clients",
+    asks="64 clients hand the same function to threads in a loop: how long does the loop's own task wait meanwhile?",
+    method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
+    "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
+    columns=(
+        Column("p99", "lag p99, ms", 1),
+        Column("p50", "lag p50, ms", 1, ratio=False),
+        Column("rate", "calls/s", 0, more=True),
+        Column("call", "a call's p99, ms", 0, ratio=False),
+    ),
+    peers=" ".join(_THREADS),
+    measure=on_loop(_loop_beside),
+    variants=lambda peer, settings: [
+        {"handler": handler, "loop": "asyncio", "workers": workers}
+        for handler in _HANDLERS
+        for workers in _THREADS[peer]
+    ],
+    sizes={"clients": 64, "seconds": 2.0},
+    quick={"seconds": 0.5},
+    turns=0.001,
+    targets=(
+        *(
+            Target(f"p99 of the lag: at most {limit:g} ms", "run", "p99", limit, {"handler": handler})
+            for handler, (limit, _) in _HANDLERS.items()
+        ),
+        *(
+            Target(f"{_LEAST_RATE} of the calls/s of {size} threads", "run", "rate", _LEAST_RATE, {}, "stdlib", where)
+            for size in _THREADS["stdlib"]
+            for where in [{"workers": size}]
+        ),
+    ),
+    free="workers",
+    floor="the lag of an idle loop: about 0.1 ms",
+    limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
+    quick_cells=2,
+)

@@ -1,0 +1,184 @@
+"""Trivial tasks and items on a warm pool: what does one cost?"""
+
+from __future__ import annotations
+
+import functools
+
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, by_workers, compute, nothing, us_each
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.table import POOLS
+
+_BOTH = "ebbpool ebbpool-pure"
+_SIZES = {"tasks": 5_000, "repeats": 3}
+_QUICK = {"tasks": 2_000, "repeats": 1}
+_US = Column("us", "µs a task", 3)
+
+
+def _same(item: int) -> int:
+    return item
+
+
+def _take(item: int) -> None:
+    """The trivial task with an argument."""
+
+
+def _submit_collect(peer: Peer, params: Params) -> Samples:
+    tasks = params["tasks"]
+    with peer.open(params["workers"], 10.0) as pool:
+        taken = us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])
+        return {"us": taken, "threads": [pool.threads()]}
+
+
+SUBMIT_COLLECT = Question(
+    title="Submit trivial tasks and collect",
+    asks="Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?",
+    method="one thread submits all, then asks each for its result; the futures are freed inside the time "
+    "taken; the pool is warm; threads: the most over all repeats",
+    columns=(_US, Column("threads", "most threads", 0, ratio=False, worst=True)),
+    peers=f"loop {POOLS}",
+    measure=_submit_collect,
+    variants=by_workers,
+    sizes=_SIZES,
+    quick=_QUICK,
+    targets=(
+        Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, rival="stdlib"),
+        Target("at least 6x faster than ThreadPoolExecutor", "ebbpool-pure", "us", 1 / 6, rival="stdlib", gil=True),
+        Target("at most 1.6x the floor, SimpleQueue workers", "ebbpool", "us", 1.6, rival="simplequeue", gil=True),
+        Target("never more than 4 threads", _BOTH, "threads", 4, {"workers": 32}),
+    ),
+    floor="a plain loop, which calls the function at once; bare SimpleQueue workers, which keep no order, errors or "
+    "futures",
+    limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "
+    "a thread costs little, as a worker that runs takes the next task itself",
+)
+
+
+def _with_argument(peer: Peer, params: Params) -> Samples:
+    # None of them is a small number, which never dies.
+    items = range(1_000, 1_000 + params["tasks"])
+    with peer.open(params["workers"], 10.0) as pool:
+        return {"us": us_each(lambda: pool.each(_take, items), len(items), params["repeats"])}
+
+
+WITH_ARGUMENT = Question(
+    title="Submit trivial tasks with an argument and collect",
+    asks="Submit 5,000 trivial tasks with an argument each and collect: what does one cost?",
+    method="as without an argument, but each has a number of its own, which the submitter makes and the worker lets go",
+    columns=(_US,),
+    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool plus betapool flexexecutor",
+    measure=_with_argument,
+    variants=by_workers,
+    sizes=_SIZES,
+    quick=_QUICK,
+    targets=(Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, rival="stdlib"),),
+    floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
+    limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
+)
+
+
+def _simple_sum(peer: Peer, params: Params) -> Samples:
+    items = range(params["jobs"])
+    sums: list[int] = []
+    with peer.open(params["workers"], 10.0) as pool:
+        taken = us_each(lambda: sums.append(sum(pool.each(_same, items))), len(items), params["repeats"])
+    wrong = [found for found in sums if found != sum(items)]
+    if wrong:
+        raise ArithmeticError(f"{len(wrong)} of {len(sums)} sums are wrong")
+    return {"us": taken}
+
+
+SIMPLE_SUM = Question(
+    title="Submit, collect and sum",
+    asks="20,000 identity jobs, submitted one by one, their results summed: what does one cost, and is the sum right?",
+    method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
+    "order, elsewhere by futures; a wrong sum is a failure",
+    columns=(Column("us", "µs a job", 3),),
+    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
+    measure=_simple_sum,
+    variants=({"workers": 4},),
+    sizes={"jobs": 20_000, "repeats": 3},
+    quick={"jobs": 2_000, "repeats": 1},
+    targets=(Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, rival="fastthreadpool"),),
+    limits="the future of each job; fastthreadpool has none and puts results on a deque",
+)
+
+
+def _round_trip(peer: Peer, params: Params) -> Samples:
+    trips = params["trips"]
+    with peer.open(params["workers"], 10.0) as pool:
+        one = pool.one
+
+        def there_and_back() -> None:
+            for _ in range(trips):
+                one(nothing)
+
+        return {"us": us_each(there_and_back, trips, params["repeats"])}
+
+
+ROUND_TRIP = Question(
+    title="Submit one, wait for it",
+    asks="Submit one task and wait for it, again and again: what does one hand-off there and back cost?",
+    method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
+    "pinned to one processor it compares software",
+    columns=(Column("us", "µs a round trip"),),
+    peers=f"loop simplequeue locks {_BOTH} stdlib multiprocessing plus pebble betapool flexexecutor gevent-threadpool "
+    "gevent",
+    measure=_round_trip,
+    variants=by_workers,
+    sizes={"trips": 1_000, "repeats": 3},
+    quick={"trips": 200, "repeats": 1},
+    targets=(
+        Target("pinned: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "us", 0.6, rival="stdlib", pinned=True),
+        Target(
+            "pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", "ebbpool", "us", 0.25,
+            rival="stdlib", pinned=True, above="locks",
+        ),
+    ),
+    floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
+    "some 30 µs for each",
+    limits="the kernel: the pool is a small part of it unless everything is held to one processor",
+)  # fmt: skip
+
+
+def _work(turns: int, item: int) -> int:
+    compute(turns)
+    return item
+
+
+def _map_items(peer: Peer, params: Params) -> Samples:
+    trivial = params["items"] == "trivial"
+    items = range(params["trivial"] if trivial else params["computing"])
+    fn = _same if trivial else functools.partial(_work, params["turns"])
+    with peer.open(params["workers"], 10.0) as pool:
+        return {"us": us_each(lambda: pool.map(fn, items), len(items), params["repeats"])}
+
+
+_TRIVIAL = {"items": "trivial", "workers": 4}
+_COMPUTING = {"items": "20 µs", "workers": 2}
+
+MAP_ITEMS = Question(
+    title="Map items",
+    asks="Map 10,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?",
+    method="each pool's own map, with its own default chunks (multiprocessing, fastthreadpool, bare queue: large "
+    "ones), results in a list; fastthreadpool's in no order; the floor is list(map()) in one thread; 20 µs: a loop "
+    "of so many turns as take that in the parent",
+    columns=(Column("us", "µs an item", 3),),
+    peers=f"loop simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble betapool "
+    "flexexecutor hypertile gevent-threadpool gevent",
+    measure=_map_items,
+    variants=(_TRIVIAL, _COMPUTING),
+    sizes={"trivial": 10_000, "computing": 5_000, "repeats": 3},
+    quick={"trivial": 2_000, "computing": 500, "repeats": 1},
+    turns=20e-6,
+    targets=(
+        Target("at most 1.5x the time of list(map())", "ebbpool", "us", 1.5, _TRIVIAL, "loop"),
+        Target("at most 2.0x the time of list(map())", "ebbpool-pure", "us", 2.0, _TRIVIAL, "loop"),
+        Target("ahead of multiprocessing's map", _BOTH, "us", 1.0, _TRIVIAL, "multiprocessing"),
+        Target("ahead of fastthreadpool's map", _BOTH, "us", 1.0, _TRIVIAL, "fastthreadpool"),
+        Target("at least 1.7x faster than one thread", "ebbpool", "us", 1 / 1.7, _COMPUTING, "loop", gil=False),
+    ),
+    floor="list(map()) in one thread, and for items that compute no more than that times the processors, if there "
+    "is no GIL",
+    limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "
+    "memory that threads share, reference counts first of all",
+)

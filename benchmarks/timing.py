@@ -1,0 +1,234 @@
+"""Semaphores, and calls that are due later."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any
+
+from benchmarks.engine.model import (
+    Column,
+    Params,
+    Question,
+    Samples,
+    Settings,
+    Target,
+    Variant,
+    nothing,
+    percentile,
+    us_each,
+)
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.pools import adaptive
+
+_THREADS = 4
+_PATIENCE_SECONDS = 60.0
+
+
+def _alone(semaphore: Any, pairs: int) -> None:
+    acquire, release = semaphore.acquire, semaphore.release
+    for _ in repeat(None, pairs):
+        acquire()
+        release()
+
+
+def _shared(pairs: int, work: Callable[[int], None]) -> None:
+    """Have threads share `pairs` pairs: each calls `work` with its share."""
+    threads = [threading.Thread(target=work, args=(pairs // _THREADS,), daemon=True) for _ in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_PATIENCE_SECONDS)
+        if thread.is_alive():
+            raise TimeoutError(f"stuck after {_PATIENCE_SECONDS:g} s")
+
+
+def _together(semaphore: Any, pairs: int) -> None:
+    _shared(pairs, lambda share: _alone(semaphore, share))
+
+
+def _met(semaphore: Any, pairs: int) -> int:
+    """Return how often a thread found another inside; each gives way there, and outside."""
+    inside = met = 0
+
+    def work(share: int) -> None:
+        nonlocal inside, met
+        for _ in repeat(None, share):
+            semaphore.acquire()
+            inside += 1
+            time.sleep(0)
+            met += inside != 1
+            inside -= 1
+            semaphore.release()
+            time.sleep(0)
+
+    _shared(pairs, work)
+    return met
+
+
+def _semaphore(peer: Peer, params: Params) -> Samples:
+    make, pairs, contended = peer.semaphore, params["pairs"], params["contended"]
+    permits = params["permits"]
+    return {
+        "alone": us_each(lambda: _alone(make(permits), pairs), pairs, params["repeats"]),
+        "together": us_each(lambda: _together(make(permits), contended), contended, params["repeats"]),
+        "met": [_met(make(permits), params["checked"])],
+    }
+
+
+SEMAPHORE = Question(
+    title="Semaphores",
+    asks="Pairs of acquire and release: what does one cost alone, what when 4 threads want the same, and does it "
+    "exclude?",
+    method="one permit; 100,000 pairs in one thread, and shared by 4 threads with nothing in between; met: how often a "
+    "thread found another inside, in 20,000 further pairs, where each gives way while it is inside",
+    columns=(
+        Column("alone", "µs a pair, alone", 3),
+        Column("together", "µs a pair, 4 threads", 3),
+        Column("met", "met inside", 0, ratio=False, worst=True),
+    ),
+    peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",
+    measure=_semaphore,
+    variants=({"permits": 1},),
+    sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
+    quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
+    targets=(
+        Target("alone: at least 13x faster", "ebbpool-semaphore", "alone", 1 / 13, rival="semaphore"),
+        Target("4 threads: no slower", "ebbpool-semaphore", "together", 1.0, rival="semaphore"),
+        Target("never two inside", "ebbpool-semaphore ebbpool-semaphore-pure", "met", 0),
+    ),
+    floor="a lock: one permit, no count",
+    limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
+)
+
+
+_BOTH = "ebbpool ebbpool-pure"
+_MANY, _FEW = {"pending": 100_000}, {"pending": 1_000}
+_FAR_SECONDS = 3_600.0
+
+Later = Callable[[float, Callable[[], object]], Any]
+
+
+def _thread_each(delay: float, fn: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(delay, fn)
+    timer.start()
+    return timer
+
+
+@contextmanager
+def _later(peer: Peer) -> Iterator[Later]:
+    if peer.core is None:
+        yield _thread_each
+        return
+    with adaptive(4, 10.0) as pool:
+        yield pool.submit_later
+
+
+def _scheduled(later: Later, count: int) -> tuple[float, list[Any]]:
+    """Return how many µs each of so many calls took to schedule, and what they gave."""
+    gc.collect()
+    start = time.perf_counter()
+    pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
+    return (time.perf_counter() - start) / count * 1e6, pending
+
+
+def _pushed(count: int) -> float:
+    """Return how many µs each of so many pushes to a heap took; the first pass, which makes room, does not count."""
+    push, number, clock = heapq.heappush, itertools.count().__next__, time.monotonic
+    for _ in range(2):
+        heap: list[tuple[float, int, Callable[[], object]]] = []
+        gc.collect()
+        start = time.perf_counter()
+        for _ in range(count):
+            push(heap, (clock() + _FAR_SECONDS, number(), nothing))
+        taken = time.perf_counter() - start
+    return taken / count * 1e6
+
+
+def _submitted(count: int) -> float:
+    """Return how many µs each of so many calls took to submit, while no worker was free; the second pass of two."""
+    for _ in range(2):
+        gate = threading.Event()
+        with adaptive(1, 10.0) as pool:
+            pool.submit(gate.wait)
+            submit = pool.submit
+            gc.collect()
+            start = time.perf_counter()
+            futures = [submit(nothing) for _ in range(count)]
+            taken = time.perf_counter() - start
+            gate.set()
+        del futures
+    return taken / count * 1e6
+
+
+def _timers(peer: Peer, params: Params) -> Samples:
+    count, shots = params["pending"] // params["divisor"], params["shots"]
+    if peer.name == "heap":
+        return {"schedule": [_pushed(count)]}
+    beside: Samples = {} if peer.core is None else {"submit": [_submitted(count)]}
+    with _later(peer) as later:
+        before = threading.active_count()
+        scheduling, pending = _scheduled(later, count)
+        threads = threading.active_count() - before
+
+        lags, done = list[float](), threading.Event()
+
+        def fire(due: float) -> None:
+            lags.append(time.perf_counter() - due)
+            if len(lags) == shots:
+                done.set()
+
+        for number in range(shots):
+            delay = 0.05 + number * params["spacing"]
+            due = time.perf_counter() + delay
+            later(delay, functools.partial(fire, due))
+        done.wait()
+        start = time.perf_counter()
+        for call in pending:
+            call.cancel()
+        cancelling = time.perf_counter() - start
+    return beside | {
+        "schedule": [scheduling],
+        "cancel": [cancelling / count * 1e6],
+        "threads": [threads],
+        "lag": [percentile(lags, 0.99) * 1e3],
+    }
+
+
+def _pending(peer: str, settings: Settings) -> list[Variant]:
+    return [_FEW] if peer == "timer" else [_MANY, _FEW]
+
+
+TIMERS = Question(
+    title="Delayed calls",
+    asks="100,000 delayed calls pending: what does it take to schedule one, how many threads wait, how late do others "
+    "fire?",
+    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
+    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
+    columns=(
+        Column("schedule", "µs to schedule one", 2),
+        Column("submit", "µs to submit one", 2, ratio=False),
+        Column("cancel", "µs to cancel one", 2),
+        Column("threads", "threads", 0, ratio=False, worst=True),
+        Column("lag", "lag p99, ms", 2),
+    ),
+    peers=f"{_BOTH} timer heap",
+    measure=_timers,
+    variants=_pending,
+    sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
+    quick={"divisor": 10, "shots": 50},
+    targets=(
+        Target("under 3 µs to schedule one", "ebbpool", "schedule", 3.0, _MANY),
+        Target("one thread", _BOTH, "threads", 1, _MANY),
+        Target("p99 of the lag: under 5 ms", _BOTH, "lag", 5.0, _MANY),
+    ),
+    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
+    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
+)

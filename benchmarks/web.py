@@ -1,0 +1,262 @@
+"""Web servers of one process and of several: threads, a pool, gunicorn, prefork."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks import processors
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks.load.ab import ab
+from benchmarks.load.http import Clients, answers, ask_steadily, served_columns
+from benchmarks.load.serving import Beside, Server, serving, wait_for
+from benchmarks.peers.peer import Peer
+from benchmarks.servers.web import (
+    ASLEEP,
+    ASLEEP_SECONDS,
+    BACKLOG,
+    COMPUTING,
+    PAGE,
+    TRIVIAL,
+    WAIT_SECONDS,
+    WAITING,
+    WORD,
+    computed,
+    write_page,
+)
+
+_ONE = "web-pool web-pool-pure"
+_MANY = "web-prefork web-prefork-reuse-port"
+
+
+def _allow_files(count: int) -> None:
+    """Let this process, and whatever it starts, have so many files open, if it may."""
+    with suppress(ImportError):  # on Windows there is no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _check(port: int, target: str, expected: bytes) -> None:
+    """`ab` looks at lengths only: somebody has to read the page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{target}", timeout=30.0) as response:
+        if response.read() != expected:
+            raise RuntimeError(f"a wrong page at {target}")
+
+
+def _web_server(peer: Peer, params: Params) -> Samples:
+    _allow_files(4096)
+    target = {"static": PAGE, "computing": COMPUTING}[params["page"]]
+    requests = params["requests"] // params["divisor"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_page(folder)
+        expected = (folder / PAGE[1:]).read_bytes() if target == PAGE else computed()
+        with serving(peer.program, "--directory", name) as found:
+            _check(found.port, target, expected)
+            before = found.cpu_seconds(family=True)
+            done = ab(found.port, target, requests=requests, concurrency=params["at a time"] // params["divisor"])
+            used = found.cpu_seconds(family=True) - before
+            _check(found.port, target, expected)
+    samples: Samples = {
+        "rate": [done.rate],
+        "errors": [done.errors(len(expected)) + requests - done.complete],
+        "p50": [done.percentiles[50]],
+        "p99": [done.percentiles[99]],
+        "client": [done.cpu_seconds / done.seconds * 100],
+    }
+    return samples | ({"cpu": [used / requests * 1e6]} if used else {})
+
+
+_LIGHT = {"page": "static", "requests": 1000, "at a time": 100}
+_HEAVY = {"page": "static", "requests": 10_000, "at a time": 1000}
+_COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
+
+
+def _pages(peer: str, settings: Settings) -> list[Variant]:
+    return [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING]
+
+
+WEB_SERVER = Question(
+    title="A web server under ab, one connection per request",
+    asks="`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?",
+    method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
+    f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
+    "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "
+    "read before and after; µs of a processor: the server's, of all its processes",
+    columns=(
+        Column("rate", "requests/s", 0, more=True),
+        Column("errors", "failed", 0, ratio=False, worst=True),
+        Column("p50", "p50, ms", 0, ratio=False),
+        Column("p99", "p99, ms", 0),
+        Column("cpu", "µs of a processor a request", 0),
+        Column("client", "% of a processor, ab", 0, ratio=False),
+    ),
+    peers=f"web-threading {_ONE} {_MANY} web-nginx",
+    measure=_web_server,
+    variants=_pages,
+    sizes={"divisor": 1},
+    quick={"divisor": 10},
+    targets=(
+        Target("no failed request", f"{_ONE} {_MANY}", "errors", 0),
+        *(
+            Target("ahead of a thread per request", f"{_ONE} {_MANY}", "rate", 1.0, where, "web-threading")
+            for where in (_LIGHT, _HEAVY)
+        ),
+        *(
+            Target("at least 1.6x one process", _MANY, "rate", 1.6, _COMPUTING, "web-pool", pinned=False)
+            for _ in processors()[1:2]
+        ),
+    ),
+    floor="nginx, which runs no Python",
+    limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
+)
+
+
+_CLIENTS = 100
+_HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
+_WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)]
+
+
+def _gunicorn_threads(peer: Peer, params: Params) -> Samples:
+    target = _HANDLERS[params["handler"]]
+    options = ("--processes", "1", "--threads", str(params["threads"]), "--directory", ".")
+    with (
+        serving(peer.program, *options, ready=lambda port: answers(port, target, WORD)) as found,
+        Clients(found.port, _CLIENTS, target, WORD) as clients,
+    ):
+        return clients.load(params["warm_up"], params["seconds"], lambda: found.cpu_seconds(family=True)).served()
+
+
+GUNICORN_THREADS = Question(
+    title=f"gunicorn: {_CLIENTS} keep-alive clients, one worker process",
+    asks="gunicorn with 40 and with 100 threads: what do they serve, started by need and fixed?",
+    method="the same WSGI application, worker class gthread or ebbpool's; the clients are one other process, each with "
+    "one request under way; what they need of a processor is shown: near 100 they would be what is measured",
+    columns=served_columns(1),
+    peers="gunicorn-gthread gunicorn-pool granian",
+    measure=_gunicorn_threads,
+    variants=_WHERES,
+    sizes={"warm_up": 1.0, "seconds": 3.0},
+    quick={"warm_up": 0.2, "seconds": 0.3},
+    targets=(
+        Target("no wrong response", "gunicorn-pool", "errors", 0),
+        *(Target("ahead of gthread", "gunicorn-pool", "rate", 1.0, where, "gunicorn-gthread") for where in _WHERES),
+    ),
+    floor=f"40 threads asleep for {ASLEEP_SECONDS * 1e3:g} ms each give {40 / ASLEEP_SECONDS:,.0f} answers/s, 100 give "
+    f"{100 / ASLEEP_SECONDS:,.0f}",
+    limits="gunicorn's own Python, for each request; granian's server is Rust",
+)
+
+
+DEATH_SECONDS = 0.25
+_LAST_SECONDS = 10.0
+_READY = re.compile(r"^([0-9.]+) (?=.*\bevent=child_ready\b).*\bpid=([0-9]+)", re.MULTILINE)
+
+
+def _ready_children(log: Path) -> list[tuple[float, int]]:
+    """Return when each child was ready, by the time of day in seconds, and its process, in the order of the log."""
+    return [(float(at), int(pid)) for at, pid in _READY.findall(log.read_text())] if log.exists() else []
+
+
+class _Killer(Beside):
+    """Kills the child that has served longest, again and again, from a thread of its own; a context manager.
+
+    Attributes:
+        kills: When, by the time of day in seconds.
+    """
+
+    def __init__(self, server: Server, log: Path, period: float, count: int) -> None:
+        super().__init__(self._run, "killer")
+        self._server, self._log, self._period, self._count = server, log, period, count
+        self._killed: set[int] = set()
+        self.kills: list[float] = []
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        for number in range(self._count):
+            if self._over.wait(max(0.0, start + (number + 0.5) * self._period - time.monotonic())):
+                return
+            self._kill()
+
+    def _kill(self) -> None:
+        family = set(self._server.family())
+        alive = [pid for _, pid in _ready_children(self._log) if pid not in self._killed and pid in family]
+        if alive:
+            self.kills.append(time.time())
+            os.kill(alive[0], signal.SIGKILL)
+            self._killed.add(alive[0])
+
+
+def _kill_child(peer: Peer, params: Params) -> Samples:
+    processes = params["processes"]
+    with tempfile.TemporaryDirectory() as name:
+        log = Path(name) / "log"
+        write_page(Path(name))
+        with serving(peer.program, "--directory", name, "--log", str(log), "--processes", str(processes)) as server:
+            wait_for(lambda: len(_ready_children(log)) == processes, 30.0, "every child is ready")
+            with _Killer(server, log, params["period"], params["kills"]) as killer:
+                tally = ask_steadily(
+                    server.port, WAITING, fresh=params["fresh"], kept=params["kept"], kept_rate=params["kept rate"],
+                    seconds=params["period"] * params["kills"], patience=_LAST_SECONDS,
+                )  # fmt: skip
+            expected = processes + len(killer.kills)
+            wait_for(lambda: len(_ready_children(log)) >= expected, _LAST_SECONDS, "every dead child is replaced")
+            ready = [moment for moment, _ in _ready_children(log)][processes:]
+    if not tally.latencies:
+        raise RuntimeError(f"not one right answer: {tally}")
+    elsewhere = [at for at in tally.lost if not any(0 <= at - kill < DEATH_SECONDS for kill in killer.kills)]
+    return {
+        "kills": [len(killer.kills)],
+        "refused": [tally.refused],
+        "lost": [len(tally.lost)],
+        "elsewhere": [len(elsewhere)],
+        "errors": [tally.wrong + tally.unanswered],
+        "replaced": [(then - kill) * 1e3 for kill, then in zip(killer.kills, ready, strict=False)],
+        "right": [len(tally.latencies)],
+        "p99": [percentile(tally.latencies, 0.99) * 1e3],
+        "slowest": [max(tally.latencies) * 1e3],
+    }
+
+
+KILL_CHILD = Question(
+    title="kill -9 of a child every second, under load",
+    asks="A process of the server is killed every second, under load: is anybody refused, what is lost, for how long?",
+    method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
+    "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
+    "served longest; lost: a connection ended with a request under way; at other times: not within "
+    f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
+    columns=(
+        Column("kills", "kills", 0, ratio=False),
+        Column("refused", "refused", 0, ratio=False, worst=True),
+        Column("lost", "lost", 0, ratio=False),
+        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True),
+        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True),
+        Column("replaced", "replaced, ms, worst", 0, worst=True),
+        Column("right", "answered right", 0, ratio=False, more=True),
+        Column("p99", "p99, ms", 1),
+        Column("slowest", "slowest, ms", 0, worst=True),
+    ),
+    peers=f"{_MANY} web-gunicorn",
+    measure=_kill_child,
+    variants=({"processes": 2},),
+    sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
+    quick={"kills": 3},
+    targets=(
+        Target("no refused connection", _MANY, "refused", 0),
+        Target("replaced within 25 ms", _MANY, "replaced", 25),
+        Target("nothing lost but in the dead child", _MANY, "elsewhere", 0),
+        Target("every other request answered right", _MANY, "errors", 0),
+    ),
+    rounds_factor=1 / 3,
+    limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
+)
