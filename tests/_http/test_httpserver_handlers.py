@@ -214,6 +214,16 @@ def test_a_response_in_parts_is_sent_at_once() -> None:
     with serving(Telling) as server, Client(server) as client:
         assert client.get().body() != b"0"
 
+    # A client may be there before the server.
+    listener = socket.create_server(("127.0.0.1", 0))
+    with socket.create_connection(listener.getsockname(), timeout=TIMEOUT) as early:
+        early.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\nHost: x\r\n\r\n")
+        with AdaptivePoolHTTPServer.from_socket(listener, Telling) as server:
+            loop = Background(lambda: server.serve_forever(0.05))
+            assert early.makefile("rb").read().rpartition(b"\r\n")[2] != b"0"
+            server.shutdown()
+            loop.join()
+
 
 def test_a_handler_may_close_or_take_the_connection() -> None:
     taken = []

@@ -91,9 +91,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
-        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
-            # Accepted sockets inherit it, so that a short body is not held back until the client confirms the head.
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._adopted:
             self._take_names()
 
@@ -110,6 +107,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     def get_request(self) -> Any:
         """Return a connection and the client's address."""
         request, client_address = super().get_request()
+        if self.address_family in (socket.AF_INET, socket.AF_INET6):
+            # So that a short body is not held back until the client confirms the head. Not left to the listener: the
+            # system may have taken the connection before this server got it.
+            with contextlib.suppress(OSError):
+                request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not isinstance(request, Connection) and request.gettimeout() is None:
             request.settimeout(self._limits.request_timeout)
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
