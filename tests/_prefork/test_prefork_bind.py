@@ -90,7 +90,6 @@ def connect(listener: socket.socket) -> None:
         ({"metrics": "127.0.0.1:0", "metrics_sample": "1"}, TypeError, "metrics_sample must be .*not '1'"),
         ({"metrics_sample": 1 / 64}, ValueError, "metrics_sample=0.015625 needs an address"),
     ],
-    ids=str,
 )
 def test_a_bad_argument_is_named(settings: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
