@@ -568,7 +568,7 @@ class Pool:
         coming = len(self.parked) + self.roused + self.starting - self.surplus
         if self.held:
             coming = min(coming, min(self.allowed, self.max_workers) - self._engaged() + self.roused + self.starting)
-        if self._waiting() + len(self.promised) < self.max_queue + max(0, coming) or self.headcount == 0:
+        if self._waiting() + len(self.promised) - max(0, coming) < self.max_queue or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
         most = min(self.max_workers, max(self.allowed, self.min_workers))
