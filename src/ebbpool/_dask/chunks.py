@@ -246,7 +246,7 @@ class Run:
             except BaseException as error:
                 self._give_up(error)
             self._finish(start, results, seconds)
-            # A bounded queue may refuse a turn.
+            # A bounded queue may refuse a turn, or have it wait for room here.
             if self._pool.max_queue < 0:
                 try:
                     self._add_turn()
