@@ -77,7 +77,6 @@ IMPORTS: dict[str, set[str]] = {
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
 
 BRIDGES = {
-    "_dask.joining": {"distributed"},
     "_dask.link": {"distributed"},
     "_dask.remote": {"cloudpickle", "dask", "distributed"},
     "celery": {"celery"},

@@ -6,11 +6,10 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
@@ -22,8 +21,7 @@ try:
     from distributed import Client
 
     from ebbpool._dask.chunks import Run
-    from ebbpool._dask.joining import connected
-    from ebbpool._dask.link import Link, width_of
+    from ebbpool._dask.link import Link
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({_error})", name=_error.name
@@ -41,6 +39,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WhenFull = Literal["block", "reject"]
+_COMPARED: Final = ("python", "distributed", "ebbpool")
+"""What has to be of the same version everywhere; of Python, the first two numbers."""
 
 
 class _ClusterMaps(maps.Maps):
@@ -51,49 +51,12 @@ class _ClusterMaps(maps.Maps):
     `map_unordered` can be read further. When an iterator ends early, calls that have not been sent are not made.
     """
 
-    def _map(
-        self,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        chunksize: int | None,
-        buffersize: int | None,
-        in_order: bool,
-    ) -> Iterator[Any]:
-        executor, core = self._place()
-        width = executor._link.width if core is None else min(core.limit, executor._link.width)
-        pool, makes_way, first = executor._pool, executor._settings.max_queue is None, core is not None and core.first
-        # All is queued before `map` returns, unless there is a buffer: the executor may be dropped then.
-        keeper = None if buffersize is None else self
-        # A lane may go before its map is done.
-        home, place = weakref.ref(executor), weakref.ref(self)
-
-        def start(turn: Callable[[], None]) -> Future[None]:
-            owner = home()
-            if owner is None:
-                raise RuntimeError("cannot schedule new futures: nobody refers to the executor any more")
-            future: Future[None] = AdaptiveExecutor.hand_in(owner, core, first, turn, (), {})
-            return future
-
-        def discards() -> bool:
-            owner: Any = place() or home()
-            return owner is not None and bool(owner._discarding)
-
-        sizes = (timeout, chunksize, buffersize)
-        closed: Callable[[], bool] = lambda: pool.closed  # noqa: E731
-        run = Run(executor._link, start, closed, discards, width, makes_way, fn, iterables, *sizes, in_order)
-        return run.started(keeper)
-
-    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
-        """Return the executor, and the lane if this is one."""
-        raise NotImplementedError
+    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
+        return Run(self, fn, *settings).started()
 
 
 class ClusterLane(_ClusterMaps, Lane):
     """A lane of a `ClusterExecutor`: at most `limit` of its calls are with the cluster at once."""
-
-    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
-        return self.executor, self.core
 
 
 class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
@@ -149,16 +112,17 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         one_of("when_full", when_full, get_args(WhenFull))
         context_vars = _names("context_vars", context_vars)
         owned = isinstance(client_or_address, str)
-        client = connected(client_or_address, timeout)
+        client = _connected(client_or_address, timeout)
         try:
-            self._link = Link(client, owned, bool(rerun), context_vars)
-            width = self._link.width = width_of(self._link.threads(), window)
+            _compare(client.get_versions(packages=["ebbpool"]))
+            self._link = Link(client, owned, bool(rerun), context_vars, window)
+            width = self._link.width
             super().__init__(width, thread_name_prefix, min_workers=width, max_queue=max_queue, when_full=when_full)
         except BaseException:
             if owned:
                 client.close()
             raise
-        self._link.watch(self, window)
+        self._link.watch(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have `fn(*args, **kwargs)` called by a worker; return its `Future`.
@@ -211,8 +175,10 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
         """
         raise NotImplementedError("a generator cannot run on a cluster; use map with a buffersize")
 
-    def _place(self) -> tuple[ClusterExecutor, LaneCore | None]:
-        return self, None
+    def _start_turn(self, lane: LaneCore | None, turn: Callable[[], None]) -> Future[None]:
+        """Queue a turn of a map, which runs here."""
+        future: Future[None] = super().hand_in(lane, lane is not None and lane.first, turn, (), {})
+        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Take no more calls; those that wait here are still made, unless cancelled.
@@ -259,3 +225,44 @@ def _names(name: str, value: Any) -> list[str]:
     if found is None or not all(isinstance(each, str) for each in found):
         raise TypeError(f"{name} must be a collection of names, not {value!r}")
     return found
+
+
+def _connected(client_or_address: Client | str, timeout: float) -> Client:
+    """Return a client that works, or raise an error that says what is wrong with the one given."""
+    if isinstance(client_or_address, str):
+        try:
+            client = Client(client_or_address, timeout=timeout, set_as_default=False)
+        except OSError as error:
+            raise TimeoutError(
+                f"no scheduler answered at client_or_address={client_or_address!r} within timeout={timeout:g} s"
+            ) from error
+    elif isinstance(client_or_address, Client):
+        client = client_or_address
+        if client.status != "running":
+            raise ValueError(f"client_or_address must be a client that is connected, not {client!r}: {client.status}")
+        if client.asynchronous:
+            raise ValueError(f"client_or_address must be a client that is not asynchronous, not {client!r}")
+    else:
+        raise TypeError(f"client_or_address must be a distributed.Client or an address, not {client_or_address!r}")
+    return client
+
+
+def _compare(versions: dict[str, Any]) -> None:
+    """Raise `RuntimeError` if versions, as `Client.get_versions` returns them, are not those of the client."""
+    here = _versions(versions["client"])
+    nodes = {"the scheduler": versions["scheduler"]}
+    nodes.update({f"the worker {address}": found for address, found in versions["workers"].items()})
+    differing = [
+        f"{node} has {name} {found} and not {here[name]}"
+        for node, described in nodes.items()
+        for name, found in _versions(described).items()
+        if found != here[name]
+    ]
+    if differing:
+        raise RuntimeError("the cluster does not match this process: " + "; ".join(differing))
+
+
+def _versions(described: dict[str, Any]) -> dict[str, str | None]:
+    packages = {name: described["packages"].get(name) for name in _COMPARED}
+    packages["python"] = ".".join(str(packages["python"]).split(".")[:2])
+    return packages

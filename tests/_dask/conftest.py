@@ -51,3 +51,12 @@ def pool(client: Any) -> Iterator[Any]:
 
     with ClusterExecutor(client) as pool:
         yield pool
+
+
+@pytest.fixture
+def held(client: Any) -> Iterator[Any]:
+    """Return what holds calls to `support.cluster.wait_at`, at the latest until the end of the test."""
+    from support.dask import Held
+
+    with Held(client) as held:
+        yield held

@@ -21,10 +21,10 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Event, LocalCluster
+from distributed import Client, LocalCluster
 from support import cluster as remote
 from support.common import eventually
-from support.dask import making, packing
+from support.dask import Held, making, packing
 from support.server import reserved_port
 
 from ebbpool.dask import ClusterExecutor
@@ -33,7 +33,10 @@ LIMIT = 60.0
 """Seconds in which everything that is waited for has come."""
 LONG = os.environ.get("EBBPOOL_CLUSTER_PROOF", "") not in ("", "0")
 KILLS = 10 if LONG else 2
-TESTS = Path(__file__).parent.parent
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+}
+"""That of a process that can import `support`."""
 
 pytestmark = [
     pytest.mark.timeout(900 if LONG else 180),
@@ -149,13 +152,16 @@ def await_two(client: Client, gone: str = "") -> None:
         threading.Event().wait(0.05)
 
 
-def test_a_call_whose_worker_dies_ends_and_is_not_made_again(two_workers: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_call_whose_worker_dies_ends_and_is_not_made_again(two_workers: Client, tmp_path: Path, mapped: bool) -> None:
     path = tmp_path / "ran"
+    named = r"support\.cluster\.kill_own_worker was lost with the worker tcp://.*tried once"
     with ClusterExecutor(two_workers, window=1.0) as pool:
-        with pytest.raises(
-            BrokenExecutor, match=r"support\.cluster\.kill_own_worker was lost with the worker tcp://.*tried once"
-        ):
-            pool.submit(remote.kill_own_worker, str(path)).result(LIMIT)
+        with pytest.raises(BrokenExecutor, match=named):
+            if mapped:
+                list(pool.map(remote.kill_own_worker, [str(path)]))
+            else:
+                pool.submit(remote.kill_own_worker, str(path)).result(LIMIT)
         assert pool.submit(remote.add, 1).result(LIMIT) == 2
     assert path.read_text() == "run\n"
 
@@ -168,13 +174,6 @@ def test_a_call_that_may_be_made_again_is_given_up_in_the_end(two_workers: Clien
     ):
         pool.submit(remote.kill_own_worker, str(path)).result(LIMIT)
     assert path.read_text() == "run\n" * 2
-
-
-def test_a_map_says_that_it_lost_a_worker(two_workers: Client, tmp_path: Path) -> None:
-    path = tmp_path / "ran"
-    with ClusterExecutor(two_workers) as pool, pytest.raises(BrokenExecutor, match="kill_own_worker was lost"):
-        list(pool.map(remote.kill_own_worker, [str(path)]))
-    assert path.read_text() == "run\n"
 
 
 def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_path: Path) -> None:
@@ -212,39 +211,25 @@ def test_no_call_is_made_twice_after_a_new_connection(two_workers: Client, tmp_p
     assert path.read_text() == "run\n"
 
 
-@pytest.mark.parametrize("with_own_loop", [False, True])
-def test_calls_end_when_their_client_is_closed(client: Client, cluster: Any, with_own_loop: bool) -> None:
+@pytest.mark.parametrize(("with_own_loop", "short"), [(False, False), (True, False), (False, True)])
+def test_calls_end_when_their_client_is_closed(
+    cluster: Any, held: Held, monkeypatch: pytest.MonkeyPatch, with_own_loop: bool, short: bool
+) -> None:
     own = Client(cluster.scheduler_address if with_own_loop else cluster, set_as_default=False)
     pool = ClusterExecutor(own)
-    futures = [pool.submit(remote.wait_at, "closed-client") for _ in range(5)]
-    own.close()
-    try:
-        for future in futures:
-            with pytest.raises(BrokenExecutor, match=r"support\.cluster\.wait_at .*[Cc]lient"):
-                future.result(LIMIT)
-        pool.shutdown(timeout=LIMIT)
-    finally:
-        remote.Event("closed-client-open", client=client).set()
-
-
-def test_a_client_that_was_closed_is_left_alone(client: Client, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Client(cluster, set_as_default=False)
-    pool = ClusterExecutor(own)
     link = pool._link
-    # As while only short calls are made: more are on their way than there are places.
-    monkeypatch.setattr(link._pace, "calls", lambda *_: 20)
-    link._fit()
-    try:
-        futures = [pool.submit(remote.wait_at, "left-alone") for _ in range(20)]
-        eventually(lambda: len(link._outbox) == 16)
-        own.close()
-        for future in futures:
-            with pytest.raises(BrokenExecutor, match=r"wait_at .*[Cc]lient"):
-                future.result(LIMIT)
-        eventually(lambda: not link._outbox)
-        pool.shutdown(timeout=LIMIT)
-    finally:
-        remote.Event("left-alone-open", client=client).set()
+    if short:
+        # As while only short calls are made: more are on their way than there are places.
+        monkeypatch.setattr(link._pace, "calls", lambda *_: 20)
+        link._fit()
+    futures = [pool.submit(remote.wait_at, held.name) for _ in range(20)]
+    eventually(lambda: len(link._outbox) == (16 if short else 0) and len(link._shipments) == 4)
+    own.close()
+    for future in futures:
+        with pytest.raises(BrokenExecutor, match=r"support\.cluster\.wait_at .*[Cc]lient"):
+            future.result(LIMIT)
+    eventually(lambda: not link._outbox)
+    pool.shutdown(timeout=LIMIT)
 
 
 def test_workers_are_killed_in_the_middle_of_a_storm(two_workers: Client, tmp_path: Path) -> None:
@@ -258,28 +243,27 @@ def test_workers_are_killed_in_the_middle_of_a_storm(two_workers: Client, tmp_pa
 
 
 def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
-    name = f"retired-{os.urandom(8).hex()}"
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
         ClusterExecutor(client, window=1.0) as pool,
+        Held(client) as held,
     ):
-        futures = [pool.submit(remote.wait_at, name) for _ in range(2)]
+        futures = [pool.submit(remote.wait_at, held.name) for _ in range(2)]
         eventually(lambda: sum(map(len, client.processing().values())) == 2)
         address = next(iter(client.nthreads()))
         client.retire_workers([address])
         lost = wait(futures, LIMIT, FIRST_COMPLETED).done.pop()
         with pytest.raises(BrokenExecutor, match=f"wait_at was lost with the worker {address}"):
             lost.result(0)
-        Event(f"{name}-open", client=client).set()
+        held.open()
         (other,) = set(futures) - {lost}
-        assert other.result(LIMIT) == name
+        assert other.result(LIMIT) == held.name
 
 
 def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> None:
     large = os.urandom(2 * packing.LARGE)
-    name = f"large-{os.urandom(8).hex()}"
-    with ClusterExecutor(two_workers, window=1.0) as pool:
+    with ClusterExecutor(two_workers, window=1.0) as pool, Held(two_workers) as held:
         assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
         (there,) = pool._link._scattered._there.values()
         key = there.sending.result().key
@@ -289,8 +273,8 @@ def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> N
         # It is sent again.
         assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
         # And where it is lost while a call has it, that call ends.
-        future = pool.submit(remote.with_large, large, name)
-        assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)
+        future = pool.submit(remote.with_large, large, held.name)
+        held.await_begun()
         for holder in list(two_workers.nthreads()):
             kill(two_workers, holder)
         with pytest.raises(BrokenExecutor, match=r"with_large was lost with the "):
@@ -307,9 +291,12 @@ if __name__ == "__main__":
 """
     path = tmp_path / "scheduler.py"
     path.write_text(script)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
-        [sys.executable, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        [sys.executable, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
     )
     assert process.stdin is not None and process.stdout is not None
     with process, process.stdin, process.stdout:
@@ -326,92 +313,75 @@ if __name__ == "__main__":
         storm.ended()
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    with reserved_port() as port:
-        yield port
-
-
 @pytest.mark.parametrize("rerun", [False, True])
-def test_the_connection_is_cut_and_mended(
-    two: Any, two_workers: Client, tmp_path: Path, port: int, rerun: bool
-) -> None:
-    proxy = remote.Proxy(two.scheduler_address, port)
-    name = f"cut-{os.urandom(8).hex()}"
+def test_the_connection_is_cut_and_mended(two: Any, two_workers: Client, tmp_path: Path, rerun: bool) -> None:
     path = tmp_path / "made"
-    try:
-        with ClusterExecutor(proxy.address, window=1.0, rerun=rerun, timeout=LIMIT) as pool:
-            running = [pool.submit(remote.wait_at, name) for _ in range(2)]
-            assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)
-            eventually(lambda: len(pool._link._shipments) == 2)
-            waiting = [pool.submit(remote.note, str(path), str(number)) for number in range(50)]
-            proxy.cut()
-            for future in running:
-                with pytest.raises(BrokenExecutor, match=r"wait_at was given up by the cluster's client: .*connection"):
-                    future.result(LIMIT)
-            waiting.append(pool.submit(remote.note, str(path), "cut"))
-            Event(f"{name}-open", client=two_workers).set()
-            if rerun:
-                # What was accepted counts after a shutdown, too.
-                pool.shutdown(wait=False)
-            proxy.mend()
-            # What had not been handed over is made once there is a connection again, and so is what comes then.
-            if not rerun:
-                waiting.append(pool.submit(remote.note, str(path), "mended"))
-            assert not wait(waiting, LIMIT).not_done
-            assert {future.exception(0) for future in waiting} == {None}
-            expected = [*map(str, range(50)), "cut", *["mended"] * (not rerun)]
-            assert sorted(path.read_text().split()) == sorted(expected)
-    finally:
+    with (
+        reserved_port() as port,
+        remote.Proxy(two.scheduler_address, port) as proxy,
+        ClusterExecutor(proxy.address, window=1.0, rerun=rerun, timeout=LIMIT) as pool,
+        Held(two_workers) as held,
+    ):
+        running = [pool.submit(remote.wait_at, held.name) for _ in range(2)]
+        held.await_begun()
+        eventually(lambda: len(pool._link._shipments) == 2)
+        waiting = [pool.submit(remote.note, str(path), str(number)) for number in range(50)]
         proxy.cut()
+        for future in running:
+            with pytest.raises(BrokenExecutor, match=r"wait_at was given up by the cluster's client: .*connection"):
+                future.result(LIMIT)
+        waiting.append(pool.submit(remote.note, str(path), "cut"))
+        held.open()
+        if rerun:
+            # What was accepted counts after a shutdown, too.
+            pool.shutdown(wait=False)
+        proxy.mend()
+        # What had not been handed over is made once there is a connection again, and so is what comes then.
+        if not rerun:
+            waiting.append(pool.submit(remote.note, str(path), "mended"))
+        assert not wait(waiting, LIMIT).not_done
+        assert {future.exception(0) for future in waiting} == {None}
+        expected = [*map(str, range(50)), "cut", *["mended"] * (not rerun)]
+        assert sorted(path.read_text().split()) == sorted(expected)
 
 
 def test_a_connection_that_hangs_for_a_while_loses_nothing(two: Any, tmp_path: Path) -> None:
-    proxy = remote.Proxy(two.scheduler_address)
-    try:
-        with ClusterExecutor(proxy.address) as pool:
-            storm = Storm(pool, tmp_path / "made")
-            storm.grow(100)
-            proxy.hold()
-            remote.spend(1.0)
-            proxy.release()
-            storm.grow(100)
-            assert storm.ended()["lost"] == 0
-    finally:
-        proxy.cut()
+    with remote.Proxy(two.scheduler_address) as proxy, ClusterExecutor(proxy.address) as pool:
+        storm = Storm(pool, tmp_path / "made")
+        storm.grow(100)
+        proxy.hold()
+        threading.Event().wait(1.0)
+        proxy.release()
+        storm.grow(100)
+        assert storm.ended()["lost"] == 0
 
 
 def test_a_shutdown_does_not_wait_for_a_silent_scheduler(two: Any, two_workers: Client) -> None:
-    proxy = remote.Proxy(two.scheduler_address)
-    name = f"silent-{os.urandom(8).hex()}"
-    try:
+    with remote.Proxy(two.scheduler_address) as proxy, Held(two_workers) as held:
         pool = ClusterExecutor(proxy.address)
-        future = pool.submit(remote.wait_at, name)
-        assert Event(f"{name}-begun", client=two_workers).wait(LIMIT)
+        future = pool.submit(remote.wait_at, held.name)
+        held.await_begun()
         proxy.hold()
         with pytest.raises(TimeoutError, match=r"wait_at, sent .* ago, where is not known, because the scheduler"):
             pool.shutdown(timeout=0.1)
         proxy.release()
-        Event(f"{name}-open", client=two_workers).set()
-        assert future.result(LIMIT) == name
+        held.open()
+        assert future.result(LIMIT) == held.name
         pool.shutdown()
-    finally:
-        proxy.release()
-        proxy.cut()
 
 
 def test_calls_end_where_the_connection_does_not_come_back(two: Any) -> None:
-    proxy = remote.Proxy(two.scheduler_address)
-    pool = ClusterExecutor(proxy.address, timeout=5.0)
-    assert pool.submit(remote.add, 1).result(LIMIT) == 2
-    proxy.cut()
-    eventually(lambda: pool._link.client.status != "running")
-    future = pool.submit(remote.add, 1)
-    with pytest.raises(BrokenExecutor, match=r"add .*the client is closed"):
-        future.result(LIMIT)
-    with pytest.raises(RuntimeError, match="is closed"):
-        pool.submit(remote.add, 1)
-    pool.shutdown(timeout=LIMIT)
+    with remote.Proxy(two.scheduler_address) as proxy:
+        pool = ClusterExecutor(proxy.address, timeout=5.0)
+        assert pool.submit(remote.add, 1).result(LIMIT) == 2
+        proxy.cut()
+        eventually(lambda: pool._link.client.status != "running")
+        future = pool.submit(remote.add, 1)
+        with pytest.raises(BrokenExecutor, match=r"add .*the client is closed"):
+            future.result(LIMIT)
+        with pytest.raises(RuntimeError, match="is closed"):
+            pool.submit(remote.add, 1)
+        pool.shutdown(timeout=LIMIT)
 
 
 def test_more_than_fits_goes_to_and_fro_piece_by_piece(tmp_path: Path) -> None:
@@ -440,7 +410,7 @@ if __name__ == "__main__":
                 result = future.result()
                 assert len(result) == {size} and result[:8] == then.to_bytes(8, "big")
                 del result, future
-            waiting.append((number, pool.submit(remote.echo, number.to_bytes(8, "big") + block)))
+            waiting.append((number, pool.submit(bytearray, number.to_bytes(8, "big") + block)))
         for then, future in waiting:
             assert future.result()[:8] == then.to_bytes(8, "big")
         took = time.monotonic() - began
@@ -449,9 +419,12 @@ if __name__ == "__main__":
 """
     path = tmp_path / "pieces.py"
     path.write_text(script)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     told = subprocess.run(
-        [sys.executable, "-W", "ignore", str(path)], capture_output=True, text=True, timeout=800, env=env
+        [sys.executable, "-W", "ignore", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        env=ENVIRONMENT,
     )
     assert told.returncode == 0, told.stderr
     here, there, *figures = map(float, told.stdout.split())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
-from concurrent.futures import CancelledError
-from itertools import count
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from distributed import Client, Event
 from support import cluster as remote
 from support.common import TIMEOUT, eventually, gone
-from support.dask import link
+from support.dask import Held, link
 
 from ebbpool.dask import ClusterExecutor
 
@@ -31,10 +32,17 @@ def sent(pool: ClusterExecutor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_results_are_in_order(pool: ClusterExecutor) -> None:
+def test_results_are_in_order_if_that_is_asked_for(pool: ClusterExecutor) -> None:
     assert list(pool.map(remote.add, range(500), range(500))) == list(range(0, 1000, 2))
     assert list(pool.map(remote.add, [])) == []
     assert sorted(pool.map_unordered(remote.add, range(300))) == list(range(1, 301))
+
+
+def test_threads_may_share_the_iterator(pool: ClusterExecutor) -> None:
+    results = pool.map(remote.add, range(500), chunksize=7)
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(list, results) for _ in range(4)]
+    assert sorted(chain(*(future.result() for future in found))) == list(range(1, 501))
 
 
 def test_tiny_items_share_calls(pool: ClusterExecutor, sent: list[str]) -> None:
@@ -85,45 +93,44 @@ def test_an_endless_iterable_is_read_as_far_as_the_buffer(pool: ClusterExecutor)
     del results
 
 
-def test_a_map_times_out(pool: ClusterExecutor, client: Client) -> None:
-    results = pool.map(remote.wait_at, ["slow-map"], timeout=0)
+def test_a_buffer_is_used_in_full(pool: ClusterExecutor, client: Client, held: Held) -> None:
+    one, other = f"{held.name}-one", f"{held.name}-other"
+    met = pool.map(remote.meet, ["", "", one, other], ["", "", other, one], buffersize=2)
+    assert next(met) == ""
+    assert Event(one, client=client).wait(TIMEOUT)
+    assert list(met) == ["", one, other]
+
+
+def test_a_map_times_out(pool: ClusterExecutor, held: Held) -> None:
+    results = pool.map(remote.wait_at, [held.name], timeout=0)
     with pytest.raises(TimeoutError, match="wait_at"):
         next(results)
-    Event("slow-map-open", client=client).set()
 
 
-def test_what_was_read_is_handed_out_after_shutdown(client: Client) -> None:
+@pytest.mark.parametrize("buffersize", [None, 1000])
+def test_what_was_read_is_handed_out_after_shutdown(client: Client, buffersize: int | None) -> None:
     pool = ClusterExecutor(client)
-    results = pool.map(remote.add, range(1000))
-    pool.shutdown(wait=False)
+    results = pool.map(remote.add, range(1000), buffersize=buffersize)
+    pool.shutdown()
     assert list(results) == list(range(1, 1001))
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.map(remote.add, [1])
 
 
-def test_a_bounded_queue_holds_up_no_map(client: Client) -> None:
-    with ClusterExecutor(client, max_queue=0, when_full="reject") as pool:
-        assert list(pool.map(remote.add, range(1000))) == list(range(1, 1001))
+@pytest.mark.parametrize("when_full", ["block", "reject"])
+def test_a_bounded_queue_holds_up_no_map(client: Client, when_full: Any) -> None:
+    with ClusterExecutor(client, max_queue=0, when_full=when_full) as pool:
+        assert list(pool.map(remote.add, range(100), chunksize=1)) == list(range(1, 101))
 
 
-def test_a_map_that_is_cancelled_says_so(client: Client) -> None:
-    pool = ClusterExecutor(client, window=0.5)
-    first = pool.submit(remote.wait_at, "cancelled-map")
-    assert Event("cancelled-map-begun", client=client).wait(TIMEOUT)
-    results = pool.map(remote.add, [1, 2])
-    pool.shutdown(wait=False, cancel_futures=True)
-    with pytest.raises(CancelledError):
-        next(results)
-    Event("cancelled-map-open", client=client).set()
-    assert first.result(TIMEOUT) == "cancelled-map"
-    pool.shutdown()
-
-
-def test_others_get_their_turn_beside_a_long_map(client: Client) -> None:
+def test_others_get_their_turn_beside_a_long_map(client: Client, tmp_path: Path) -> None:
+    path = str(tmp_path / "made")
     with ClusterExecutor(client, window=0.5) as pool:
-        results = pool.map(remote.add, range(50), chunksize=1)
-        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
-        assert list(results) == list(range(1, 51))
+        pool.map(remote.note, [path] * 100, map(str, range(100)), chunksize=1)
+        pool.submit(remote.note, path, "other").result(TIMEOUT)
+    made = Path(path).read_text().split()
+    assert len(made) == 101, "what nobody looks at is made all the same"
+    assert made[-1] != "other"
 
 
 def test_a_map_goes_on_without_its_executor(cluster: Any) -> None:
@@ -134,13 +141,6 @@ def test_a_map_goes_on_without_its_executor(cluster: Any) -> None:
     gone(reference)
     eventually(lambda: client.status == "closed")
     assert list(results) == list(range(1, 1001))
-
-
-def test_a_map_that_nobody_looks_at_is_made_all_the_same(client: Client, tmp_path: Path) -> None:
-    path = str(tmp_path / "made")
-    with ClusterExecutor(client, window=0.5) as pool:
-        pool.map(remote.note, [path] * 20, chunksize=1)
-    assert len(Path(path).read_text().splitlines()) == 20
 
 
 def test_a_stop_iteration_of_a_call_is_an_error(pool: ClusterExecutor) -> None:
@@ -177,45 +177,37 @@ def test_what_interrupts_the_reading_loses_no_result(pool: ClusterExecutor) -> N
     assert list(results) == [2, 3]
 
 
-@pytest.mark.parametrize("buffersize", [None, 20])
-def test_cancelling_at_the_end_gives_what_has_begun(client: Client, buffersize: int | None) -> None:
+@pytest.mark.parametrize(("in_lane", "buffersize"), [(False, None), (False, 20), (True, None)])
+def test_cancelling_at_the_end_gives_what_has_begun(
+    client: Client, held: Held, in_lane: bool, buffersize: int | None
+) -> None:
     pool = ClusterExecutor(client, window=0.5)
-    results = pool.map(remote.wait_at, [f"cancelled-{buffersize}"] * 30, buffersize=buffersize, chunksize=1)
-    assert Event(f"cancelled-{buffersize}-begun", client=client).wait(TIMEOUT)
+    place: Any = pool.lane("one", limit=1) if in_lane else pool
+    results = place.map(remote.wait_at, [held.name] * 1000, buffersize=buffersize, chunksize=1)
+    del place
+    held.await_begun()
+    others = pool.map(remote.add, [1, 2])
     pool.shutdown(wait=False, cancel_futures=True)
-    Event(f"cancelled-{buffersize}-open", client=client).set()
-    assert next(results) == f"cancelled-{buffersize}"
+    held.open()
+    assert next(results) == held.name
+    for cancelled in (results, others):
+        with pytest.raises(CancelledError):
+            next(cancelled)
+        assert list(cancelled) == []
+    pool.shutdown()
+
+
+def test_nothing_is_handed_out_behind_what_was_cancelled(client: Client, held: Held) -> None:
+    pool = ClusterExecutor(client, window=0.5)
+    results = pool.map(remote.short_or_wait, [held.name, "", "", "", ""], chunksize=1, buffersize=3)
+    held.await_begun()
+    pool.shutdown(wait=False, cancel_futures=True)
+    held.open()
+    assert next(results) == held.name
     with pytest.raises(CancelledError):
         next(results)
     assert list(results) == []
     pool.shutdown()
-
-
-def test_nothing_is_handed_out_behind_what_was_cancelled(client: Client) -> None:
-    pool = ClusterExecutor(client, window=0.5)
-    names = ["behind-map", "", "", "behind-map-last"]
-    results = pool.map(remote.short_or_wait, names, chunksize=1, buffersize=3)
-    assert Event("behind-map-begun", client=client).wait(TIMEOUT)
-    pool.shutdown(wait=False, cancel_futures=True)
-    for name in names:
-        Event(f"{name}-open", client=client).set()
-    assert next(results) == "behind-map"
-    with pytest.raises(CancelledError):
-        next(results)
-    assert list(results) == []
-    pool.shutdown()
-
-
-def test_a_cancelled_map_holds_up_no_shutdown(client: Client) -> None:
-    pool = ClusterExecutor(client)
-    results = pool.lane("one", limit=1).map(remote.wait_at, ["held-map"] * 1000, chunksize=1)
-    assert Event("held-map-begun", client=client).wait(TIMEOUT)
-    pool.shutdown(wait=False, cancel_futures=True)
-    Event("held-map-open", client=client).set()
-    pool.shutdown()
-    assert next(results) == "held-map"
-    with pytest.raises(CancelledError):
-        next(results)
 
 
 def test_after_a_shutdown_a_map_reads_no_more(client: Client) -> None:
@@ -231,12 +223,10 @@ def test_after_a_shutdown_a_map_reads_no_more(client: Client) -> None:
     pool.shutdown()
 
 
-def test_a_map_with_a_buffer_keeps_its_executor_and_ends_well_after_a_shutdown(client: Client) -> None:
-    assert list(ClusterExecutor(client).map(remote.add, range(300), buffersize=3)) == list(range(1, 301))
-    pool = ClusterExecutor(client)
-    results = pool.map(remote.add, range(5), buffersize=5)
-    pool.shutdown()
-    assert list(results) == [1, 2, 3, 4, 5]
+def test_a_map_with_a_buffer_keeps_its_executor(client: Client) -> None:
+    results = ClusterExecutor(client).map(remote.add, range(300), buffersize=3)
+    gc.collect()
+    assert list(results) == list(range(1, 301))
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e300, 100])

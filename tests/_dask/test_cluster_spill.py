@@ -17,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
 from support.common import Gate, eventually, output_of
-from support.dask import making
+from support.dask import Held, making
 
 from ebbpool import AdaptiveExecutor, spillable
 from ebbpool.dask import ClusterExecutor
@@ -121,20 +121,17 @@ def test_every_task_of_a_storm_ends_while_workers_are_killed(two_workers: Client
     assert sum(count - 1 for count in ran.values()) <= stats.spill_returned
 
 
-def test_closing_the_client_loses_nothing(cluster: Any, client: Client) -> None:
+def test_closing_the_client_loses_nothing(cluster: Any, held: Held) -> None:
     own = Client(cluster, set_as_default=False)
     with ClusterExecutor(own) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
-        name = f"spill-closed-client-{os.urandom(8).hex()}"
-        future = pool.submit(spillable(remote.here_or_wait), os.getpid(), name)
+        future = pool.submit(spillable(remote.here_or_wait), os.getpid(), held.name)
         eventually(lambda: pool.stats().away == 1)
         own.close()
-        try:
-            eventually(lambda: pool.stats().spill_returned == 1)
-        finally:
-            remote.Event(f"{name}-open", client=client).set()
+        eventually(lambda: pool.stats().spill_returned == 1)
+        held.open()
         gate.open()
-        assert future.result(LIMIT) == name
+        assert future.result(LIMIT) == held.name
 
 
 def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from distributed import Event, get_worker
 
@@ -40,6 +40,14 @@ def wait_at(name: str) -> str:
     return name
 
 
+def meet(mine: str, other: str) -> str:
+    """Wait until the other call has begun, too, if there is one."""
+    if mine:
+        Event(mine).set()
+        assert Event(other).wait(TIMEOUT)
+    return mine
+
+
 def note(path: str, line: str = "run", data: bytes = b"") -> int:
     with Path(path).open("a") as file:
         file.write(f"{line}\n")
@@ -54,10 +62,6 @@ def kill_own_worker(path: str) -> None:
 def where() -> str:
     address: str = get_worker().address
     return address
-
-
-def a_lock() -> Any:
-    return threading.Lock()
 
 
 class Strange(Exception):
@@ -100,10 +104,6 @@ def stop_at(number: int) -> int:
     return number
 
 
-def leave() -> None:
-    raise SystemExit(3)
-
-
 def or_lock(number: int) -> Any:
     return threading.Lock() if number == 3 else number
 
@@ -134,10 +134,6 @@ def break_down() -> None:
     raise BrokenExecutor("of the task's own")
 
 
-class Undone(BaseException):
-    """What ends the pickling of an error, and is no `Exception`."""
-
-
 class Fickle(Exception):
     """An error that cannot be pickled for another reason each."""
 
@@ -148,8 +144,6 @@ class Fickle(Exception):
     def __reduce__(self) -> Any:
         if self.way == "comes back as something else":
             return str, ("no error",)
-        if self.way == "ends the pickling":
-            raise Undone
         return only_there, ()
 
     def __str__(self) -> str:
@@ -170,10 +164,6 @@ class OnlyThere:
         return only_there, ()
 
 
-def result_only_there() -> Any:
-    return OnlyThere()
-
-
 def raise_fickle(way: str) -> None:
     raise Fickle(way)
 
@@ -182,18 +172,8 @@ def raise_long(length: int) -> None:
     raise ValueError("x" * length)
 
 
-def a_future() -> Any:
-    from concurrent.futures import Future
-
-    return Future()
-
-
 def size_of(data: Any, *others: Any) -> int:
     return len(data) + sum(len(other) for other in others)
-
-
-def are_same(left: Any, right: Any) -> bool:
-    return left is right
 
 
 def append(data: bytearray) -> int:
@@ -202,18 +182,15 @@ def append(data: bytearray) -> int:
     return len(data)
 
 
-def spend(seconds: float) -> float:
-    """Take some time, and no processor."""
-    threading.Event().wait(seconds)
-    return seconds
-
-
 def short_or_wait(name: str) -> str:
     return wait_at(name) if name else name
 
 
 class Proxy:
-    """A way to a TCP server that can be cut, and mended. What mends it must reserve its port meanwhile."""
+    """A way to a TCP server that can be cut, and mended. What mends it must reserve its port meanwhile.
+
+    As a context manager it is cut on the way out.
+    """
 
     def __init__(self, target: str, port: int = 0) -> None:
         host, _, where = target.removeprefix("tcp://").rpartition(":")
@@ -237,16 +214,23 @@ class Proxy:
 
     def cut(self) -> None:
         """End all connections, and take no more."""
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._mutex:
             ended, self._open = self._open, set()
         for end in ended:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self._flows.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.cut()
 
     def hold(self) -> None:
         """Let nothing through."""
@@ -279,10 +263,6 @@ class Proxy:
 def peak() -> int:
     """Return the most memory that this process has had, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def echo(data: bytes) -> bytes:
-    return bytes(bytearray(data))
 
 
 def with_large(data: bytes, name: str) -> str:

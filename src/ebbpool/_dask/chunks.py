@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from math import ceil
+from math import ceil, inf
 from time import monotonic
 from typing import Any, Final, NoReturn
 
 from ebbpool._checks import time_limit, whole_or_none
-from ebbpool._dask.link import Link
 from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import Failed, apply, brief, error_of
 from ebbpool._pool.running import called_name
@@ -21,13 +21,11 @@ TARGET: Final = 0.05
 GROWTH: Final = 16
 """How many times larger than the largest so far a chunk may be."""
 
-Start = Callable[[Callable[[], None]], Future[None]]
-
 
 class ClusterMap(Iterator[Any]):
     """The iterator that a map over a cluster returns.
 
-    When it is dropped after its first result, calls that have not begun are not made. It keeps `keeper`.
+    When it is dropped after its first result, calls that have not begun are not made.
     """
 
     def __init__(self, run: Run, keeper: object) -> None:
@@ -53,50 +51,39 @@ class ClusterMap(Iterator[Any]):
 
 
 class Run:
-    """One map. Its calls are made by turns: tasks of the executor, each of which sends one chunk and makes way.
+    """One map of an executor or of a lane, which is its `place`.
 
-    Args:
-        link: The way to the cluster.
-        start: Queues a turn; it raises `RuntimeError` once no more are taken.
-        closed: Tells whether the executor has been shut down; no more items are read then.
-        discards: Tells whether it was with `cancel_futures`.
-        width: How many turns there are at most.
-        makes_way: Whether a turn ends with its chunk, and another one takes its place.
+    Its calls are made by turns: tasks of the executor, each of which sends a chunk, and then has another turn queued in
+    its stead, so that the map makes way for other calls.
     """
 
     def __init__(
         self,
-        link: Link,
-        start: Start,
-        closed: Callable[[], bool],
-        discards: Callable[[], bool],
-        width: int,
-        makes_way: bool,
+        place: Any,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
         timeout: float | None,
         chunksize: int | None,
         buffersize: int | None,
-        ordered: bool,
+        in_order: bool,
     ) -> None:
+        executor = getattr(place, "executor", place)
         chunksize = whole_or_none("chunksize", chunksize)
         self._room = whole_or_none("buffersize", buffersize)
-        limit = None if timeout is None else time_limit("timeout", timeout)
-        self._deadline = None if limit is None or limit > threading.TIMEOUT_MAX else monotonic() + limit
-        link.check(fn)
+        self._deadline = inf if timeout is None else monotonic() + time_limit("timeout", timeout)
+        self._link: Any = executor._link
+        self._link.check(fn)
         # An unpicklable function is refused here, as by `submit`.
-        self._mapped = Mapped(fn, link.values())
-        self._name = called_name(fn)
-        self.fn = fn
-        self._link = link
-        self._start = start
-        self._closed = closed
-        self._discards = discards
-        self._width = width
-        self._makes_way = makes_way
-        self._ordered = ordered
+        self._mapped = Mapped(fn, self._link.values())
+        self._fn = fn
+        # Either may be dropped before the map is done.
+        self._home, self._place = weakref.ref(executor), weakref.ref(place)
+        self._pool = executor._pool
+        self._lane = getattr(place, "core", None)
+        self._width: int = self._link.width if self._lane is None else min(self._lane.limit, self._link.width)
+        self._in_order = in_order
         self._fixed = chunksize is not None
-        self._size = 1 if chunksize is None else chunksize
+        self._size = chunksize or 1
         self._source = zip(*iterables, strict=False)
         # The consumer's: how many items it has read, and how many results it has handed out.
         self._read_all = False
@@ -104,31 +91,33 @@ class Run:
         self._handed = 0
         self._results: deque[Any] = deque()
         # Why the iterable was not read to its end: it is raised after the last result.
-        self._cut_off: BaseException | None = None
+        self._cut_off: Exception | None = None
+        self._waiting: deque[tuple[Any, ...]] = deque()
         # What follows is changed under this lock only. Results are filed by the position of the first of a chunk: that
         # of its item or, where any order will do, one in the order in which chunks come back.
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Any, ...]] = deque()
         self._claimed = 0
-        self._active = 0
+        self._turns = 0
         self._sent: set[int] = set()
         self._done: dict[int, list[Any]] = {}
         self._filed = 0
         # Why what has not begun is not sent: it is raised once what has begun is handed out.
         self._given_up: BaseException | None = None
 
-    def started(self, keeper: object) -> ClusterMap:
+    # What the consumer does.
+
+    def started(self) -> ClusterMap:
         """Send the first chunks on their way; return the iterator over the results."""
-        items: list[tuple[Any, ...]] = []
         try:
-            self._take(items, 0)
+            self._read()
             if self._cut_off is not None:
                 raise self._cut_off
-            self._queue(items)
+            self._add_turns()
         except BaseException:
             self.close()
             raise
-        return ClusterMap(self, keeper)
+        # Without a buffer all is queued by now, and the executor may be dropped.
+        return ClusterMap(self, None if self._room is None else self._place())
 
     def next_result(self) -> Any:
         """Return the next result, or raise the next error; at the end raise `StopIteration`."""
@@ -140,11 +129,11 @@ class Run:
                 _raise(error)
             self._results.extend(self._wait())
         if self._room is not None:
-            self._read()
+            self._fill_up()
         result = self._results.popleft()
         self._handed += 1
         if isinstance(result, Failed):
-            if self._ordered:
+            if self._in_order:
                 self.close()
             _raise(error_of(result.packed))
         return result
@@ -159,108 +148,106 @@ class Run:
             self._waiting.clear()
             self._done.clear()
 
+    def _fill_up(self) -> None:
+        """Read what there will be room for once the next result has been handed out."""
+        try:
+            self._read(leaving=1)
+        finally:
+            try:
+                self._add_turns()
+            except RuntimeError as refusal:
+                self._give_up(refusal)
+
+    def _read(self, leaving: int = 0) -> None:
+        try:
+            while not self._read_all and (self._room is None or self._taken - self._handed - leaving < self._room):
+                item = next(self._source)
+                if self._room is not None and self._pool.closed:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                self._waiting.append(item)
+                self._taken += 1
+        except StopIteration:
+            self._read_all = True
+        except Exception as error:
+            self._read_all = True
+            self._cut_off = error
+
+    def _wait(self) -> list[Any]:
+        """Return the next results, or raise why there are none; that ends the map."""
+        with self._changed:
+            while (found := self._done.pop(self._handed, None)) is None:
+                under_way = self._handed in self._sent if self._in_order else bool(self._sent)
+                left = self._deadline - monotonic()
+                if self._given_up is not None and not under_way:
+                    self.close()
+                    raise self._given_up
+                if left <= 0:
+                    self.close()
+                    raise TimeoutError(f"a result of {brief(self._fn)} was not there in time")
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            return found
+
+    # What turns do, and both.
+
+    def _add_turns(self) -> None:
+        """See to it that there are turns for the items that wait.
+
+        Raises:
+            RuntimeError: The executor takes no tasks, and none is under way that could send the items.
+        """
+        while True:
+            with self._changed:
+                if self._turns >= min(self._width, len(self._waiting) + len(self._sent)):
+                    return
+                self._turns += 1
+            try:
+                self._add_turn()
+            except RuntimeError:
+                with self._changed:
+                    self._turns -= 1
+                    if self._turns:
+                        return
+                raise
+
+    def _add_turn(self) -> None:
+        executor = self._home()
+        if executor is None:
+            raise RuntimeError("cannot schedule new futures: nobody refers to the executor any more")
+        executor._start_turn(self._lane, self._take_turn).add_done_callback(self._ended)
+
+    def _ended(self, turn: Future[None]) -> None:
+        error = CancelledError() if turn.cancelled() else turn.exception()
+        if error is not None:
+            with self._changed:
+                self._turns -= 1
+            self._give_up(error)
+
     def _give_up(self, error: BaseException) -> None:
         with self._changed:
             self._waiting.clear()
             self._given_up = self._given_up or error
             self._changed.notify_all()
 
-    def _read(self) -> None:
-        """Take the items for which there is room once the next result has been handed out, and queue them."""
-        items: list[tuple[Any, ...]] = []
-        try:
-            self._take(items, 1)
-        finally:
-            try:
-                self._queue(items)
-            except RuntimeError as error:
-                self._give_up(error)
-
-    def _take(self, items: list[tuple[Any, ...]], leaving: int) -> None:
-        """Take as many items as there is room for. What the iterable raises is kept."""
-        while not self._read_all:
-            if self._room is not None and self._taken + len(items) - self._handed - leaving >= self._room:
-                return
-            try:
-                item = next(self._source)
-                if self._room is not None and self._closed():
-                    raise RuntimeError("cannot schedule new futures after shutdown")
-                items.append(item)
-            except StopIteration:
-                self._read_all = True
-            except Exception as error:
-                self._read_all = True
-                self._cut_off = error
-
-    def _queue(self, items: list[tuple[Any, ...]]) -> None:
-        """Count items in, and see to it that there are turns for them.
-
-        Raises:
-            RuntimeError: The executor takes no tasks, and none is under way that could send the items.
-        """
-        self._taken += len(items)
-        with self._changed:
-            self._waiting.extend(items)
-            missing = max(0, min(self._width, len(self._waiting)) - self._active)
-            self._active += missing
-        try:
-            while missing:
-                self._add_turn()
-                missing -= 1
-        except RuntimeError:
-            with self._changed:
-                self._active -= missing
-                stuck = self._active == 0
-            if stuck:
-                raise
-
-    def _add_turn(self) -> None:
-        self._start(self._take_turn).add_done_callback(self._ended)
-
-    def _ended(self, turn: Future[None]) -> None:
-        error = CancelledError() if turn.cancelled() else turn.exception()
-        if error is not None:
-            with self._changed:
-                self._active -= 1
-            self._give_up(error)
-
-    def _wait(self) -> list[Any]:
-        """Return the next results, or raise why there are none; that ends the map."""
-        error: BaseException
-        with self._changed:
-            while (found := self._done.pop(self._handed, None)) is None:
-                under_way = self._handed in self._sent if self._ordered else bool(self._sent)
-                if self._given_up is not None and not under_way:
-                    error = self._given_up
-                    break
-                left = None if self._deadline is None else self._deadline - monotonic()
-                if left is not None and left <= 0:
-                    error = TimeoutError(f"a result of {brief(self.fn)} was not there in time")
-                    break
-                self._changed.wait(left)
-            else:
-                return found
-        self.close()
-        _raise(error)
-
     def _take_turn(self) -> None:
         """Send a chunk, and the following ones if no other turn can."""
         while True:
-            if self._discards():
+            if any(getattr(owner(), "_discarding", False) for owner in (self._place, self._home)):
                 # As those of its turns that wait; it would go on by itself.
                 self._give_up(CancelledError())
             start, items = self._claim()
             if not items:
                 return
+            name = called_name(self._fn)
             results: list[Any] = []
             seconds = 0.0
             try:
-                outcome = self._link.send(self._name, self._mapped.call(apply, items), alone=True)
-                results, seconds = self._link.result_of(self._name, outcome), outcome[2]
+                outcome = self._link.send(name, self._mapped.call(apply, items), alone=True)
+                results, seconds = self._link.result_of(name, outcome), outcome[2]
             except BaseException as error:
                 self._give_up(error)
             self._finish(start, results, seconds)
-            if self._makes_way:
+            # A bounded queue may refuse a turn, or have it wait for room here.
+            if self._pool.max_queue < 0:
                 try:
                     self._add_turn()
                     return
@@ -282,14 +269,14 @@ class Run:
             if items:
                 self._sent.add(start)
             else:
-                self._active -= 1
+                self._turns -= 1
             return start, items
 
     def _finish(self, start: int, results: list[Any], seconds: float) -> None:
         with self._changed:
             self._sent.discard(start)
             if results:
-                self._done[start if self._ordered else self._filed] = results
+                self._done[start if self._in_order else self._filed] = results
                 self._filed += len(results)
                 if not self._fixed:
                     each = max(seconds / len(results), 1e-9)

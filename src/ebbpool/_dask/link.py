@@ -41,10 +41,11 @@ _logger = logging.getLogger("concurrent.futures")
 class Link:
     """A client as the executor uses it. What packs and sends is for any thread; the rest for that of the loop."""
 
-    def __init__(self, client: Client, owned: bool, rerun: bool, variables: Iterable[str]) -> None:
+    def __init__(self, client: Client, owned: bool, rerun: bool, variables: Iterable[str], window: float) -> None:
         self.client: Any = client
         self.closed = False
-        self.width = 1
+        self._window = window
+        self.width = self._width_for(client.nthreads())
         self._owned = owned
         self._process = os.getpid()
         self._rerun = rerun
@@ -68,16 +69,15 @@ class Link:
         self._connection: Any = self.client.scheduler_comm
         self._joining: asyncio.Task[None] | None = None
 
-    def threads(self) -> int:
-        return sum(self.client.nthreads().values())
+    def _width_for(self, threads: dict[str, int]) -> int:
+        return max(1, ceil(sum(threads.values()) * self._window))
 
-    def watch(self, executor: Any, window: float) -> None:
-        """Keep the executor's size at `window` times the cluster's threads; part from the cluster after its end."""
+    def watch(self, executor: Any) -> None:
+        """Keep the executor's size at the window's share of the cluster's threads; part from the cluster at its end."""
         self._executor = weakref.ref(executor)
-        watching = self._watch(window, executor._crew)
-        asyncio.run_coroutine_threadsafe(watching, self.client.loop.asyncio_loop)
+        asyncio.run_coroutine_threadsafe(self._watch(executor._crew), self.client.loop.asyncio_loop)
 
-    async def _watch(self, window: float, crew: Any) -> None:
+    async def _watch(self, crew: Any) -> None:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
             self._scattered.sweep()
@@ -91,8 +91,7 @@ class Link:
                     return
                 continue
             try:
-                threads = sum((await self.client.nthreads()).values())
-                self.width = width_of(threads, window)
+                self.width = self._width_for(await self.client.nthreads())
                 self._fit()
             except Exception as error:
                 # The connection may come back; calls that are under way learn of its loss by themselves.
@@ -172,17 +171,13 @@ class Link:
                 self.client.loop.add_callback(self._send_all)
             except RuntimeError as error:
                 raise BrokenExecutor(f"{name} was not run: the client is closed") from error
-        while not parcel.done.wait(LOOK):
+        patience = LOOK
+        while patience != GOING:
             # The loop of a client that is closed stops, and leaves what it was to do undone.
-            if self.client.status == "closed" and not parcel.done.wait(GOING):
-                raise BrokenExecutor(f"{name} was given up: the client is closed")
-        if parcel.error is not None:
-            try:
-                raise parcel.error
-            finally:
-                del parcel
-        assert parcel.outcome is not None
-        return parcel.outcome
+            patience = GOING if self.client.status == "closed" else LOOK
+            with suppress(TimeoutError):
+                return parcel.outcome.result(patience)
+        raise BrokenExecutor(f"{name} was given up: the client is closed")
 
     def result_of(self, name: str, outcome: Outcome) -> Any:
         state, packed, _ = outcome
@@ -225,7 +220,7 @@ class Link:
         except Exception as error:
             if connection is self.client.scheduler_comm:
                 while self._outbox:
-                    self._end(self._outbox.popleft(), None, f"could not be sent to the cluster: {error}", error)
+                    _lose(self._outbox.popleft(), f"could not be sent to the cluster: {error}", error)
         else:
             self._connection = connection
         finally:
@@ -238,7 +233,7 @@ class Link:
             return
         if self.client.status == "closed":
             while self._outbox:
-                self._end(self._outbox.popleft(), None, "was not run: the client is closed")
+                _lose(self._outbox.popleft(), "was not run: the client is closed")
             return
         connection = self.client.scheduler_comm
         if connection is None or self.client.status != "running":
@@ -326,10 +321,10 @@ class Link:
     def _end_first(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
         now = monotonic()
         for parcel, outcome in zip(shipment.parcels, outcomes, strict=False):
-            if not parcel.alone and parcel.outcome is None:
+            if not parcel.alone and not parcel.outcome.done():
                 # Where results are large, sharing a task saves nothing.
                 self._pace.note(parcel.name, outcome[2] if len(outcome[1]) < SMALL else HANDED_BACK, now)
-            self._end(parcel, outcome)
+            _end(parcel, outcome)
 
     def _told(self, event: tuple[float, dict[str, Any]]) -> None:
         _, message = event
@@ -355,7 +350,7 @@ class Link:
 
     def _fail(self, shipment: Shipment, told: str, cause: BaseException | None = None) -> None:
         for parcel in shipment.parcels:
-            self._end(parcel, None, told, cause)
+            _lose(parcel, told, cause)
         self._close(shipment)
 
     def _close(self, shipment: Shipment) -> None:
@@ -365,15 +360,6 @@ class Link:
         for there in shipment.parts:
             self._scattered.leave(there)
         self._send_all()
-
-    def _end(self, parcel: Parcel, outcome: Outcome | None, told: str = "", cause: BaseException | None = None) -> None:
-        # In the loop's thread only, so that nothing comes between these lines.
-        if parcel.outcome is None and parcel.error is None:
-            parcel.outcome = outcome
-            if outcome is None:
-                parcel.error = BrokenExecutor(f"{parcel.name} {told}")
-                parcel.error.__cause__ = cause
-            parcel.done.set()
 
     def part(self) -> None:
         """Part from the cluster; not in the thread of the loop."""
@@ -387,10 +373,6 @@ class Link:
                     self.client.loop.add_callback(self._scattered.clear)
             if self._owned:
                 self.client.close()
-
-
-def width_of(threads: int, window: float) -> int:
-    return max(1, ceil(threads * window))
 
 
 def _teller(told: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[[Any], None]:
@@ -407,3 +389,18 @@ def _loss(worker: str) -> str:
         f"was lost with the worker {worker}; it was tried once, and is not run again, because it may have begun "
         "(rerun=True allows that)"
     )
+
+
+# Both in the loop's thread only, so that a parcel has one end.
+
+
+def _end(parcel: Parcel, outcome: Outcome) -> None:
+    if not parcel.outcome.done():
+        parcel.outcome.set_result(outcome)
+
+
+def _lose(parcel: Parcel, told: str, cause: BaseException | None = None) -> None:
+    if not parcel.outcome.done():
+        error = BrokenExecutor(f"{parcel.name} {told}")
+        error.__cause__ = cause
+        parcel.outcome.set_exception(error)

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import hashlib
 import logging
-import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass, field
 from time import monotonic
@@ -154,14 +154,14 @@ def _culprit(named: list[tuple[str, Any]], whole: str, error: Exception) -> Type
     return TypeError(f"{whole} cannot be pickled: {error}")
 
 
+@dataclass(slots=True, eq=False)
 class There:
     """A part that is on the cluster, or on its way."""
 
-    def __init__(self, size: int, sending: asyncio.Task[Any]) -> None:
-        self.size = size
-        self.sending = sending
-        self.users = 0
-        self.used = monotonic()
+    size: int
+    sending: asyncio.Task[Any]
+    users: int = 0
+    used: float = field(default_factory=monotonic)
 
     def good(self) -> bool:
         if not self.sending.done():
@@ -246,9 +246,7 @@ class Parcel:
     packed: Packed
     alone: bool
     since: float = field(default_factory=monotonic)
-    outcome: Outcome | None = None
-    error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    outcome: Future[Outcome] = field(default_factory=Future)
 
 
 @dataclass(slots=True, eq=False)
