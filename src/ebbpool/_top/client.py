@@ -30,12 +30,7 @@ class Client:
         attached: What asked it to listen, if it had not done so by itself.
     """
 
-    def __init__(
-        self,
-        path: str,
-        attached: Attached | None = None,
-        pid: int | None = None,
-    ) -> None:
+    def __init__(self, path: str, attached: Attached | None = None, pid: int | None = None) -> None:
         self.path = path
         self.pid = pid if attached is None else attached.pid
         self._attached = attached

@@ -78,7 +78,10 @@ def _client(target: str) -> Client:
         return Client(target)
     pid = int(target)
     path = find(pid)
-    return Client(path, pid=pid) if path is not None else Client((attached := Attached(pid)).path, attached)
+    if path is not None:
+        return Client(path, pid=pid)
+    attached = Attached(pid)
+    return Client(attached.path, attached)
 
 
 def _list(as_json: bool) -> int:
