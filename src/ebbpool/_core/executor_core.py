@@ -122,7 +122,19 @@ class ExecutorCore:
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
-        self._prepare(future, fn, args, kwargs)
+        if cython.compiled or pool.wrapping or not callable(fn):
+            self._prepare(future, fn, args, kwargs)
+        else:
+            # What `_prepare` does, without the cost of a call for each task.
+            future._code = PENDING
+            future._result = future._exception = future._audience = future._cond = future._observers = None
+            future._lane = future._not_run = future._scope = future._executor = None
+            future._held = False
+            future._latest = 0.0
+            future._pool = pool
+            future._fn = fn
+            future._args = args
+            future._kwargs = kwargs if kwargs else None
         future._queued_at = pool.clock
         errand = None
         with pool.mutex:
