@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, compute, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, compute, timed
 from benchmarks.load.serving import Server
 from benchmarks.peers import go, package, ways
 from benchmarks.peers.peer import Peer
@@ -40,18 +40,12 @@ def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples
         return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
 
 
-def _cold_burst(peer: Peer, params: Params) -> Samples:
-    return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
-
-
-COLD_BURST = Question(
+@Question(
     title="Burst of sleeps on a cold pool",
-    asks="200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "anyio and trio: the start of the event loop is part of it",
     columns=_COLUMNS,
     peers=POOLS,
-    measure=_cold_burst,
     variants=({"workers": 200},),
     sizes=_SLEEPS,
     targets=(Target("no later than ThreadPoolExecutor(200)", _BOTH, "ms", 1.0, rival="stdlib"),),
@@ -59,27 +53,20 @@ COLD_BURST = Question(
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
 )
-
-
-def _cold_map(peer: Peer, params: Params) -> Samples:
-    def work(pool: Pool) -> None:
-        send = pool.map if params["by"] == "map" else pool.each
-        send(lambda item: pool.sleep(params["sleep"]), range(params["tasks"]))
-
-    return _once(peer, params, work)
+def cold_burst(peer: Peer, params: Params) -> Samples:
+    """200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?"""
+    return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
 
 
 _MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}
 
-COLD_MAP = Question(
+
+@Question(
     title="Map of sleeps on a cold pool",
-    asks="200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one "
-    "done?",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "fastthreadpool's threads end with its map",
     columns=_COLUMNS,
     peers=f"{_BOTH} stdlib multiprocessing fastthreadpool",
-    measure=_cold_map,
     variants=(_MAP, _EACH),
     sizes=_SLEEPS,
     targets=(Target("as quick as submitting (at most 1.05 of it)", _BOTH, "ms", 1.05, _MAP, "", _EACH),),
@@ -87,26 +74,23 @@ COLD_MAP = Question(
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads",
 )
+def cold_map(peer: Peer, params: Params) -> Samples:
+    """200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one done?"""
+
+    def work(pool: Pool) -> None:
+        send = pool.map if params["by"] == "map" else pool.each
+        send(lambda item: pool.sleep(params["sleep"]), range(params["tasks"]))
+
+    return _once(peer, params, work)
 
 
-def _computing(peer: Peer, params: Params) -> Samples:
-    turns = params["turns"]
-    return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
-
-
-def _ceilings(peer: str, settings: Settings) -> list[Variant]:
-    return [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}]
-
-
-COMPUTING = Question(
+@Question(
     title="Computing tasks of 5 ms",
-    asks="100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?",
     method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
     "a cold pool; at most 64 threads, and 2 for the standard library's too",
     columns=_COLUMNS,
     peers=f"loop {POOLS}",
-    measure=_computing,
-    variants=_ceilings,
+    variants=lambda peer, settings: [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}],
     sizes={"tasks": 100},
     quick={"tasks": 40},
     turns=0.005,
@@ -118,6 +102,10 @@ COMPUTING = Question(
     floor="100 times 5 ms, divided by the processors if there is no GIL",
     limits="the GIL: more threads than processors only add switches",
 )
+def computing(peer: Peer, params: Params) -> Samples:
+    """100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?"""
+    turns = params["turns"]
+    return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
 
 
 Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
@@ -222,7 +210,24 @@ _FEW_THREADS: dict[str, Blocked] = {
 }
 
 
-def _blocked(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="Tasks that wait, each pool with its defaults",
+    method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
+    "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
+    "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
+    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
+    "itself, without its start; kB: by how much resident memory grew at most, a task",
+    columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
+    peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
+    variants=lambda peer, settings: [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}],
+    sizes={"sleep": 0.05},
+    floor="the 50 ms that each task waits",
+    limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
+    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
+    "to be written for them",
+)
+def blocked_tasks(peer: Peer, params: Params) -> Samples:
+    """So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one done?"""
     count, process = params["tasks"], Server(0, os.getpid())
     before = process.memory()
     with ExitStack() as after:
@@ -234,28 +239,3 @@ def _blocked(peer: Peer, params: Params) -> Samples:
         return {"ms": [told["ms"]], "memory": [told["kB"] / count]}
     samples: Samples = {"ms": [taken * 1e3]}
     return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
-
-
-def _counts(peer: str, settings: Settings) -> list[Variant]:
-    return [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}]
-
-
-BLOCKED_TASKS = Question(
-    title="Tasks that wait, each pool with its defaults",
-    asks="So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one "
-    "done?",
-    method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
-    "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
-    "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
-    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
-    "itself, without its start; kB: by how much resident memory grew at most, a task",
-    columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
-    peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
-    measure=_blocked,
-    variants=_counts,
-    sizes={"sleep": 0.05},
-    floor="the 50 ms that each task waits",
-    limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
-    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
-    "to be written for them",
-)

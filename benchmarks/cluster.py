@@ -40,7 +40,22 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
     return ours
 
 
-def _lost_worker(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="kill -9 of a Dask worker with calls under way",
+    method="two workers with two threads each; calls sleep 20 ms and note that they begin; "
+    "a worker is killed once a quarter has begun; the worst round counts",
+    columns=(
+        Column("right", "right results", 0, ratio=False, more=True, worst=True),
+        Column("errors", "errors", 0, ratio=False, worst=True),
+        Column("twice", "begun twice", 0, ratio=False, worst=True),
+    ),
+    peers="cluster cluster-rerun cluster-spill cluster-distributed",
+    variants=({},),
+    sizes={"calls": 200},
+    quick={"calls": 40},
+)
+def lost_worker(peer: Peer, params: Params) -> Samples:
+    """A worker of a Dask cluster is killed while calls are under way: what becomes of them, is any begun twice?"""
     distributed = package("distributed")
     spillable = package("ebbpool").spillable
     calls = params["calls"]
@@ -68,21 +83,3 @@ def _lost_worker(peer: Peer, params: Params) -> Samples:
         "errors": [sum(error is not None for error in errors)],
         "twice": [sum(times > 1 for times in begun.values())],
     }
-
-
-LOST_WORKER = Question(
-    title="kill -9 of a Dask worker with calls under way",
-    asks="A worker of a Dask cluster is killed while calls are under way: what becomes of them, is any begun twice?",
-    method="two workers with two threads each; calls sleep 20 ms and note that they begin; "
-    "a worker is killed once a quarter has begun; the worst round counts",
-    columns=(
-        Column("right", "right results", 0, ratio=False, more=True, worst=True),
-        Column("errors", "errors", 0, ratio=False, worst=True),
-        Column("twice", "begun twice", 0, ratio=False, worst=True),
-    ),
-    peers="cluster cluster-rerun cluster-spill cluster-distributed",
-    measure=_lost_worker,
-    variants=({},),
-    sizes={"calls": 200},
-    quick={"calls": 40},
-)

@@ -25,7 +25,30 @@ _BOTH = "ebbpool ebbpool-pure"
 _PROC = Path("/proc")
 
 
-def _memory(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="The memory of a pending future",
+    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
+    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
+    columns=(
+        Column("bytes", "bytes", 0),
+        Column("objects", "tracked objects", 1),
+        Column("tracked", "after a collection", 1),
+    ),
+    peers=f"simplequeue {_BOTH} stdlib multiprocessing pebble gevent",
+    variants=({"workers": 1},),
+    sizes={"tasks": 10_000},
+    quick={"tasks": 1_000},
+    targets=(
+        Target("at most a third of the bytes", _BOTH, "bytes", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects", _BOTH, "objects", 1 / 3, rival="stdlib"),
+        Target("at most a third of the objects left tracked", _BOTH, "tracked", 1 / 3, rival="stdlib"),
+    ),
+    rounds_factor=0.4,
+    floor="a future of one object, which is what ebbpool keeps",
+    limits="a future has to hold the call, its result and who waits",
+)
+def memory(peer: Peer, params: Params) -> Samples:
+    """Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?"""
     # PyPy has none.
     tracemalloc, count = package("tracemalloc"), params["tasks"]
     handles: list[object] = [None] * count
@@ -53,32 +76,6 @@ def _memory(peer: Peer, params: Params) -> Samples:
     }
 
 
-MEMORY = Question(
-    title="The memory of a pending future",
-    asks="Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?",
-    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
-    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
-    columns=(
-        Column("bytes", "bytes", 0),
-        Column("objects", "tracked objects", 1),
-        Column("tracked", "after a collection", 1),
-    ),
-    peers=f"simplequeue {_BOTH} stdlib multiprocessing pebble gevent",
-    measure=_memory,
-    variants=({"workers": 1},),
-    sizes={"tasks": 10_000},
-    quick={"tasks": 1_000},
-    targets=(
-        Target("at most a third of the bytes", _BOTH, "bytes", 1 / 3, rival="stdlib"),
-        Target("at most a third of the objects", _BOTH, "objects", 1 / 3, rival="stdlib"),
-        Target("at most a third of the objects left tracked", _BOTH, "tracked", 1 / 3, rival="stdlib"),
-    ),
-    rounds_factor=0.4,
-    floor="a future of one object, which is what ebbpool keeps",
-    limits="a future has to hold the call, its result and who waits",
-)
-
-
 _STACKS = {"default": None, "1 MiB": 1 << 20, "256 KiB": 256 << 10, "64 KiB": 64 << 10}
 _PATIENCE_SECONDS = 60.0
 
@@ -100,7 +97,32 @@ def _kilobytes() -> tuple[int, int]:
     return found
 
 
-def _stacks(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="The memory of waiting workers, by stack size",
+    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
+    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
+    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
+    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
+    columns=(
+        Column("resident", "kB resident a worker", 1),
+        Column("virtual", "kB virtual a worker", 0),
+        Column("resident_all", "MB resident in all", 1, ratio=False),
+        Column("virtual_all", "MB virtual in all", 0, ratio=False),
+    ),
+    peers=f"{_BOTH} stdlib",
+    variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
+    targets=(
+        Target(
+            "64 KiB stacks: at most a tenth of the address space", _BOTH, "virtual", 0.1,
+            {"waiting": 2000, "stack": "64 KiB"}, "", {"stack": "default"},
+        ),
+    ),
+    rounds_factor=0.4,
+    floor="a page or two of stack that a waiting thread has touched",
+    limits="the interpreter and the C library: the pool only says how large the stacks may become",
+)  # fmt: skip
+def stacks(peer: Peer, params: Params) -> Samples:
+    """What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?"""
     count, usual = params["waiting"], threading.stack_size()
     running, release = threading.Semaphore(0), threading.Event()
 
@@ -129,34 +151,6 @@ def _stacks(peer: Peer, params: Params) -> Samples:
     }
 
 
-STACKS = Question(
-    title="The memory of waiting workers, by stack size",
-    asks="What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?",
-    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
-    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
-    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
-    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
-    columns=(
-        Column("resident", "kB resident a worker", 1),
-        Column("virtual", "kB virtual a worker", 0),
-        Column("resident_all", "MB resident in all", 1, ratio=False),
-        Column("virtual_all", "MB virtual in all", 0, ratio=False),
-    ),
-    peers=f"{_BOTH} stdlib",
-    measure=_stacks,
-    variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
-    targets=(
-        Target(
-            "64 KiB stacks: at most a tenth of the address space", _BOTH, "virtual", 0.1,
-            {"waiting": 2000, "stack": "64 KiB"}, "", {"stack": "default"},
-        ),
-    ),
-    rounds_factor=0.4,
-    floor="a page or two of stack that a waiting thread has touched",
-    limits="the interpreter and the C library: the pool only says how large the stacks may become",
-)  # fmt: skip
-
-
 def _switches(pid: int) -> dict[str, int]:
     """Context switches so far, voluntary and not, of every thread of process `pid`."""
     found = {}
@@ -181,8 +175,34 @@ def _threads() -> int:
     return count - sum(thread.name == "ebbpool-timekeeper" for thread in threading.enumerate())
 
 
-def _idle_cost(peer: Peer, params: Params) -> Samples:
-    """Watch the idle process from outside, while its main thread blocks in a read: that thread is counted too.
+@Question(
+    title="An idle pool",
+    method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
+    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
+    columns=(
+        Column("most", "threads under load", 0, ratio=False, worst=True),
+        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
+        Column("left", "threads left", 0, ratio=False, worst=True),
+        Column("switches", "context switches", 0, ratio=False, worst=True),
+    ),
+    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
+    "gevent-threadpool",
+    variants=({"workers": 32},),
+    sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
+    quick={"keep_alive": 0.3, "idle": 1.0},
+    targets=(
+        Target("back within keep_alive + 1 s", _BOTH, "shrunk", 2.0),
+        Target("back to min_workers (0)", _BOTH, "left", 0),
+        Target("no wake-up in 2 s", _BOTH, "switches", 0),
+    ),
+    rounds_factor=1 / 3,
+    floor="no thread and no wake-up",
+    limits="keep_alive: threads stay that long on purpose",
+)
+def idle_cost(peer: Peer, params: Params) -> Samples:
+    """A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?
+
+    Watch the idle process from outside, while its main thread blocks in a read: that thread is counted too.
 
     So watching adds nothing. Where there is no /proc, only the threads are counted.
     """
@@ -203,34 +223,6 @@ def _idle_cost(peer: Peer, params: Params) -> Samples:
             watched = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
             samples["switches"] = [json.loads(watched.stdout)]
     return samples
-
-
-IDLE_COST = Question(
-    title="An idle pool",
-    asks="A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?",
-    method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
-    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
-    columns=(
-        Column("most", "threads under load", 0, ratio=False, worst=True),
-        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
-        Column("left", "threads left", 0, ratio=False, worst=True),
-        Column("switches", "context switches", 0, ratio=False, worst=True),
-    ),
-    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
-    "gevent-threadpool",
-    measure=_idle_cost,
-    variants=({"workers": 32},),
-    sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
-    quick={"keep_alive": 0.3, "idle": 1.0},
-    targets=(
-        Target("back within keep_alive + 1 s", _BOTH, "shrunk", 2.0),
-        Target("back to min_workers (0)", _BOTH, "left", 0),
-        Target("no wake-up in 2 s", _BOTH, "switches", 0),
-    ),
-    rounds_factor=1 / 3,
-    floor="no thread and no wake-up",
-    limits="keep_alive: threads stay that long on purpose",
-)
 
 
 def _reading(what: str, params: Params) -> list[float]:
@@ -272,27 +264,26 @@ def _scraping(what: str, params: Params) -> list[float]:
     return taken
 
 
-def _watching(peer: Peer, params: Params) -> Samples:
-    what = params["look"]
-    return {"us": (_scraping if "scrape" in what else _reading)(what, params)}
-
-
 _LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape with histograms", "a scrape as text")
 
-WATCHING = Question(
+
+@Question(
     title="The cost of watching pools",
-    asks="What does it cost to look at pools, while a million tasks wait and while ten pools are scraped?",
     method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
     "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
     columns=(Column("us", "µs a look", 1, ratio=False),),
     peers=_BOTH,
-    measure=_watching,
     variants=[{"look": what} for what in _LOOKS],
     sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},
     quick={"waiting": 100_000, "scrapes": 5, "repeats": 1},
     limits="stats(): the pool's lock and some twenty numbers; a scrape: the client's own objects for each number",
     rounds_factor=0.7,
 )
+def watching(peer: Peer, params: Params) -> Samples:
+    """What does it cost to look at pools, while a million tasks wait and while ten pools are scraped?"""
+    what = params["look"]
+    return {"us": (_scraping if "scrape" in what else _reading)(what, params)}
+
 
 if __name__ == "__main__":
     print(_watch(int(sys.argv[1]), float(sys.argv[2])))

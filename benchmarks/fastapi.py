@@ -16,25 +16,12 @@ _BOTH = f"{_OURS} fastapi-installed-pure"
 _CLIENTS = {"clients": 64}
 
 
-def _burst(peer: Peer, params: Params) -> Samples:
-    samples: Samples = {"first": [], "later": [], "errors": []}
-    with serving(peer.program, ready=ready) as found:
-        for repeat in range(params["repeats"] + 1):
-            with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
-                answered = clients.burst(30.0)
-            samples["later" if repeat else "first"].append(answered.seconds * 1e3)
-            samples["errors"].append(answered.errors)
-    return samples
-
-
-FASTAPI_BURST = Question(
+@Question(
     title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
-    asks="200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?",
     method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
     "open beforehand; from the first request to the last response; first: no thread has been started yet",
     columns=(Column("first", "ms for all, first burst", 0), Column("later", "ms for all, later", 0), WRONG),
     peers=f"{_PEERS} fastapi-256",
-    measure=_burst,
     variants=({"clients": 200},),
     sizes={"repeats": 3},
     quick={"repeats": 1},
@@ -47,30 +34,30 @@ FASTAPI_BURST = Question(
     limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
     "time",
 )
-
-
-def _rate(peer: Peer, params: Params) -> Samples:
-    with (
-        serving(peer.program, ready=ready) as found,
-        Clients(found.port, params["clients"], target(params["endpoint"]), BODY) as clients,
-    ):
-        return clients.load(params["warm_up"], params["seconds"], found.cpu_seconds).served()
+def fastapi_burst(peer: Peer, params: Params) -> Samples:
+    """200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?"""
+    samples: Samples = {"first": [], "later": [], "errors": []}
+    with serving(peer.program, ready=ready) as found:
+        for repeat in range(params["repeats"] + 1):
+            with Clients(found.port, params["clients"], target("100 ms"), BODY) as clients:
+                answered = clients.burst(30.0)
+            samples["later" if repeat else "first"].append(answered.seconds * 1e3)
+            samples["errors"].append(answered.errors)
+    return samples
 
 
 _LEAST = {"trivial": 1.6, "5 ms": 1.3}
 _FLOOR = {"endpoint": ASYNC} | _CLIENTS
 
-FASTAPI_RATE = Question(
+
+@Question(
     title="FastAPI: 64 keep-alive clients, a sync endpoint",
-    asks="64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the "
-    "slowest?",
     method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
     "one request under way; what they need of a processor is shown: near 100 they would be what is measured; µs of a "
     "processor: the server's; the floor is an `async def` endpoint; gc.freeze() after the start on all sides, for p99 "
     "would be that of Python's full collections of what FastAPI is made of",
     columns=served_columns(2),
     peers=_PEERS,
-    measure=_rate,
     variants=(*({"endpoint": endpoint} | _CLIENTS for endpoint in _LEAST), _FLOOR),
     sizes={"warm_up": 0.5, "seconds": 2.0},
     quick={"warm_up": 0.3, "seconds": 0.5},
@@ -88,6 +75,13 @@ FASTAPI_RATE = Question(
     limits="FastAPI and the GIL; the pool is the smaller part of a request",
     quick_cells=2,
 )
+def fastapi_rate(peer: Peer, params: Params) -> Samples:
+    """64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the slowest?"""
+    with (
+        serving(peer.program, ready=ready) as found,
+        Clients(found.port, params["clients"], target(params["endpoint"]), BODY) as clients,
+    ):
+        return clients.load(params["warm_up"], params["seconds"], found.cpu_seconds).served()
 
 
 class _Health(Beside):
@@ -111,24 +105,8 @@ class _Health(Beside):
         return [latency for begun, latency in self._asked if begun + latency >= since]
 
 
-def _beside(peer: Peer, params: Params) -> Samples:
-    with (
-        serving(peer.program, "--turns", str(params["turns"]), ready=ready) as found,
-        Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
-        _Health(found.port) as health,
-    ):
-        begun = time.perf_counter() + params["warm_up"]
-        answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    latencies, errors = health.latencies(begun), answered.errors + health.errors
-    if not answered.latencies or not latencies:
-        raise RuntimeError(f"not one right response, {errors} wrong ones")
-    return spread(latencies) | {"rate": [len(answered.latencies) / answered.seconds], "errors": [errors]}
-
-
-HEALTH_BESIDE = Question(
+@Question(
     title="FastAPI: /health beside 64 clients that compute",
-    asks="64 clients ask a sync FastAPI endpoint that computes; one asks an `async def` /health: how long does it "
-    "wait?",
     method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
     "ask a plain `def` endpoint that computes 5 ms of Python, counted in the parent and the same on all servers; one "
     "more asks an `async def` endpoint, 10 ms after each "
@@ -140,7 +118,6 @@ HEALTH_BESIDE = Question(
         WRONG,
     ),
     peers=f"{_PEERS} fastapi-256",
-    measure=_beside,
     variants=(_CLIENTS,),
     sizes={"warm_up": 1.0, "seconds": 4.0},
     quick={"warm_up": 0.3, "seconds": 1.0},
@@ -153,3 +130,16 @@ HEALTH_BESIDE = Question(
     floor="what uvicorn needs for a request",
     limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
 )
+def health_beside(peer: Peer, params: Params) -> Samples:
+    """64 clients ask a sync FastAPI endpoint that computes; one asks an `async def` /health: how long does it wait?"""
+    with (
+        serving(peer.program, "--turns", str(params["turns"]), ready=ready) as found,
+        Clients(found.port, params["clients"], target(COMPUTING), BODY) as clients,
+        _Health(found.port) as health,
+    ):
+        begun = time.perf_counter() + params["warm_up"]
+        answered = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    latencies, errors = health.latencies(begun), answered.errors + health.errors
+    if not answered.latencies or not latencies:
+        raise RuntimeError(f"not one right response, {errors} wrong ones")
+    return spread(latencies) | {"rate": [len(answered.latencies) / answered.seconds], "errors": [errors]}

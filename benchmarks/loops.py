@@ -43,24 +43,6 @@ async def _nursery(call: Call, count: int) -> None:
             nursery.start_soon(call, nothing)
 
 
-async def _offload(peer: Peer, params: Params) -> Samples:
-    gather = _nursery if params["loop"] == "trio" else _gather
-    gathered, single = params["gathered"], params["single"]
-    samples: Samples = {"gathered": [], "single": []}
-    async with peer.offload(params["workers"]) as call:
-        for repeat in range(params["repeats"] + 1):
-            gc.collect()
-            start = time.perf_counter()
-            await gather(call, gathered)
-            middle = time.perf_counter()
-            for _ in range(single):
-                await call(nothing)
-            if repeat:
-                samples["gathered"].append((middle - start) / gathered * 1e6)
-                samples["single"].append((time.perf_counter() - middle) / single * 1e6)
-    return samples
-
-
 def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
     loops = _EVERYWHERE if peer in ("anyio", "anyio-ebbpool", "anyio-installed", "loop") else _EVERYWHERE[:2]
     ceilings: tuple[int, ...]
@@ -75,16 +57,15 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
 
 _ONE = {"workers": 1}
 
-OFFLOAD = Question(
+
+@Question(
     title="Calls offloaded from an event loop",
-    asks="Blocking calls from an event loop: 5,000 gathered, and one after another; what does one cost?",
     method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
     "anyio: with a limiter of as many tokens as others have workers",
     columns=(Column("gathered", "µs a call, gathered", 1), Column("single", "µs a call, one after another", 1)),
     peers="loop bare-thread batched run run-pure own-loop own-loop-pure own-loop-to-thread ebbpool ebbpool-pure stdlib "
     "to-thread to-thread-ebbpool plus pebble betapool flexexecutor aiomisc hypertile leasepool asgiref anyio trio "
     "anyio-ebbpool anyio-installed",
-    measure=on_loop(_offload),
     variants=_offload_variants,
     sizes={"gathered": 5_000, "single": 300, "repeats": 2},
     quick={"gathered": 500, "single": 100, "repeats": 1},
@@ -107,6 +88,24 @@ OFFLOAD = Question(
     "hand-offs between threads, which is the kernel",
     quick_cells=2,
 )  # fmt: skip
+@on_loop
+async def offload(peer: Peer, params: Params) -> Samples:
+    """Blocking calls from an event loop: 5,000 gathered, and one after another; what does one cost?"""
+    gather = _nursery if params["loop"] == "trio" else _gather
+    gathered, single = params["gathered"], params["single"]
+    samples: Samples = {"gathered": [], "single": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            gc.collect()
+            start = time.perf_counter()
+            await gather(call, gathered)
+            middle = time.perf_counter()
+            for _ in range(single):
+                await call(nothing)
+            if repeat:
+                samples["gathered"].append((middle - start) / gathered * 1e6)
+                samples["single"].append((time.perf_counter() - middle) / single * 1e6)
+    return samples
 
 
 _GROUP = 200
@@ -135,34 +134,16 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
         gc.enable()
 
 
-async def _anyio_tasks(peer: Peer, params: Params) -> Samples:
-    tasks = params["tasks"]
-    samples: Samples = {"net": [], "empty": []}
-    async with peer.offload(params["workers"]) as call:
-        for repeat in range(params["repeats"] + 1):
-            before = await _groups(_empty, tasks)
-            taken = await _groups(call, tasks)
-            empty = (before + await _groups(_empty, tasks)) / 2
-            if repeat:
-                samples["net"].append((taken - empty) / tasks * 1e6)
-                samples["empty"].append(empty / tasks * 1e6)
-    return samples
-
-
-def _anyio_variants(peer: str, settings: Settings) -> list[Variant]:
-    return [{"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)]
-
-
-ANYIO_TASKS = Question(
+@Question(
     title="Calls from anyio task groups of 200 tasks",
-    asks="Calls in anyio task groups of 200: what does one cost beyond the task that makes it?",
     method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
     "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
     "workers",
     columns=(Column("net", "µs a call, net", 1), Column("empty", "µs an empty task", 1, ratio=False)),
     peers="anyio trio anyio-ebbpool anyio-installed",
-    measure=on_loop(_anyio_tasks),
-    variants=_anyio_variants,
+    variants=lambda peer, settings: [
+        {"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)
+    ],
     sizes={"tasks": 5_000, "repeats": 2},
     quick={"tasks": 500, "repeats": 1},
     targets=[
@@ -175,6 +156,20 @@ ANYIO_TASKS = Question(
     floor="the tasks themselves, which are taken off",
     limits="the hand-off of a call and its result; a task of anyio waits for each",
 )  # fmt: skip
+@on_loop
+async def anyio_tasks(peer: Peer, params: Params) -> Samples:
+    """Calls in anyio task groups of 200: what does one cost beyond the task that makes it?"""
+    tasks = params["tasks"]
+    samples: Samples = {"net": [], "empty": []}
+    async with peer.offload(params["workers"]) as call:
+        for repeat in range(params["repeats"] + 1):
+            before = await _groups(_empty, tasks)
+            taken = await _groups(call, tasks)
+            empty = (before + await _groups(_empty, tasks)) / 2
+            if repeat:
+                samples["net"].append((taken - empty) / tasks * 1e6)
+                samples["empty"].append(empty / tasks * 1e6)
+    return samples
 
 
 _WORKERS = 4
@@ -229,7 +224,29 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
     return gate, pending
 
 
-async def _loop_lag(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="The loop's lag while 10,000 calls finish",
+    method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
+    "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
+    "opens (timers have about 1 ms of their own)",
+    columns=(
+        Column("p50", "lag p50, ms", 2, ratio=False),
+        Column("p99", "lag p99, ms", 2),
+        Column("most", "most, ms", 2, ratio=False, worst=True),
+        Column("took", "ms for all", 1, ratio=False),
+        Column("idle", "idle p99, ms", 2, ratio=False),
+    ),
+    peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",
+    variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
+    sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
+    quick={"calls": 1_000, "repeats": 1},
+    targets=(Target("p99 of the lag: under 10 ms", "run own-loop", "p99", 10.0),),
+    floor="the lag of the same loop before the gate opens",
+    limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
+)
+@on_loop
+async def loop_lag(peer: Peer, params: Params) -> Samples:
+    """10,000 calls finish at once: how long do the loop's other callbacks wait meanwhile?"""
     samples: Samples = {"p50": [], "p99": [], "most": [], "took": [], "idle": []}
     async with peer.offload(params["workers"]) as call:
         for repeat in range(params["repeats"] + 1):
@@ -251,30 +268,6 @@ async def _loop_lag(peer: Peer, params: Params) -> Samples:
                 samples[metric] += values
             del everything, pending
     return samples
-
-
-LOOP_LAG = Question(
-    title="The loop's lag while 10,000 calls finish",
-    asks="10,000 calls finish at once: how long do the loop's other callbacks wait meanwhile?",
-    method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
-    "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
-    "opens (timers have about 1 ms of their own)",
-    columns=(
-        Column("p50", "lag p50, ms", 2, ratio=False),
-        Column("p99", "lag p99, ms", 2),
-        Column("most", "most, ms", 2, ratio=False, worst=True),
-        Column("took", "ms for all", 1, ratio=False),
-        Column("idle", "idle p99, ms", 2, ratio=False),
-    ),
-    peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",
-    measure=on_loop(_loop_lag),
-    variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
-    sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
-    quick={"calls": 1_000, "repeats": 1},
-    targets=(Target("p99 of the lag: under 10 ms", "run own-loop", "p99", 10.0),),
-    floor="the lag of the same loop before the gate opens",
-    limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
-)
 
 
 _PERIOD = 0.002
@@ -307,36 +300,8 @@ _HANDLERS: dict[str, tuple[float, Callable[[int], object]]] = {
 """The most milliseconds that the lag may have at its 99th percentile, and what the clients call: `turns` take 1 ms."""
 
 
-async def _loop_beside(peer: Peer, params: Params) -> Samples:
-    """Have a task of the loop sleep again and again: its lag is what a health check or a WebSocket feels.
-
-    Calls a second stand beside it, so that no lag is bought with throughput.
-    """
-    work = partial(_HANDLERS[params["handler"]][1], params["turns"])
-    latencies: list[float] = []
-    lags: list[float] = []
-    async with peer.offload(params["workers"]) as call:
-        begun = time.perf_counter()
-        stop = begun + params["seconds"]
-
-        async def client() -> None:
-            while (start := time.perf_counter()) < stop:
-                await call(work)
-                latencies.append(time.perf_counter() - start)
-
-        async def tick() -> None:
-            while (start := time.perf_counter()) < stop:
-                await asyncio.sleep(_PERIOD)
-                lags.append(time.perf_counter() - start - _PERIOD)
-
-        await asyncio.gather(tick(), *(client() for _ in range(params["clients"])))
-        took = time.perf_counter() - begun
-    return spread(lags) | {"rate": [len(latencies) / took], "call": [percentile(latencies, 0.99) * 1e3]}
-
-
-LOOP_BESIDE = Question(
+@Question(
     title="The loop's lag beside 64 clients",
-    asks="64 clients hand the same function to threads in a loop: how long does the loop's own task wait meanwhile?",
     method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
     "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
     columns=(
@@ -346,7 +311,6 @@ LOOP_BESIDE = Question(
         Column("call", "a call's p99, ms", 0, ratio=False),
     ),
     peers=" ".join(_THREADS),
-    measure=on_loop(_loop_beside),
     variants=lambda peer, settings: [
         {"handler": handler, "loop": "asyncio", "workers": workers}
         for handler in _HANDLERS
@@ -371,3 +335,31 @@ LOOP_BESIDE = Question(
     limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
     quick_cells=2,
 )
+@on_loop
+async def loop_beside(peer: Peer, params: Params) -> Samples:
+    """64 clients hand the same function to threads in a loop: how long does the loop's own task wait meanwhile?
+
+    Have a task of the loop sleep again and again: its lag is what a health check or a WebSocket feels.
+
+    Calls a second stand beside it, so that no lag is bought with throughput.
+    """
+    work = partial(_HANDLERS[params["handler"]][1], params["turns"])
+    latencies: list[float] = []
+    lags: list[float] = []
+    async with peer.offload(params["workers"]) as call:
+        begun = time.perf_counter()
+        stop = begun + params["seconds"]
+
+        async def client() -> None:
+            while (start := time.perf_counter()) < stop:
+                await call(work)
+                latencies.append(time.perf_counter() - start)
+
+        async def tick() -> None:
+            while (start := time.perf_counter()) < stop:
+                await asyncio.sleep(_PERIOD)
+                lags.append(time.perf_counter() - start - _PERIOD)
+
+        await asyncio.gather(tick(), *(client() for _ in range(params["clients"])))
+        took = time.perf_counter() - begun
+    return spread(lags) | {"rate": [len(latencies) / took], "call": [percentile(latencies, 0.99) * 1e3]}

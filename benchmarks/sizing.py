@@ -195,26 +195,6 @@ def _build(peer: Peer, threads: int | str) -> Executor:
     return pool
 
 
-def _measure(peer: Peer, params: Params) -> Samples:
-    """Run a load on new pools, up to so many times, while that takes half a second at most."""
-    run = LOADS[params["load"]].prepare(params["turns"])
-    samples: Samples = {"ms": [], "threads": []}
-    spent = 0.0
-    while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
-        gc.collect()
-        before = threading.active_count()
-        start = time.perf_counter()
-        with _build(peer, params["threads"]) as pool:
-            figure = run(pool)
-            taken = time.perf_counter() - start
-            made: Any = pool
-            ours = peer.core is not None
-            samples["threads"].append(int(made.stats().started) if ours else threading.active_count() - before)
-        spent += taken
-        samples["ms"].append((taken if figure is None else figure) * 1e3)
-    return samples
-
-
 def skip(cells: Sequence[Mapping[str, Any]], peer: str, variant: Variant) -> str:
     """Return why a fixed size cannot be the best any more, or ""; sizes are asked from the largest down."""
     taken = [
@@ -241,10 +221,8 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     return found
 
 
-SIZING = Question(
+@Question(
     title="The untuned pool beside the best fixed size",
-    asks="Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after "
-    "another.",
     method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
     "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
     "clock starts, before the pool is made; of 1, 2, 4 ... 256 and the number of processors the best counts, the "
@@ -255,7 +233,6 @@ SIZING = Question(
     "mean latency of a call",
     columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
-    measure=_measure,
     variants=variants,
     sizes={"repeats": 7},
     quick={"repeats": 1},
@@ -277,3 +254,24 @@ SIZING = Question(
     limits="the time to see that tasks wait, and what the kernel and the GIL tell about threads that run",
     quick_cells=0,
 )
+def sizing(peer: Peer, params: Params) -> Samples:
+    """Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after another.
+
+    Run a load on new pools, up to so many times, while that takes half a second at most.
+    """
+    run = LOADS[params["load"]].prepare(params["turns"])
+    samples: Samples = {"ms": [], "threads": []}
+    spent = 0.0
+    while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
+        gc.collect()
+        before = threading.active_count()
+        start = time.perf_counter()
+        with _build(peer, params["threads"]) as pool:
+            figure = run(pool)
+            taken = time.perf_counter() - start
+            made: Any = pool
+            ours = peer.core is not None
+            samples["threads"].append(int(made.stats().started) if ours else threading.active_count() - before)
+        spent += taken
+        samples["ms"].append((taken if figure is None else figure) * 1e3)
+    return samples

@@ -22,21 +22,12 @@ def _take(item: int) -> None:
     """The trivial task with an argument."""
 
 
-def _submit_collect(peer: Peer, params: Params) -> Samples:
-    tasks = params["tasks"]
-    with peer.open(params["workers"], 10.0) as pool:
-        taken = us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])
-        return {"us": taken, "threads": [pool.threads()]}
-
-
-SUBMIT_COLLECT = Question(
+@Question(
     title="Submit trivial tasks and collect",
-    asks="Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?",
     method="one thread submits all, then asks each for its result; the futures are freed inside the time "
     "taken; the pool is warm; threads: the most over all repeats",
     columns=(_US, Column("threads", "most threads", 0, ratio=False, worst=True)),
     peers=f"loop {POOLS}",
-    measure=_submit_collect,
     variants=by_workers,
     sizes=_SIZES,
     quick=_QUICK,
@@ -51,22 +42,19 @@ SUBMIT_COLLECT = Question(
     limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "
     "a thread costs little, as a worker that runs takes the next task itself",
 )
-
-
-def _with_argument(peer: Peer, params: Params) -> Samples:
-    # None of them is a small number, which never dies.
-    items = range(1_000, 1_000 + params["tasks"])
+def submit_collect(peer: Peer, params: Params) -> Samples:
+    """Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?"""
+    tasks = params["tasks"]
     with peer.open(params["workers"], 10.0) as pool:
-        return {"us": us_each(lambda: pool.each(_take, items), len(items), params["repeats"])}
+        taken = us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])
+        return {"us": taken, "threads": [pool.threads()]}
 
 
-WITH_ARGUMENT = Question(
+@Question(
     title="Submit trivial tasks with an argument and collect",
-    asks="Submit 5,000 trivial tasks with an argument each and collect: what does one cost?",
     method="as without an argument, but each has a number of its own, which the submitter makes and the worker lets go",
     columns=(_US,),
     peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool plus betapool flexexecutor",
-    measure=_with_argument,
     variants=by_workers,
     sizes=_SIZES,
     quick=_QUICK,
@@ -74,9 +62,28 @@ WITH_ARGUMENT = Question(
     floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
     limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
 )
+def with_argument(peer: Peer, params: Params) -> Samples:
+    """Submit 5,000 trivial tasks with an argument each and collect: what does one cost?"""
+    # None of them is a small number, which never dies.
+    items = range(1_000, 1_000 + params["tasks"])
+    with peer.open(params["workers"], 10.0) as pool:
+        return {"us": us_each(lambda: pool.each(_take, items), len(items), params["repeats"])}
 
 
-def _simple_sum(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="Submit, collect and sum",
+    method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
+    "order, elsewhere by futures; a wrong sum is a failure",
+    columns=(Column("us", "µs a job", 3),),
+    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
+    variants=({"workers": 4},),
+    sizes={"jobs": 20_000, "repeats": 3},
+    quick={"jobs": 2_000, "repeats": 1},
+    targets=(Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, rival="fastthreadpool"),),
+    limits="the future of each job; fastthreadpool has none and puts results on a deque",
+)
+def simple_sum(peer: Peer, params: Params) -> Samples:
+    """20,000 identity jobs, submitted one by one, their results summed: what does one cost, and is the sum right?"""
     items = range(params["jobs"])
     sums: list[int] = []
     with peer.open(params["workers"], 10.0) as pool:
@@ -87,43 +94,13 @@ def _simple_sum(peer: Peer, params: Params) -> Samples:
     return {"us": taken}
 
 
-SIMPLE_SUM = Question(
-    title="Submit, collect and sum",
-    asks="20,000 identity jobs, submitted one by one, their results summed: what does one cost, and is the sum right?",
-    method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
-    "order, elsewhere by futures; a wrong sum is a failure",
-    columns=(Column("us", "µs a job", 3),),
-    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
-    measure=_simple_sum,
-    variants=({"workers": 4},),
-    sizes={"jobs": 20_000, "repeats": 3},
-    quick={"jobs": 2_000, "repeats": 1},
-    targets=(Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, rival="fastthreadpool"),),
-    limits="the future of each job; fastthreadpool has none and puts results on a deque",
-)
-
-
-def _round_trip(peer: Peer, params: Params) -> Samples:
-    trips = params["trips"]
-    with peer.open(params["workers"], 10.0) as pool:
-        one = pool.one
-
-        def there_and_back() -> None:
-            for _ in range(trips):
-                one(nothing)
-
-        return {"us": us_each(there_and_back, trips, params["repeats"])}
-
-
-ROUND_TRIP = Question(
+@Question(
     title="Submit one, wait for it",
-    asks="Submit one task and wait for it, again and again: what does one hand-off there and back cost?",
     method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
     "pinned to one processor it compares software",
     columns=(Column("us", "µs a round trip"),),
     peers=f"loop simplequeue locks {_BOTH} stdlib multiprocessing plus pebble betapool flexexecutor gevent-threadpool "
     "gevent",
-    measure=_round_trip,
     variants=by_workers,
     sizes={"trips": 1_000, "repeats": 3},
     quick={"trips": 200, "repeats": 1},
@@ -138,6 +115,17 @@ ROUND_TRIP = Question(
     "some 30 µs for each",
     limits="the kernel: the pool is a small part of it unless everything is held to one processor",
 )  # fmt: skip
+def round_trip(peer: Peer, params: Params) -> Samples:
+    """Submit one task and wait for it, again and again: what does one hand-off there and back cost?"""
+    trips = params["trips"]
+    with peer.open(params["workers"], 10.0) as pool:
+        one = pool.one
+
+        def there_and_back() -> None:
+            for _ in range(trips):
+                one(nothing)
+
+        return {"us": us_each(there_and_back, trips, params["repeats"])}
 
 
 def _work(turns: int, item: int) -> int:
@@ -145,27 +133,18 @@ def _work(turns: int, item: int) -> int:
     return item
 
 
-def _map_items(peer: Peer, params: Params) -> Samples:
-    trivial = params["items"] == "trivial"
-    items = range(params["trivial"] if trivial else params["computing"])
-    fn = _same if trivial else functools.partial(_work, params["turns"])
-    with peer.open(params["workers"], 10.0) as pool:
-        return {"us": us_each(lambda: pool.map(fn, items), len(items), params["repeats"])}
-
-
 _TRIVIAL = {"items": "trivial", "workers": 4}
 _COMPUTING = {"items": "20 µs", "workers": 2}
 
-MAP_ITEMS = Question(
+
+@Question(
     title="Map items",
-    asks="Map 10,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?",
     method="each pool's own map, with its own default chunks (multiprocessing, fastthreadpool, bare queue: large "
     "ones), results in a list; fastthreadpool's in no order; the floor is list(map()) in one thread; 20 µs: a loop "
     "of so many turns as take that in the parent",
     columns=(Column("us", "µs an item", 3),),
     peers=f"loop simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble betapool "
     "flexexecutor hypertile gevent-threadpool gevent",
-    measure=_map_items,
     variants=(_TRIVIAL, _COMPUTING),
     sizes={"trivial": 10_000, "computing": 5_000, "repeats": 3},
     quick={"trivial": 2_000, "computing": 500, "repeats": 1},
@@ -182,3 +161,10 @@ MAP_ITEMS = Question(
     limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "
     "memory that threads share, reference counts first of all",
 )
+def map_items(peer: Peer, params: Params) -> Samples:
+    """Map 10,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?"""
+    trivial = params["items"] == "trivial"
+    items = range(params["trivial"] if trivial else params["computing"])
+    fn = _same if trivial else functools.partial(_work, params["turns"])
+    with peer.open(params["workers"], 10.0) as pool:
+        return {"us": us_each(lambda: pool.map(fn, items), len(items), params["repeats"])}

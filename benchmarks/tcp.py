@@ -26,31 +26,12 @@ _THREADS = Column("threads", "threads at most", 0, ratio=False, worst=True)
 _PATIENCE_SECONDS = 60.0
 
 
-def _server_sizes(peer: Peer, params: Params) -> Samples:
-    length = params["bytes"]
-    with (
-        serving(peer.program, "--answer", "bytes", "--size", str(length)) as server,
-        Reconnecting(server.port, params["clients"], length) as clients,
-        Watch(server) as watch,
-    ):
-        replies = clients.load(params["warm_up"], params["seconds"], 10.0, server.cpu_seconds)
-    if not replies.count:
-        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
-    samples: Samples = {
-        "rate": [replies.count / replies.seconds],
-        "threads": [watch.threads],
-        "errors": [replies.errors.total() + replies.unanswered],
-    }
-    return samples | replies.samples(replies.count)
-
-
 _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
 _OVER_FLOOR = {0: 1.4, 15_360: 1.4, 523_264: 1.2}
 
-SERVER_SIZES = Question(
+
+@Question(
     title="A TCP server that sends a reply and closes: 100 clients that reconnect",
-    asks="A server that writes so many bytes and closes, 100 clients that reconnect for ever: how many replies a "
-    "second?",
     method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
     "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
     "nothing stays in TIME_WAIT; what it needs of a processor is shown: near 100 it would be what is measured; "
@@ -63,7 +44,6 @@ SERVER_SIZES = Question(
         CLIENT,
     ),
     peers="tcp-sequential tcp-bare-thread tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-2008",
-    measure=_server_sizes,
     variants=[{"bytes": size} for size in _SIZES],
     sizes={"clients": 100, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.3},
@@ -85,6 +65,23 @@ SERVER_SIZES = Question(
     "the same for all",
     quick_cells=2,
 )
+def server_sizes(peer: Peer, params: Params) -> Samples:
+    """A server that writes so many bytes and closes, 100 clients that reconnect for ever: how many replies a second?"""
+    length = params["bytes"]
+    with (
+        serving(peer.program, "--answer", "bytes", "--size", str(length)) as server,
+        Reconnecting(server.port, params["clients"], length) as clients,
+        Watch(server) as watch,
+    ):
+        replies = clients.load(params["warm_up"], params["seconds"], 10.0, server.cpu_seconds)
+    if not replies.count:
+        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
+    samples: Samples = {
+        "rate": [replies.count / replies.seconds],
+        "threads": [watch.threads],
+        "errors": [replies.errors.total() + replies.unanswered],
+    }
+    return samples | replies.samples(replies.count)
 
 
 _CLIENTS = 200
@@ -136,17 +133,8 @@ def _again_and_again(server: Server, params: Params) -> Samples:
     }
 
 
-def _waiting(peer: Peer, params: Params) -> Samples:
-    seconds = params["seconds"][params["handler"]]
-    most = () if peer.core is None else ("--workers", "256")
-    with serving(peer.program, "--answer", "sleep", "--size", str(seconds), *most) as server:
-        long = params["handler"] == _LONG["handler"]
-        return _at_once(server, params, seconds) if long else _again_and_again(server, params)
-
-
-WAITING = Question(
+@Question(
     title="A web server whose handler sleeps: 200 clients",
-    asks="A dummy web server whose handler sleeps: 200 connections at once, then `ab -n 2000 -c 200`.",
     method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
     "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, a request each; "
     "given up after three times as long as they need at least; kB: by how much resident memory grew, at most, for "
@@ -166,7 +154,6 @@ WAITING = Question(
         CLIENT,
     ),
     peers="tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-executor-20 tcp-2008 tcp-gevent",
-    measure=_waiting,
     variants=(_LONG, _SHORT, _NONE),
     sizes={
         "most_times": 3.0,
@@ -189,6 +176,13 @@ WAITING = Question(
     "within one thread and need no stack of the system",
     quick_cells=2,
 )
+def waiting(peer: Peer, params: Params) -> Samples:
+    """A dummy web server whose handler sleeps: 200 connections at once, then `ab -n 2000 -c 200`."""
+    seconds = params["seconds"][params["handler"]]
+    most = () if peer.core is None else ("--workers", "256")
+    with serving(peer.program, "--answer", "sleep", "--size", str(seconds), *most) as server:
+        long = params["handler"] == _LONG["handler"]
+        return _at_once(server, params, seconds) if long else _again_and_again(server, params)
 
 
 ORDINARY_CLIENTS = 10
@@ -219,7 +213,53 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
     return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
 
 
-def _slow_clients(peer: Peer, params: Params) -> Samples:
+_GUARDS = "slow-adaptive slow-plain-front"
+
+
+@Question(
+    title="1,000 slow clients beside 10 ordinary ones",
+    method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
+    "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
+    "server, ordinary and slow clients are a process each, and all servers have a backlog of 1,024; bodies say that "
+    "they have 50 kB, large ones 1 MB; times: p99 beside the slow clients over p99 alone; who is not answered within "
+    "the time counts with what it has waited",
+    columns=(
+        Column("rate", "requests/s alone", 0, ratio=False, more=True),
+        Column("rate_attacked", "attacked", 0, ratio=False, more=True),
+        Column("p50", "p50 alone, ms", 2, ratio=False),
+        Column("p50_attacked", "attacked", 2, ratio=False),
+        Column("p99", "p99 alone, ms", 2, ratio=False),
+        Column("p99_attacked", "attacked", 2, ratio=False),
+        Column("times", "times", 2, ratio=False),
+        Column("threads", "threads alone", 0, ratio=False),
+        Column("threads_attacked", "attacked", 0, ratio=False),
+        Column("more_threads", "more", 0, ratio=False),
+        Column("memory", "more memory, MB", 1, ratio=False),
+        Column("open", "slow ones connected", 0, ratio=False),
+        Column("dropped", "slow ones dropped", 0, ratio=False),
+        WRONG,
+    ),
+    peers=f"{_GUARDS} slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
+    variants=(
+        {"trickle": "heads", "connections": "kept"},
+        {"trickle": "heads", "connections": "new"},
+        {"trickle": "bodies", "connections": "new"},
+        {"trickle": "large bodies", "connections": "new"},
+    ),
+    sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
+    quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
+    targets=(
+        Target("p99 at most twice that without slow clients", _GUARDS, "times", 2.0),
+        Target("slow clients hold no worker", _GUARDS, "more_threads", ORDINARY_CLIENTS),
+        Target("every response right", _GUARDS, "errors", 0),
+    ),
+    rounds_factor=1 / 3,
+    floor="what the same server does without slow clients",
+    limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
+    "selector or in a loop holds none",
+)
+def slow_clients(peer: Peer, params: Params) -> Samples:
+    """A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones hold?"""
     warm_up, connections = params["warm_up"], params["connections"]
     ready = functools.partial(http.answers, target="/", expected=PAGE)
     with serving(peer.program, ready=ready) as server:
@@ -244,55 +284,6 @@ def _slow_clients(peer: Peer, params: Params) -> Samples:
     return samples | {"times": [samples["p99_attacked"][0] / samples["p99"][0]]}
 
 
-_GUARDS = "slow-adaptive slow-plain-front"
-
-SLOW_CLIENTS = Question(
-    title="1,000 slow clients beside 10 ordinary ones",
-    asks="A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones "
-    "hold?",
-    method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
-    "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
-    "server, ordinary and slow clients are a process each, and all servers have a backlog of 1,024; bodies say that "
-    "they have 50 kB, large ones 1 MB; times: p99 beside the slow clients over p99 alone; who is not answered within "
-    "the time counts with what it has waited",
-    columns=(
-        Column("rate", "requests/s alone", 0, ratio=False, more=True),
-        Column("rate_attacked", "attacked", 0, ratio=False, more=True),
-        Column("p50", "p50 alone, ms", 2, ratio=False),
-        Column("p50_attacked", "attacked", 2, ratio=False),
-        Column("p99", "p99 alone, ms", 2, ratio=False),
-        Column("p99_attacked", "attacked", 2, ratio=False),
-        Column("times", "times", 2, ratio=False),
-        Column("threads", "threads alone", 0, ratio=False),
-        Column("threads_attacked", "attacked", 0, ratio=False),
-        Column("more_threads", "more", 0, ratio=False),
-        Column("memory", "more memory, MB", 1, ratio=False),
-        Column("open", "slow ones connected", 0, ratio=False),
-        Column("dropped", "slow ones dropped", 0, ratio=False),
-        WRONG,
-    ),
-    peers=f"{_GUARDS} slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
-    measure=_slow_clients,
-    variants=(
-        {"trickle": "heads", "connections": "kept"},
-        {"trickle": "heads", "connections": "new"},
-        {"trickle": "bodies", "connections": "new"},
-        {"trickle": "large bodies", "connections": "new"},
-    ),
-    sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
-    quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
-    targets=(
-        Target("p99 at most twice that without slow clients", _GUARDS, "times", 2.0),
-        Target("slow clients hold no worker", _GUARDS, "more_threads", ORDINARY_CLIENTS),
-        Target("every response right", _GUARDS, "errors", 0),
-    ),
-    rounds_factor=1 / 3,
-    floor="what the same server does without slow clients",
-    limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
-    "selector or in a loop holds none",
-)
-
-
 @contextmanager
 def _placed(program: str, placement: str) -> Iterator[Server]:
     """Yield the server; if the two are to be kept apart, the first processor is this process's alone."""
@@ -311,18 +302,6 @@ def _placed(program: str, placement: str) -> Iterator[Server]:
         os.sched_setaffinity(0, allowed)
 
 
-def _echo(peer: Peer, params: Params) -> Samples:
-    with (
-        _placed(peer.program, params["placement"]) as found,
-        EchoClients(found.port, params["clients"], params["size"]) as clients,
-    ):
-        echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    samples: Samples = {"rate": [echoed.messages / echoed.seconds]} | echoed.samples(echoed.messages)
-    if echoed.watched_seconds:
-        samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
-    return samples
-
-
 def _placements(peer: str, settings: Settings) -> list[Variant]:
     placements = ("free", "apart") if settings.pin is None and len(processors()) > 1 else ("free",)
     return [{"size": size, "placement": placement} for placement in placements for size in (1000, 4096, 65_536)]
@@ -335,9 +314,9 @@ _BEHIND = {
     "echo-asyncio-buffered": "asyncio's buffered protocols",
 }
 
-ECHO = Question(
+
+@Question(
     title="An echo server: 5 clients, each with one message under way",
-    asks="Five clients, each with one message under way: how many messages a second does a server send back?",
     method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
     "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
     "messages that differ in every byte, and looks that nothing follows the last; buffers of 64 KiB, TCP_NODELAY; "
@@ -352,7 +331,6 @@ ECHO = Question(
     ),
     peers="echo-pool echo-pool-pure echo-threading echo-asyncio-streams echo-asyncio-protocol echo-asyncio-buffered "
     "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent echo-go",
-    measure=_echo,
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.2},
@@ -363,3 +341,14 @@ ECHO = Question(
     limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
     "it again, an event loop keeps it",
 )
+def echo(peer: Peer, params: Params) -> Samples:
+    """Five clients, each with one message under way: how many messages a second does a server send back?"""
+    with (
+        _placed(peer.program, params["placement"]) as found,
+        EchoClients(found.port, params["clients"], params["size"]) as clients,
+    ):
+        echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    samples: Samples = {"rate": [echoed.messages / echoed.seconds]} | echoed.samples(echoed.messages)
+    if echoed.watched_seconds:
+        samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
+    return samples

@@ -18,9 +18,7 @@ from benchmarks.engine.model import (
     Params,
     Question,
     Samples,
-    Settings,
     Target,
-    Variant,
     nothing,
     percentile,
     us_each,
@@ -73,20 +71,8 @@ def _met(semaphore: Any, pairs: int) -> int:
     return met
 
 
-def _semaphore(peer: Peer, params: Params) -> Samples:
-    make, pairs, contended = peer.semaphore, params["pairs"], params["contended"]
-    permits = params["permits"]
-    return {
-        "alone": us_each(lambda: _alone(make(permits), pairs), pairs, params["repeats"]),
-        "together": us_each(lambda: _together(make(permits), contended), contended, params["repeats"]),
-        "met": [_met(make(permits), params["checked"])],
-    }
-
-
-SEMAPHORE = Question(
+@Question(
     title="Semaphores",
-    asks="Pairs of acquire and release: what does one cost alone, what when 4 threads want the same, and does it "
-    "exclude?",
     method="one permit; 100,000 pairs in one thread, and shared by 4 threads with nothing in between; met: how often a "
     "thread found another inside, in 20,000 further pairs, where each gives way while it is inside",
     columns=(
@@ -95,7 +81,6 @@ SEMAPHORE = Question(
         Column("met", "met inside", 0, ratio=False, worst=True),
     ),
     peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",
-    measure=_semaphore,
     variants=({"permits": 1},),
     sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
     quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
@@ -107,6 +92,15 @@ SEMAPHORE = Question(
     floor="a lock: one permit, no count",
     limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
 )
+def semaphore(peer: Peer, params: Params) -> Samples:
+    """Pairs of acquire and release: what does one cost alone, what among 4 threads, and does it exclude?"""
+    make, pairs, contended = peer.semaphore, params["pairs"], params["contended"]
+    permits = params["permits"]
+    return {
+        "alone": us_each(lambda: _alone(make(permits), pairs), pairs, params["repeats"]),
+        "together": us_each(lambda: _together(make(permits), contended), contended, params["repeats"]),
+        "met": [_met(make(permits), params["checked"])],
+    }
 
 
 _BOTH = "ebbpool ebbpool-pure"
@@ -168,7 +162,31 @@ def _submitted(count: int) -> float:
     return taken / count * 1e6
 
 
-def _timers(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="Delayed calls",
+    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
+    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
+    columns=(
+        Column("schedule", "µs to schedule one", 2),
+        Column("submit", "µs to submit one", 2, ratio=False),
+        Column("cancel", "µs to cancel one", 2),
+        Column("threads", "threads", 0, ratio=False, worst=True),
+        Column("lag", "lag p99, ms", 2),
+    ),
+    peers=f"{_BOTH} timer heap",
+    variants=lambda peer, settings: [_FEW] if peer == "timer" else [_MANY, _FEW],
+    sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
+    quick={"divisor": 10, "shots": 50},
+    targets=(
+        Target("under 3 µs to schedule one", "ebbpool", "schedule", 3.0, _MANY),
+        Target("one thread", _BOTH, "threads", 1, _MANY),
+        Target("p99 of the lag: under 5 ms", _BOTH, "lag", 5.0, _MANY),
+    ),
+    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
+    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
+)
+def timers(peer: Peer, params: Params) -> Samples:
+    """100,000 delayed calls pending: what does scheduling one take, how many threads wait, how late do others fire?"""
     count, shots = params["pending"] // params["divisor"], params["shots"]
     if peer.name == "heap":
         return {"schedule": [_pushed(count)]}
@@ -200,35 +218,3 @@ def _timers(peer: Peer, params: Params) -> Samples:
         "threads": [threads],
         "lag": [percentile(lags, 0.99) * 1e3],
     }
-
-
-def _pending(peer: str, settings: Settings) -> list[Variant]:
-    return [_FEW] if peer == "timer" else [_MANY, _FEW]
-
-
-TIMERS = Question(
-    title="Delayed calls",
-    asks="100,000 delayed calls pending: what does it take to schedule one, how many threads wait, how late do others "
-    "fire?",
-    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
-    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
-    columns=(
-        Column("schedule", "µs to schedule one", 2),
-        Column("submit", "µs to submit one", 2, ratio=False),
-        Column("cancel", "µs to cancel one", 2),
-        Column("threads", "threads", 0, ratio=False, worst=True),
-        Column("lag", "lag p99, ms", 2),
-    ),
-    peers=f"{_BOTH} timer heap",
-    measure=_timers,
-    variants=_pending,
-    sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
-    quick={"divisor": 10, "shots": 50},
-    targets=(
-        Target("under 3 µs to schedule one", "ebbpool", "schedule", 3.0, _MANY),
-        Target("one thread", _BOTH, "threads", 1, _MANY),
-        Target("p99 of the lag: under 5 ms", _BOTH, "lag", 5.0, _MANY),
-    ),
-    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
-    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
-)

@@ -18,9 +18,7 @@ from benchmarks.engine.model import (
     Params,
     Question,
     Samples,
-    Settings,
     Target,
-    Variant,
     nothing,
     percentile,
     spread,
@@ -34,7 +32,27 @@ _BOTH = "ebbpool ebbpool-pure"
 _WORKERS, _LIMIT = 16, 4
 
 
-def _lanes(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="Quick tasks beside a flood of slow ones",
+    method=f"a pool of at most {_WORKERS}, all started beforehand; slow tasks sleep 10 ms, in a lane at most {_LIMIT} "
+    "at a time; one quick task every 5 ms, each waited for, until there are enough or time is over",
+    columns=(
+        Column("p50", "p50, ms", 3),
+        Column("p99", "p99, ms", 3),
+        Column("count", "quick tasks", 0, ratio=False),
+    ),
+    peers=f"{_BOTH} stdlib",
+    variants=lambda peer, settings: [
+        {"flood": flood} for flood in (("none", "pool") if peer == "stdlib" else ("none", "lane", "pool"))
+    ],
+    sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
+    quick={"slow": 200, "quick": 50},
+    targets=(Target("p99 within 2x of an idle pool's", _BOTH, "p99", 2.0, {"flood": "lane"}, "", {"flood": "none"}),),
+    floor="the same quick task in an idle pool",
+    limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
+)
+def lanes(peer: Peer, params: Params) -> Samples:
+    """Quick tasks while 10,000 slow ones are queued, in a lane of limit 4 or in the pool: how long do they take?"""
     pool: Any = (stdlib if peer.name == "stdlib" else adaptive)(_WORKERS, 10.0)
     sleep, taken = partial(time.sleep, params["sleep"]), list[float]()
     try:
@@ -53,32 +71,6 @@ def _lanes(peer: Peer, params: Params) -> Samples:
     finally:
         pool.shutdown(cancel_futures=True)
     return spread(taken) | {"count": [len(taken)]}
-
-
-def _floods(peer: str, settings: Settings) -> list[Variant]:
-    return [{"flood": flood} for flood in (("none", "pool") if peer == "stdlib" else ("none", "lane", "pool"))]
-
-
-LANES = Question(
-    title="Quick tasks beside a flood of slow ones",
-    asks="Quick tasks while 10,000 slow ones are queued, in a lane of limit 4 or in the pool itself: how long do they "
-    "take?",
-    method=f"a pool of at most {_WORKERS}, all started beforehand; slow tasks sleep 10 ms, in a lane at most {_LIMIT} "
-    "at a time; one quick task every 5 ms, each waited for, until there are enough or time is over",
-    columns=(
-        Column("p50", "p50, ms", 3),
-        Column("p99", "p99, ms", 3),
-        Column("count", "quick tasks", 0, ratio=False),
-    ),
-    peers=f"{_BOTH} stdlib",
-    measure=_lanes,
-    variants=_floods,
-    sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
-    quick={"slow": 200, "quick": 50},
-    targets=(Target("p99 within 2x of an idle pool's", _BOTH, "p99", 2.0, {"flood": "lane"}, "", {"flood": "none"}),),
-    floor="the same quick task in an idle pool",
-    limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
-)
 
 
 _SLOWER = 10
@@ -129,7 +121,32 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     return _tasks(executor, nothing, (), count) if load == "functions" else _tasks(executor, abs, (-1,), count)
 
 
-def _fairness(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="A thread beside a queue of tiny tasks",
+    method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
+    f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
+    "the garbage collector is off",
+    columns=(
+        Column("most", "longest wait, ms", 1, worst=True),
+        Column("p999", "p99.9, ms", 1),
+        Column("us", "µs a task", 3),
+    ),
+    peers=f"{_BOTH} stdlib",
+    variants=lambda peer, settings: [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)],
+    sizes={"tasks": 750_000, "nap": 0.0005},
+    quick={"tasks": 100_000},
+    targets=[
+        Target(
+            "longest wait within 2x of ThreadPoolExecutor's", _BOTH, "most", 2.0, {"load": load}, "stdlib",
+            {"load": "built-ins" if load == "lane" else load}, gil=True,
+        )
+        for load in _LOADS
+    ],
+    floor="the timer of the system, and one switch of the GIL",
+    limits="the GIL, which a worker with a queue keeps for its switch interval",
+)  # fmt: skip
+def fairness(peer: Peer, params: Params) -> Samples:
+    """A pool drains a queue of tiny tasks: how long does a thread beside it wait for its turn?"""
     ours, load = peer.name != "stdlib", params["load"]
     count = params["tasks"] // (_SLOWER if load == "run" or not ours else 1)
     sleeper, gate = Sleeper(params["nap"]), threading.Event()
@@ -151,38 +168,6 @@ def _fairness(peer: Peer, params: Params) -> Samples:
         "p999": [percentile(sleeper.waits, 0.999) * 1e3],
         "us": [taken / count * 1e6],
     }
-
-
-def _queues(peer: str, settings: Settings) -> list[Variant]:
-    return [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)]
-
-
-FAIRNESS = Question(
-    title="A thread beside a queue of tiny tasks",
-    asks="A pool drains a queue of tiny tasks: how long does a thread beside it wait for its turn?",
-    method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
-    f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
-    "the garbage collector is off",
-    columns=(
-        Column("most", "longest wait, ms", 1, worst=True),
-        Column("p999", "p99.9, ms", 1),
-        Column("us", "µs a task", 3),
-    ),
-    peers=f"{_BOTH} stdlib",
-    measure=_fairness,
-    variants=_queues,
-    sizes={"tasks": 750_000, "nap": 0.0005},
-    quick={"tasks": 100_000},
-    targets=[
-        Target(
-            "longest wait within 2x of ThreadPoolExecutor's", _BOTH, "most", 2.0, {"load": load}, "stdlib",
-            {"load": "built-ins" if load == "lane" else load}, gil=True,
-        )
-        for load in _LOADS
-    ],
-    floor="the timer of the system, and one switch of the GIL",
-    limits="the GIL, which a worker with a queue keeps for its switch interval",
-)  # fmt: skip
 
 
 _CLIENTS, _CONNECTIONS, _PATIENCE = (100, 300, 1000), 15, 5.0
@@ -293,13 +278,8 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
         return await _ASKED[what](call, params)
 
 
-def _overload(peer: Peer, params: Params) -> Samples:
-    return asyncio.run(_overloaded(peer, params))
-
-
-OVERLOAD = Question(
+@Question(
     title="Overload",
-    asks="Overload: who gives up, how many answers are useful, and how much work goes on after clients have left?",
     method="a loop hands calls to threads. *clients*: so many requests at once, of three calls each: get one of "
     f"{_CONNECTIONS} connections (it gives up after {_PATIENCE:g} s), use it for 5 ms, give it back; who is not "
     f"answered after {_LONGEST:g} s has given up, too. *offered*: calls of {_TAKES * 1e3:g} ms behind {_PLACES} "
@@ -313,7 +293,6 @@ OVERLOAD = Question(
         Column("burnt", "seconds of thread burnt", 1),
     ),
     peers=f"{_OURS} anyio stdlib-default",
-    measure=_overload,
     variants=(
         *({"clients": clients} for clients in _CLIENTS),
         *({"offered": offered} for offered in _OFFERED),
@@ -329,3 +308,6 @@ OVERLOAD = Question(
     rounds_factor=1 / 3,
     floor="100 clients of 5 ms each over 15 connections need 0.04 s; 8 places of 50 ms give 160 answers/s",
 )
+def overload(peer: Peer, params: Params) -> Samples:
+    """Overload: who gives up, how many answers are useful, and how much work goes on after clients have left?"""
+    return asyncio.run(_overloaded(peer, params))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import processors
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, Target, percentile
 from benchmarks.load.ab import ab
 from benchmarks.load.http import Clients, answers, ask_steadily, served_columns
 from benchmarks.load.serving import Beside, Server, serving, wait_for
@@ -53,7 +53,45 @@ def _check(port: int, target: str, expected: bytes) -> None:
             raise RuntimeError(f"a wrong page at {target}")
 
 
-def _web_server(peer: Peer, params: Params) -> Samples:
+_LIGHT = {"page": "static", "requests": 1000, "at a time": 100}
+_HEAVY = {"page": "static", "requests": 10_000, "at a time": 1000}
+_COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
+
+
+@Question(
+    title="A web server under ab, one connection per request",
+    method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
+    f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
+    "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "
+    "read before and after; µs of a processor: the server's, of all its processes",
+    columns=(
+        Column("rate", "requests/s", 0, more=True),
+        Column("errors", "failed", 0, ratio=False, worst=True),
+        Column("p50", "p50, ms", 0, ratio=False),
+        Column("p99", "p99, ms", 0),
+        Column("cpu", "µs of a processor a request", 0),
+        Column("client", "% of a processor, ab", 0, ratio=False),
+    ),
+    peers=f"web-threading {_ONE} {_MANY} web-nginx",
+    variants=lambda peer, settings: [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING],
+    sizes={"divisor": 1},
+    quick={"divisor": 10},
+    targets=(
+        Target("no failed request", f"{_ONE} {_MANY}", "errors", 0),
+        *(
+            Target("ahead of a thread per request", f"{_ONE} {_MANY}", "rate", 1.0, where, "web-threading")
+            for where in (_LIGHT, _HEAVY)
+        ),
+        *(
+            Target("at least 1.6x one process", _MANY, "rate", 1.6, _COMPUTING, "web-pool", pinned=False)
+            for _ in processors()[1:2]
+        ),
+    ),
+    floor="nginx, which runs no Python",
+    limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
+)
+def web_server(peer: Peer, params: Params) -> Samples:
+    """`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?"""
     _allow_files(4096)
     target = {"static": PAGE, "computing": COMPUTING}[params["page"]]
     requests = params["requests"] // params["divisor"]
@@ -77,74 +115,17 @@ def _web_server(peer: Peer, params: Params) -> Samples:
     return samples | ({"cpu": [used / requests * 1e6]} if used else {})
 
 
-_LIGHT = {"page": "static", "requests": 1000, "at a time": 100}
-_HEAVY = {"page": "static", "requests": 10_000, "at a time": 1000}
-_COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
-
-
-def _pages(peer: str, settings: Settings) -> list[Variant]:
-    return [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING]
-
-
-WEB_SERVER = Question(
-    title="A web server under ab, one connection per request",
-    asks="`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?",
-    method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
-    f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
-    "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "
-    "read before and after; µs of a processor: the server's, of all its processes",
-    columns=(
-        Column("rate", "requests/s", 0, more=True),
-        Column("errors", "failed", 0, ratio=False, worst=True),
-        Column("p50", "p50, ms", 0, ratio=False),
-        Column("p99", "p99, ms", 0),
-        Column("cpu", "µs of a processor a request", 0),
-        Column("client", "% of a processor, ab", 0, ratio=False),
-    ),
-    peers=f"web-threading {_ONE} {_MANY} web-nginx",
-    measure=_web_server,
-    variants=_pages,
-    sizes={"divisor": 1},
-    quick={"divisor": 10},
-    targets=(
-        Target("no failed request", f"{_ONE} {_MANY}", "errors", 0),
-        *(
-            Target("ahead of a thread per request", f"{_ONE} {_MANY}", "rate", 1.0, where, "web-threading")
-            for where in (_LIGHT, _HEAVY)
-        ),
-        *(
-            Target("at least 1.6x one process", _MANY, "rate", 1.6, _COMPUTING, "web-pool", pinned=False)
-            for _ in processors()[1:2]
-        ),
-    ),
-    floor="nginx, which runs no Python",
-    limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
-)
-
-
 _CLIENTS = 100
 _HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
 _WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)]
 
 
-def _gunicorn_threads(peer: Peer, params: Params) -> Samples:
-    target = _HANDLERS[params["handler"]]
-    options = ("--processes", "1", "--threads", str(params["threads"]), "--directory", ".")
-    with (
-        serving(peer.program, *options, ready=lambda port: answers(port, target, WORD)) as found,
-        Clients(found.port, _CLIENTS, target, WORD) as clients,
-    ):
-        return clients.load(params["warm_up"], params["seconds"], lambda: found.cpu_seconds(family=True)).served()
-
-
-GUNICORN_THREADS = Question(
+@Question(
     title=f"gunicorn: {_CLIENTS} keep-alive clients, one worker process",
-    asks="gunicorn with 40 and with 100 threads: what do they serve, started by need and fixed?",
     method="the same WSGI application, worker class gthread or ebbpool's; the clients are one other process, each with "
     "one request under way; what they need of a processor is shown: near 100 they would be what is measured",
     columns=served_columns(1),
     peers="gunicorn-gthread gunicorn-pool granian",
-    measure=_gunicorn_threads,
     variants=_WHERES,
     sizes={"warm_up": 1.0, "seconds": 3.0},
     quick={"warm_up": 0.2, "seconds": 0.3},
@@ -156,6 +137,15 @@ GUNICORN_THREADS = Question(
     f"{100 / ASLEEP_SECONDS:,.0f}",
     limits="gunicorn's own Python, for each request; granian's server is Rust",
 )
+def gunicorn_threads(peer: Peer, params: Params) -> Samples:
+    """Gunicorn with 40 and with 100 threads: what do they serve, started by need and fixed?"""
+    target = _HANDLERS[params["handler"]]
+    options = ("--processes", "1", "--threads", str(params["threads"]), "--directory", ".")
+    with (
+        serving(peer.program, *options, ready=lambda port: answers(port, target, WORD)) as found,
+        Clients(found.port, _CLIENTS, target, WORD) as clients,
+    ):
+        return clients.load(params["warm_up"], params["seconds"], lambda: found.cpu_seconds(family=True)).served()
 
 
 DEATH_SECONDS = 0.25
@@ -197,7 +187,38 @@ class _Killer(Beside):
             self._killed.add(alive[0])
 
 
-def _kill_child(peer: Peer, params: Params) -> Samples:
+@Question(
+    title="kill -9 of a child every second, under load",
+    method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
+    "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
+    "served longest; lost: a connection ended with a request under way; at other times: not within "
+    f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
+    columns=(
+        Column("kills", "kills", 0, ratio=False),
+        Column("refused", "refused", 0, ratio=False, worst=True),
+        Column("lost", "lost", 0, ratio=False),
+        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True),
+        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True),
+        Column("replaced", "replaced, ms, worst", 0, worst=True),
+        Column("right", "answered right", 0, ratio=False, more=True),
+        Column("p99", "p99, ms", 1),
+        Column("slowest", "slowest, ms", 0, worst=True),
+    ),
+    peers=f"{_MANY} web-gunicorn",
+    variants=({"processes": 2},),
+    sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
+    quick={"kills": 3},
+    targets=(
+        Target("no refused connection", _MANY, "refused", 0),
+        Target("replaced within 25 ms", _MANY, "replaced", 25),
+        Target("nothing lost but in the dead child", _MANY, "elsewhere", 0),
+        Target("every other request answered right", _MANY, "errors", 0),
+    ),
+    rounds_factor=1 / 3,
+    limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
+)
+def kill_child(peer: Peer, params: Params) -> Samples:
+    """A process of the server is killed every second, under load: is anybody refused, what is lost, for how long?"""
     processes = params["processes"]
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "log"
@@ -226,37 +247,3 @@ def _kill_child(peer: Peer, params: Params) -> Samples:
         "p99": [percentile(tally.latencies, 0.99) * 1e3],
         "slowest": [max(tally.latencies) * 1e3],
     }
-
-
-KILL_CHILD = Question(
-    title="kill -9 of a child every second, under load",
-    asks="A process of the server is killed every second, under load: is anybody refused, what is lost, for how long?",
-    method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
-    "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
-    "served longest; lost: a connection ended with a request under way; at other times: not within "
-    f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
-    columns=(
-        Column("kills", "kills", 0, ratio=False),
-        Column("refused", "refused", 0, ratio=False, worst=True),
-        Column("lost", "lost", 0, ratio=False),
-        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True),
-        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True),
-        Column("replaced", "replaced, ms, worst", 0, worst=True),
-        Column("right", "answered right", 0, ratio=False, more=True),
-        Column("p99", "p99, ms", 1),
-        Column("slowest", "slowest, ms", 0, worst=True),
-    ),
-    peers=f"{_MANY} web-gunicorn",
-    measure=_kill_child,
-    variants=({"processes": 2},),
-    sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
-    quick={"kills": 3},
-    targets=(
-        Target("no refused connection", _MANY, "refused", 0),
-        Target("replaced within 25 ms", _MANY, "replaced", 25),
-        Target("nothing lost but in the dead child", _MANY, "elsewhere", 0),
-        Target("every other request answered right", _MANY, "errors", 0),
-    ),
-    rounds_factor=1 / 3,
-    limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
-)

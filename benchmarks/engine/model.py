@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib
 import math
@@ -33,7 +34,7 @@ _FILES = {
     "cluster": "lost_worker",
 }
 QUESTIONS = {name: module for module, names in _FILES.items() for name in names.split()}
-"""The module of each question, which has it under its name in capitals."""
+"""The module of each question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,20 @@ class Target:
     above_where: Variant = field(default_factory=dict)
 
 
+Measure = Callable[[Peer, Params], Samples]
+
+
+def unmeasured(peer: Peer, params: Params) -> Samples:
+    """Stand for what measures, before it is decorated."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, asked of its peers.
+    """One question, asked of its peers; it decorates what measures.
 
     Attributes:
-        asks: What is asked, in a sentence.
         peers: The names of those that are asked, with spaces.
-        measure: Runs in a fresh process and returns the samples by metric.
         variants: The cells, of every peer, or by its name.
         sizes: The fixed sizes, which every cell is given; `quick` has what `--quick` makes smaller.
         turns: If not 0, cells are given how many `turns` of `compute` take so many seconds, counted in the parent: all
@@ -121,14 +128,15 @@ class Question:
         floor: What no pool can do without, in words.
         limits: What the figures of ours are bound by.
         quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
+        measure: What is decorated: runs in a fresh process and returns the samples by metric.
+        name: The name of that.
+        asks: What is asked, in a sentence: the first line of what that says of itself.
     """
 
     title: str
-    asks: str
     method: str
     columns: Sequence[Column]
     peers: str
-    measure: Callable[[Peer, Params], Samples]
     variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]]
     sizes: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
@@ -140,7 +148,12 @@ class Question:
     floor: str = ""
     limits: str = ""
     quick_cells: int = 1
+    measure: Measure = unmeasured
     name: str = ""
+    asks: str = ""
+
+    def __call__(self, measure: Measure) -> Question:
+        return replace(self, measure=measure, name=measure.__name__, asks=(measure.__doc__ or "").partition("\n")[0])
 
     def cells(self, peer: str, settings: Settings) -> list[Variant]:
         """Return the cells of a peer; with `--quick` the first ones and the last."""
@@ -160,9 +173,9 @@ class Question:
 
 def load_question(name: str) -> Question:
     """Return the question of that name."""
-    question = getattr(importlib.import_module(f"benchmarks.{QUESTIONS[name]}"), name.upper())
+    question = getattr(importlib.import_module(f"benchmarks.{QUESTIONS[name]}"), name)
     assert isinstance(question, Question)
-    return replace(question, name=name)
+    return question
 
 
 def by_workers(peer: str, settings: Settings) -> list[Variant]:
@@ -170,9 +183,10 @@ def by_workers(peer: str, settings: Settings) -> list[Variant]:
     return [{"workers": workers} for workers in settings.workers]
 
 
-def on_loop(main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]]) -> Callable[[Peer, Params], Samples]:
+def on_loop(main: Callable[[Peer, Params], Coroutine[Any, Any, Samples]]) -> Measure:
     """Return what runs `main(peer, params)` on the loop `params["loop"]` as the peer makes it."""
 
+    @functools.wraps(main)
     def measure(peer: Peer, params: Params) -> Samples:
         name: str = params["loop"]
         found = package(name)

@@ -22,17 +22,16 @@ BROKEN = """
 import os, threading
 from benchmarks.engine.model import Column, Question
 
-def measure(peer, params):
+@Question(
+    title="A broken question", method="for the tests", peers="loop stdlib pebble",
+    columns=(Column("processors", "processors"),), variants=({"workers": 1},),
+)
+def broken(peer, params):
     if peer.name == "loop":
         raise ArithmeticError("broken on purpose")
     if peer.name == "simplequeue":
         threading.Event().wait()
     return {"processors": [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1]}
-
-BROKEN = Question(
-    title="A broken question", asks="Is it broken?", method="for the tests", peers="loop stdlib pebble",
-    columns=(Column("processors", "processors"),), variants=({"workers": 1},), measure=measure,
-)
 """
 OK = {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
 
