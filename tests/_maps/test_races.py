@@ -118,6 +118,26 @@ def test_a_claim_grows_while_items_are_tiny_and_shrinks_at_once() -> None:
         assert claims.size == size
 
 
+def test_what_was_recalled_is_claimed_first_and_in_order() -> None:
+    claims = Unclaimed(5, 5)
+    assert claims.fill(range(20)) == 20
+    for start, items in [claims.take(), claims.take()]:
+        claims.put_back(start, list(items)[::-1])
+    assert [(start, list(items)) for start, items in iter(claims.take, (0, []))] == [
+        (start, list(range(start, start + 5))) for start in range(0, 20, 5)
+    ]
+
+
+def test_no_task_is_asked_for_where_all_items_have_been_claimed_and_the_pool_is_shut_down() -> None:
+    script = Script(range(10))
+    script.lay(0.0, 10)
+    script.run.queued = 0
+    script.tasks.clear()
+    script._shutdown = True
+    assert script.run._recruit()
+    assert not script.tasks
+
+
 @pytest.mark.skipif(not ITERATORS, reason="a deque serves instead")
 def test_a_list_iterator_is_emptied_in_one_step() -> None:
     """The promise of the interpreter that batches rest on: nothing is lost, nothing comes twice."""

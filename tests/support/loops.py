@@ -144,3 +144,7 @@ async def turns(count: int = 10) -> None:
 def behind(pool: AdaptiveExecutor) -> None:
     """Keep the loop from turning until the one worker of `pool` is done with all that was queued before."""
     assert pool.submit(int).result(TIMEOUT) == 0
+
+
+def fail(error: BaseException) -> None:
+    raise error

@@ -19,7 +19,7 @@ from weakref import ref
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
-from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
+from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._loops.delivery import mailbox_of
 from ebbpool._pool.inside import deadlines_elsewhere
 
@@ -199,7 +199,7 @@ def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], ar
     if LIBRARY is not None and LIBRARY.get() is not None:
         LIBRARY.set(None)
     if running_loop() is not None:
-        return call_in_line(func, args)
+        return call(func, args)
     # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
     own = threadlocals.__dict__
     if BACKEND_IS_APART:
@@ -207,9 +207,7 @@ def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], ar
     own["current_token"] = token
     own["current_cancel_scope"] = scope
     try:
-        return func(*args)
-    except StopIteration as error:
-        raise RuntimeError("coroutine raised StopIteration") from error
+        return call(func, args)
     finally:
         del own["current_cancel_scope"], own["current_token"]
         if BACKEND_IS_APART:

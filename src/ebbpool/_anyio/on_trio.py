@@ -28,7 +28,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call_in_line, token_for
+from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._core.accel import Mailbox
 from ebbpool._pool import loop_lag
 
@@ -204,7 +204,7 @@ def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) 
         LIBRARY.set(None)
     # What `in_trio_run` asks for, without the error that it would make, and drop, in each worker.
     if "runner" in GLOBAL_RUN_CONTEXT.__dict__:
-        return _synchronous(func, call_in_line(func, args))
+        return _synchronous(func, call(func, args))
     state = ticket.state
     # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
     data, own = PARENT_TASK_DATA.__dict__, threadlocals.__dict__
@@ -216,10 +216,7 @@ def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) 
         own["current_async_backend"] = TrioBackend
     own["current_token"] = state.token
     try:
-        value = func(*args)
-        return _synchronous(func, value) if isinstance(value, CoroutineType) else value
-    except StopIteration as error:
-        raise RuntimeError("coroutine raised StopIteration") from error
+        return _synchronous(func, call(func, args))
     finally:
         del own["current_token"]
         if BACKEND_IS_APART:

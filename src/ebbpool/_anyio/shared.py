@@ -28,8 +28,8 @@ def token_for(backend: Any, native: Any) -> Any:
     return native if BACKEND_IS_APART else anyio.lowlevel.EventLoopToken(backend, native)
 
 
-def call_in_line(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call `func` without a way back to the loop; turn StopIteration into an error that a coroutine can raise."""
+def call(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call `func`; turn StopIteration into an error that a coroutine can raise."""
     try:
         return func(*args)
     except StopIteration as error:

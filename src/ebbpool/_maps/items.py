@@ -92,8 +92,14 @@ class Unclaimed:
         self.inbox: deque[Any] = deque()
         self.begun: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.segments or self.inbox)
+
     def __len__(self) -> int:
-        return len(self.inbox) + sum(len(rest) for _, rest in self.segments)
+        count = len(self.inbox)
+        for _, rest in self.segments:
+            count += len(rest)
+        return count
 
     def fill(self, items: Iterable[Any]) -> int:
         """Take the whole input at once; return how many items it has."""
