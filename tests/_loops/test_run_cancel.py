@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies
 from support.common import LONG, Boom, Gate
-from support.loops import Loops, Report, fail, until
+from support.loops import Loops, Report, until
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
