@@ -1,6 +1,6 @@
-"""The frames of other threads: nothing else reads them.
+"""The stacks of other threads, as text: the one place that reads other threads' frames.
 
-Without a GIL nothing does, for a thread that runs frees its frames while they are read: CPython crashes there.
+Without a GIL not even this reads them: a running thread frees its frames meanwhile, and CPython crashes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Standard streams that are not read, which must not hold up those that write, and the wait for a descriptor."""
+"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and waits for a descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help for the tests of programs that use a pool: wait until it is idle, notice threads left behind."""
+"""Help for tests of programs that use a pool: wait until it is idle, find threads left behind, use its event loops."""
 
 from __future__ import annotations
 

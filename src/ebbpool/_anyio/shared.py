@@ -1,4 +1,4 @@
-"""What the modules for the two backends of `ebbpool.anyio` share."""
+"""For both backends of `ebbpool.anyio`: the token of `anyio.from_thread`, and a call that may raise StopIteration."""
 
 from __future__ import annotations
 

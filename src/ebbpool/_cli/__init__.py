@@ -1,1 +1,1 @@
-"""The command ``python -m ebbpool``."""
+"""The parts of the command ``python -m ebbpool``."""

@@ -1,4 +1,4 @@
-"""``python -m ebbpool run``: a program, unchanged, whose hand-overs go to one pool."""
+"""``python -m ebbpool run``: runs a program unchanged, with its thread work on one pool, as `ebbpool.install` does."""
 
 from __future__ import annotations
 

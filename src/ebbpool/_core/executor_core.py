@@ -1,6 +1,6 @@
 # cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
 # cython: nonecheck=True, auto_pickle=False
-"""The part of an executor that every task passes: `submit`, `run` and `submit_later`, as they are called."""
+"""The base class of executors, which every task passes: it queues calls for `submit`, `run` and `submit_later`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
 # cython: nonecheck=True, auto_pickle=False
-"""A call from an event loop, and the mailbox that delivers its outcome."""
+"""A call from an event loop, whether it goes on with an earlier one, and the mailbox that delivers its outcome."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
 # cython: nonecheck=True, auto_pickle=False
-"""What every delayed call passes: its pool's timers, and a heap that any thread adds to without a lock.
+"""Delayed calls: a pool's timers, a heap that any thread adds to without a lock, and the timekeeper's base class.
 
 This file runs as it stands and is also compiled, typed from ``timers_c.pxd``.
 """

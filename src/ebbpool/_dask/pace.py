@@ -1,4 +1,4 @@
-"""How long calls take on the workers, and what follows from it: decisions over numbers, without threads."""
+"""How long calls take on the workers, so how many may be under way or share a task: numbers only, without threads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The HTTP server whose waiting connections hold no worker."""
+"""The parts of the HTTP server."""

@@ -1,4 +1,4 @@
-"""A client's connection, which is lent to a handler for one request at a time, and the file it reads that from."""
+"""A client's connection, lent to a handler for one request at a time, and a file that ends where the request does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls for a pool's timers: delayed ones, and those that run again and again; and their end with the pool."""
+"""Delayed calls, and schedules, which make a call again and again; and how both end with the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor offers beside `submit`, `run` and maps: streams, schedules, asynchronous maps."""
+"""The methods `stream`, `schedule` and `amap` of `AdaptiveExecutor`, as a mix-in."""
 
 from __future__ import annotations
 

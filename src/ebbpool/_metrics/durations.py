@@ -1,4 +1,4 @@
-"""How long sampled tasks waited and ran: what the workers leave, and where it is put together."""
+"""How long sampled tasks waited and ran: who measures them, and the samples and histograms that come of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a Prometheus server finds metrics without the help of Prometheus' client."""
+"""The HTTP endpoint from which a Prometheus server scrapes metrics, without the package ``prometheus_client``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the metrics come from: the pools of this process, read at one moment each, and added up by name."""
+"""The metrics of the pools of this process, each read at one moment; and sums by name, over processes too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor: a socket that tells what the pools of this process do. Here is what others have to know of it."""
+"""The monitor: a socket that tells what the pools of this process do. Here are the names that `top` and tests need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A count of a pool's own threads that want no processor, made now and then: it takes a few system calls a thread."""
+"""A count of a pool's threads that sleep, and want no processor; made now and then: a few system calls a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor is inside: before its `__init__`, where a call is refused, and to libraries that look into it."""
+"""The private base of `AdaptiveExecutor`: refused calls, a forgotten `__init__`, attributes that libraries look at."""
 
 from __future__ import annotations
 

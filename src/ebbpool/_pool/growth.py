@@ -1,4 +1,4 @@
-"""What the timekeeper's looks at one pool lead to: more workers, fewer that may run, tasks that nobody will take."""
+"""What follows each tick of the timekeeper for one pool: start workers, limit how many run, fail stranded tasks."""
 
 from __future__ import annotations
 

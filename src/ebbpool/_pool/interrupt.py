@@ -1,4 +1,4 @@
-"""An asynchronous exception for a task that was cancelled: it ends code that never asks, and hits nothing else.
+"""An asynchronous exception for a cancelled task's thread: it ends code that never asks, and hits no other task.
 
 At most one is sent to a call. So where it arrives within `Interruptible.__call__` does not matter: from then on none is
 on its way. What matters is that the call does not end before that is certain.

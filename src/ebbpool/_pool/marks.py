@@ -1,4 +1,4 @@
-"""The mark of a function that may run elsewhere, and again, and how a queued call is seen through to it."""
+"""The mark `spillable` of functions that may run elsewhere, and again; and how to find it in a queued call."""
 
 from __future__ import annotations
 

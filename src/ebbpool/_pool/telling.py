@@ -1,4 +1,4 @@
-"""Threads that write what a person is to read: the interpreter's exit gives them time to finish."""
+"""Threads that write warnings and dumps, so that nobody waits; the exit of the interpreter lets them finish."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one switch changes in a process: loops, trio's threads, executors, streams; and the undoing of it."""
+"""The parts of `ebbpool.install`: what stands in for executors, trio's threads and Starlette's streams; the undoing."""

@@ -1,1 +1,1 @@
-"""What the plugin for pytest needs of the package."""
+"""What tests need of the package: the plugin for pytest, and the tests of ebbpool itself."""

@@ -1,4 +1,4 @@
-"""The rules of growth, admission, waking up and maps, as numbers and what follows them: what their tests ask."""
+"""Re-exports for the tests of ebbpool: the rules of growth, admission, timers and maps, and their constants."""
 
 from __future__ import annotations
 

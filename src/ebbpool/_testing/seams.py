@@ -1,4 +1,4 @@
-"""What the project's own tests need beyond the public face: one place that knows where it is inside."""
+"""What the tests of ebbpool need of its private parts: the one place that knows where these are."""
 
 from __future__ import annotations
 

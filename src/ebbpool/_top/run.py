@@ -1,4 +1,4 @@
-"""The command ``python -m ebbpool top``."""
+"""``python -m ebbpool top``: lists the processes that listen, or shows what one of them answers, live or once."""
 
 from __future__ import annotations
 
