@@ -246,7 +246,7 @@ class Outlet:
                 try:
                     entry = queue.popleft()
                 except IndexError:
-                    # Somebody has taken it without acquiring it.
+                    # The program has taken an entry from the queue directly, without acquiring `count`.
                     continue
                 yield entry
 

@@ -55,7 +55,7 @@ class TaskPool(_ThreadTaskPool):
                 raise ValueError(f"settings: {name}={value!r} would lose tasks, of which Celery has none run again")
         given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
         self.executor: AdaptiveExecutor = AdaptiveExecutor(**given)
-        # Of their own: limits are to end tasks that have all threads of the other pool.
+        # A pool of its own for time limits: they must end tasks even when these have all threads of the other pool.
         self._limits = AdaptiveExecutor(1, "celery-limits")
 
     def on_stop(self) -> None:

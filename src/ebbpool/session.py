@@ -174,7 +174,7 @@ class Line:
         try:
             task = executor.hand_in(executor._unlimited, True, Context().run, (Lease(self).serve,), {})
         except RuntimeError:
-            # Those that there are will make the call.
+            # No further lease can be started; those that exist will make the call.
             if self.leases:
                 return None
             raise
@@ -199,7 +199,7 @@ class Line:
             self.tasks.discard(task)
             error = None
             if task.cancelled() or (error := task.exception()) is not None:
-                # It has not begun: a lease raises nothing.
+                # A lease raises nothing, so a task that failed or was cancelled has never begun to run.
                 self.leases -= 1
                 if not self.leases:
                     self.drain(error)

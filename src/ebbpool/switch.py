@@ -95,7 +95,7 @@ class Installed:
                 try:
                     self._tell(name, change(self, found))
                 except Exception as error:
-                    # An import that failed for this would be worse than threads of its own.
+                    # Raised here, this would make the program's import fail. So the library keeps threads of its own.
                     self._tell(name, f"left as it is: {error}")
                     warnings.warn(f"ebbpool leaves {name} as it is: {error}", RuntimeWarning, stacklevel=2)
 
@@ -142,7 +142,7 @@ def install(
         installed = Installed(executor or AdaptiveExecutor(thread_name_prefix="ebbpool"), explain)
         _installed = installed
         sys.meta_path.insert(0, installed._watcher)
-        # So that its end is noticed if `_anyio` finds it half made.
+        # So that the end of its import is noticed if `_anyio` finds it half imported.
         installed._watcher.watch(OURS, lambda _: None)
         installed._watch("anyio", "anyio", _anyio)
         installed._watch("trio", "trio", _trio)
@@ -159,7 +159,7 @@ def _anyio(installed: Installed, _: ModuleType) -> str:
     from ebbpool import anyio as ours
 
     if not hasattr(ours, "install"):
-        # The program imports it before anyio: it is being made, and waits for anyio.
+        # The program imports `ebbpool.anyio` first. It is half imported, in the middle of its own import of anyio.
         installed._watch("anyio", OURS, _anyio)
         return NOT_YET
     installed._anyio = ours.install(installed.executor, strict=True)
@@ -195,7 +195,7 @@ def _starlette(installed: Installed, concurrency: ModuleType) -> str:
 
     stock = getattr(concurrency, ITERATE)
     batches = iterate_in_batches(stock)
-    # Others have imported it by name.
+    # Modules that imported the function by name have a reference of their own.
     for module in [module for module in list(sys.modules.values()) if _vars(module).get(ITERATE) is stock]:
         installed._replacements.replace(module, ITERATE, batches)
     return "sync iterators as bodies, in batches"

@@ -869,7 +869,7 @@ class Pool:
         if self.surplus > 0:
             worker.leaving = True
         elif self.closed:
-            # What is away may come back when no thread can be started any more.
+            # The last worker stays while tasks are away: once they come back, a new thread may no longer be startable.
             worker.leaving = not self.away or self.headcount - self.blocked > 1
         elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
             worker.leaving = True
@@ -1074,7 +1074,8 @@ class Pool:
         elif self.stands(now):
             self.dequeue = self.queue.pop
             if self.ahead == 0 and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
-                # It may wait for longer than others and is not about to leave: it has its turn.
+                # Not failed by now, so it may wait for longer than `max_wait`. It is taken next, or it would wait
+                # behind every newer one.
                 self.turned = self.taken
                 self.queue.rotate(-1)
 

@@ -232,7 +232,8 @@ class Run:
         """Send a chunk, and the following ones if no other turn can."""
         while True:
             if any(getattr(owner(), "_discarding", False) for owner in (self._place, self._home)):
-                # As those of its turns that wait; it would go on by itself.
+                # The executor, or its lane, was shut down with `cancel_futures`. That cancels turns that wait; this one
+                # runs, and has to end by itself.
                 self._give_up(CancelledError())
             start, items = self._claim()
             if not items:

@@ -63,7 +63,7 @@ class Link:
         self._parting = threading.Lock()
         if not rerun:
             client.register_plugin(AtMostOnce())
-        # The client keeps what it tells.
+        # The client keeps the callback, which must not keep this link alive.
         self._tell = _teller(weakref.WeakMethod(self._told))
         client.subscribe_topic(self._topic, self._tell)
         self._connection: Any = self.client.scheduler_comm

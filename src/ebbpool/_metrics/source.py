@@ -122,7 +122,7 @@ class Source:
         """Return the metrics of the pools, those of one label added up; in any thread."""
         with turn.lock:
             shown, ended = self.pools()
-            # What has ended is shown once, and so counted to its end.
+            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
             for pools in (shown | ended, shown):
                 self._sums.update(0, pools)
             return self._sums.read()

@@ -76,7 +76,7 @@ class ExecutorBase(ExecutorCore):
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if first and isinstance(future, LoopCall) and self._when_full != "caller_runs":
-                # What goes on with something may hold what the others wait for.
+                # It may hold what the queued ones wait for, so it goes ahead of them, even beyond `max_queue`.
                 refusal = self._pool.push(future, True, None, False, True)
                 continue
             if self._when_full == "reject":

@@ -118,7 +118,7 @@ class Restraint:
     def _has_seen_enough(self, elapsed: float, done: int, used: int) -> bool:
         if self.most == ALL:
             return elapsed >= WATCH
-        # Twice as many by what was done before: then few do much less.
+        # Enough tasks have ended; or, at the rate from before, twice as many would have by now: then far fewer do.
         return elapsed >= SPAN and max(float(done), self._rate * elapsed / 2.0) >= max(ENOUGH, used)
 
     def _judge(self, rate: float, now: float, used: int, short: float) -> None:

@@ -206,12 +206,12 @@ class Spill:
             sent = call.fn.sent
             process: Any = sys.modules.get("concurrent.futures.process")
             if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
-                # It would make what the call cannot be pickled for the task's outcome.
+                # A process pool would report a call that cannot be pickled as the task's outcome. So try it here first.
                 pickle.dumps((sent, call.args, call.kwargs))
             there = place.run(self.target.submit, sent, *call.args, **call.kwargs)
             there.add_done_callback(partial(self._ended, crew, future, call))
         except BaseException as error:
-            # A deep recursion is one of pickling.
+            # RecursionError is a RuntimeError, but comes from pickling, and not from an executor that refuses the call.
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
             self._give_back(crew, future, call, error, refused)
 

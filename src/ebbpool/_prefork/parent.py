@@ -119,7 +119,7 @@ class Parent:
         sources: list[Any] = [self._signals.bell]
         for maker in self._makers:
             sources += maker.sources()
-        # What a child says is heard once it is known who it is, which the maker tells.
+        # A child's messages are read only once its maker has told its process id.
         sources += [child.line for child in self._processes.values() if child.talks and child.pid is not None]
         wait(sources, timeout)
         self._learn()

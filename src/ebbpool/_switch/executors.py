@@ -80,7 +80,7 @@ def leasing(executor: AdaptiveExecutor) -> Callable[..., None]:
     ) -> None:
         prefix = others.pop("thread_name_prefix", prefix)
         make(self, max_workers, prefix, initializer, initargs, **others)
-        # Subclasses have their reasons, and arguments that are not the standard library's theirs.
+        # Subclasses are left as they are, and so is what is made with arguments that are not known here.
         made: object = type(self)
         if made is ThreadPoolExecutor and not others and not executor._pool.closed:
             limit, prefix = self._max_workers, self._thread_name_prefix

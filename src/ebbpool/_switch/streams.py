@@ -123,7 +123,7 @@ async def _iterate(pump: Pump) -> AsyncIterator[Any]:
     finally:
         pump.left = True
         if turn is not None and not turn.done():
-            # As stock does: what comes after may take away what the iterator works with.
+            # As Starlette's function does: what comes after may close what the iterator still uses.
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([turn])
     if pump.error is not None:
