@@ -83,7 +83,7 @@ BRIDGES = {
     "dask": {"distributed"},
     "django": {"asgiref", "django"},
     "gunicorn": {"gunicorn"},
-    "_switch.streams": {"anyio"},
+    "_switch.starlette": {"anyio"},
     "_switch.trio_threads": {"outcome"},
     "_top.run": {"rich"},
     "_top.terminal": {"rich"},

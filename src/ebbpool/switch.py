@@ -191,7 +191,7 @@ def _uvloop(installed: Installed, uvloop: ModuleType) -> str:
 
 
 def _starlette(installed: Installed, concurrency: ModuleType) -> str:
-    from ebbpool._switch.streams import iterate_in_batches
+    from ebbpool._switch.starlette import iterate_in_batches
 
     stock = getattr(concurrency, ITERATE)
     batches = iterate_in_batches(stock)

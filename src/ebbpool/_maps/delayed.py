@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from ebbpool._checks import finite_seconds, no_copy, one_of
 from ebbpool._core.accel import Timers, instrumented
-from ebbpool._pool import instruments
+from ebbpool._pool import tracing
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -197,7 +197,7 @@ def _instrumented(executor: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[st
     if not executor._pool.closed:
         # Before a tool is shown a call: it would wait for the end of one that is then refused.
         executor._crew.timers.prepare()
-    return instruments.delayed(executor, fn, args, kwargs)
+    return tracing.delayed(executor, fn, args, kwargs)
 
 
 def schedule(

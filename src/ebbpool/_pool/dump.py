@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ebbpool._checks import text_file, whole
 from ebbpool._pool import lifecycle
-from ebbpool._pool.telling import tell
+from ebbpool._pool.writers import tell
 
 # PyPy takes a handler for them, and never calls it.
 _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
 from ebbpool._errors import QueueFull, QueueTimeout
-from ebbpool._pool import instruments, lifecycle, spill
+from ebbpool._pool import lifecycle, spill, tracing
 from ebbpool._pool.crew import Crew
 from ebbpool._pool.settings import Settings, Unmade, WhenFull
 
@@ -60,7 +60,7 @@ class ExecutorBase(ExecutorCore):
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return instruments.submit(self, queue, fn, args, kwargs)
+        return tracing.submit(self, queue, fn, args, kwargs)
 
     def _forget_delayed(self, future: Any) -> None:
         self._crew.timers.strike(future)
@@ -112,13 +112,13 @@ class ExecutorBase(ExecutorCore):
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
     _threads: Any = property(lambda self: set(self._pool.survey().threads))
-    _work_queue: Any = property(lambda self: instruments.QueueView(self._pool))
+    _work_queue: Any = property(lambda self: tracing.QueueView(self._pool))
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
     _broken: Any = property(lambda self: self._crew.cause or False)
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
     _initializer: Any = property(lambda self: self._crew.initializer)
     _initargs: Any = property(lambda self: self._crew.initargs)
-    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.instruments`.
+    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.tracing`.
     _shutdown_lock: Any = contextlib.nullcontext()
 
     def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -18,8 +18,8 @@ from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.loop_lag import LateLoop
 from ebbpool._pool.running import RunningTask, called_name
 from ebbpool._pool.stats import Decisions
-from ebbpool._pool.telling import tell
 from ebbpool._pool.timekeeper import Timekeeper
+from ebbpool._pool.writers import tell
 
 LOGGER = logging.getLogger("concurrent.futures")
 

@@ -22,7 +22,7 @@ from ebbpool._frames import is_joined as is_joined
 from ebbpool._interpreter import quota as quota
 from ebbpool._pool import census as census
 from ebbpool._pool import crew as crew
-from ebbpool._pool import growth, spill, telling
+from ebbpool._pool import growth, spill, writers
 from ebbpool._pool import loop_lag as loop_lag
 from ebbpool._pool import threads as threads
 from ebbpool._pool.running import OVER as OVER
@@ -47,7 +47,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),
-    "wait_for_dump": (telling, "PATIENCE"),
+    "wait_for_dump": (writers, "PATIENCE"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""
 
