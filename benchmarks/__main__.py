@@ -158,7 +158,7 @@ _LOOKING = {"show": _show, "compare": _compare, "publish": _publish, "figures": 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit status: 1 if a cell failed or ran out of time, 0 otherwise, targets held or not."""
+    """Return the exit status: 1 if a cell failed, ran out of time or has wrong answers of ours, 0 otherwise."""
     argv = sys.argv[1:] if argv is None else argv
     return _LOOKING[argv[0]](argv[1:]) if argv and argv[0] in _LOOKING else _measure(argv)
 

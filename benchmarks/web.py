@@ -66,7 +66,7 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
     "read before and after; µs of a processor: the server's, of all its processes",
     columns=(
         Column("rate", "requests/s", 0, more=True),
-        Column("errors", "failed", 0, ratio=False, worst=True),
+        Column("errors", "failed", 0, ratio=False, worst=True, wrong=True),
         Column("p50", "p50, ms", 0, ratio=False),
         Column("p99", "p99, ms", 0),
         Column("cpu", "µs of a processor a request", 0),
@@ -195,10 +195,10 @@ class _Killer(Beside):
     f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
     columns=(
         Column("kills", "kills", 0, ratio=False),
-        Column("refused", "refused", 0, ratio=False, worst=True),
+        Column("refused", "refused", 0, ratio=False, worst=True, wrong=True),
         Column("lost", "lost", 0, ratio=False),
-        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True),
-        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True),
+        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True, wrong=True),
+        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True, wrong=True),
         Column("replaced", "replaced, ms, worst", 0, worst=True),
         Column("right", "answered right", 0, ratio=False, more=True),
         Column("p99", "p99, ms", 1),

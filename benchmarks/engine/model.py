@@ -64,6 +64,7 @@ class Column:
         ratio: Whether ours is compared with the rivals' by it.
         worst: The worst of all samples counts, and not their median.
         more: More is better, as of a rate.
+        wrong: It counts what must not happen: unless it is 0, a run that has it of ours fails.
     """
 
     metric: str
@@ -72,6 +73,7 @@ class Column:
     ratio: bool = True
     worst: bool = False
     more: bool = False
+    wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,13 +189,18 @@ class Answers:
         return Noise() if column.worst else Noise.of(self.figure(p.name, v, column) for p, v, _ in self.cells)
 
     def broken(self) -> list[str]:
-        """Return which cells failed or ran out of time, and how."""
-        return [
-            f"{status.upper()} {self.question.name} {peer.name} {text_of(variant)}, round {number}: {reason}"
-            for peer, variant, cell in self.cells
-            for number, status, reason in cell.get("without", [])
-            if status in ("failed", "timeout")
-        ]
+        """Return which cells failed or ran out of time, and which of ours did what they must not, and how."""
+        found = []
+        for peer, variant, cell in self.cells:
+            where = f"{self.question.name} {peer.name} {text_of(variant)}"
+            for number, status, reason in cell.get("without", []):
+                if status in ("failed", "timeout"):
+                    found.append(f"{status.upper()} {where}, round {number}: {reason}")
+            for column in self.question.columns if peer.side == "ours" else ():
+                figure = self.figure(peer.name, variant, column)
+                if column.wrong and figure is not None and figure.high:
+                    found.append(f"WRONG {where}: {figure.high:g} {column.label}")
+        return found
 
     def _like(self, variant: Variant) -> Variant:
         return {key: value for key, value in variant.items() if key != self.question.free}

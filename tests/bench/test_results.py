@@ -174,6 +174,14 @@ def test_what_has_no_figures_says_why() -> None:
     assert found.broken() == ["FAILED made_up stdlib workers=2, round 1: exit status 1\nBoom"]
 
 
+def test_wrong_answers_of_ours_fail_a_run_and_those_of_rivals_do_not() -> None:
+    wrong = Column("errors", "wrong replies", worst=True, wrong=True)
+    cells = {"ebbpool": (0, 2, 0), "ebbpool-pure": (0, 0, 0), "ebbpool@before": (0, 1, 0), "stdlib": (7, 7, 7)}
+    found = answers(*((peer, "errors", rounds) for peer, rounds in cells.items()), column=wrong)
+    assert found.broken() == ["WRONG made_up ebbpool workers=2: 2 wrong replies"]
+    assert answers(("ebbpool", "us", (1, 2, 3))).broken() == []
+
+
 def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_of(tmp_path / "old.json", ebbpool=(1.0, 1.01, 0.99), stdlib=(8.0, 8.1, 7.9))
     run_of(tmp_path / "new.json", ebbpool=(2.0, 2.01, 1.99), stdlib=(8.1, 7.9, 8.0))
