@@ -101,11 +101,8 @@ def _measure(argv: Sequence[str]) -> int:
     path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}.json"
     for document in runner.run(questions, settings, announce, asked.minutes * 60):
         # After each round: what was measured is there however the run ends.
-        run = Run(path.stem, document)
-        for name, answers in run.answers.items():
-            document["questions"][name]["targets"] = []
-            document["questions"][name]["targets"] = [list(verdict) for verdict in answers.verdicts()]
         runner.save(path, document)
+    run = Run.read(path)
     print(tables.show(run), f"samples: {path}", sep="\n\n")
     return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
