@@ -13,15 +13,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    nothing,
-    percentile,
-    us_each,
-)
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, us_each
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 

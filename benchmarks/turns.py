@@ -13,15 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    nothing,
-    percentile,
-    spread,
-)
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, spread
 from benchmarks.load.serving import Beside
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
