@@ -101,11 +101,8 @@ def _measure(argv: Sequence[str]) -> int:
     path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}.json"
     for document in runner.run(questions, settings, announce, asked.minutes * 60):
         # After each round: what was measured is there however the run ends.
-        run = Run(path.stem, document)
-        for name, answers in run.answers.items():
-            document["questions"][name]["targets"] = []
-            document["questions"][name]["targets"] = [list(verdict) for verdict in answers.verdicts()]
         runner.save(path, document)
+    run = Run.read(path)
     print(tables.show(run), f"samples: {path}", sep="\n\n")
     return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
@@ -158,7 +155,7 @@ _LOOKING = {"show": _show, "compare": _compare, "publish": _publish, "figures": 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit status: 1 if a cell failed or ran out of time, 0 otherwise, targets held or not."""
+    """Return the exit status: 1 if a cell failed, ran out of time or has wrong answers of ours, 0 otherwise."""
     argv = sys.argv[1:] if argv is None else argv
     return _LOOKING[argv[0]](argv[1:]) if argv and argv[0] in _LOOKING else _measure(argv)
 

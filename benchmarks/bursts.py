@@ -12,14 +12,13 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, compute, timed
+from benchmarks.engine.model import Column, Params, Question, Samples, compute, timed
 from benchmarks.load.serving import Server
 from benchmarks.peers import go, package, ways
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import Pool
 from benchmarks.peers.table import POOLS
 
-_BOTH = "ebbpool ebbpool-pure"
 _COLUMNS = (
     Column("ms", "ms for all", 1),
     Column("threads", "most threads", 0, ratio=False, worst=True),
@@ -48,7 +47,6 @@ def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples
     peers=POOLS,
     variants=({"workers": 200},),
     sizes=_SLEEPS,
-    targets=(Target("no later than ThreadPoolExecutor(200)", _BOTH, "ms", 1.0, rival="stdlib"),),
     rounds_factor=5 / 3,
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
@@ -58,18 +56,14 @@ def cold_burst(peer: Peer, params: Params) -> Samples:
     return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
 
 
-_MAP, _EACH = {"by": "map", "workers": 200}, {"by": "submit", "workers": 200}
-
-
 @Question(
     title="Map of sleeps on a cold pool",
     method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
     "fastthreadpool's threads end with its map",
     columns=_COLUMNS,
-    peers=f"{_BOTH} stdlib multiprocessing fastthreadpool",
-    variants=(_MAP, _EACH),
+    peers="ebbpool ebbpool-pure stdlib multiprocessing fastthreadpool",
+    variants=({"by": "map", "workers": 200}, {"by": "submit", "workers": 200}),
     sizes=_SLEEPS,
-    targets=(Target("as quick as submitting (at most 1.05 of it)", _BOTH, "ms", 1.05, _MAP, "", _EACH),),
     rounds_factor=5 / 3,
     floor="the 50 ms of the sleep",
     limits="the time to start 200 threads",
@@ -94,10 +88,6 @@ def cold_map(peer: Peer, params: Params) -> Samples:
     sizes={"tasks": 100},
     quick={"tasks": 40},
     turns=0.005,
-    targets=(
-        Target("no slower than ThreadPoolExecutor(2)", _BOTH, "ms", 1.0, {}, "stdlib", {"workers": 2}),
-        Target("at most 16 threads", _BOTH, "threads", 16),
-    ),
     free="workers",
     floor="100 times 5 ms, divided by the processors if there is no GIL",
     limits="the GIL: more threads than processors only add switches",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, nothing, us_each
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, us_each
 from benchmarks.load.serving import Server
 from benchmarks.peers import Unavailable, package
 from benchmarks.peers.peer import Peer
@@ -38,11 +38,6 @@ _PROC = Path("/proc")
     variants=({"workers": 1},),
     sizes={"tasks": 10_000},
     quick={"tasks": 1_000},
-    targets=(
-        Target("at most a third of the bytes", _BOTH, "bytes", 1 / 3, rival="stdlib"),
-        Target("at most a third of the objects", _BOTH, "objects", 1 / 3, rival="stdlib"),
-        Target("at most a third of the objects left tracked", _BOTH, "tracked", 1 / 3, rival="stdlib"),
-    ),
     rounds_factor=0.4,
     floor="a future of one object, which is what ebbpool keeps",
     limits="a future has to hold the call, its result and who waits",
@@ -111,16 +106,10 @@ def _kilobytes() -> tuple[int, int]:
     ),
     peers=f"{_BOTH} stdlib",
     variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
-    targets=(
-        Target(
-            "64 KiB stacks: at most a tenth of the address space", _BOTH, "virtual", 0.1,
-            {"waiting": 2000, "stack": "64 KiB"}, "", {"stack": "default"},
-        ),
-    ),
     rounds_factor=0.4,
     floor="a page or two of stack that a waiting thread has touched",
     limits="the interpreter and the C library: the pool only says how large the stacks may become",
-)  # fmt: skip
+)
 def stacks(peer: Peer, params: Params) -> Samples:
     """What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?"""
     count, usual = params["waiting"], threading.stack_size()
@@ -190,11 +179,6 @@ def _threads() -> int:
     variants=({"workers": 32},),
     sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
     quick={"keep_alive": 0.3, "idle": 1.0},
-    targets=(
-        Target("back within keep_alive + 1 s", _BOTH, "shrunk", 2.0),
-        Target("back to min_workers (0)", _BOTH, "left", 0),
-        Target("no wake-up in 2 s", _BOTH, "switches", 0),
-    ),
     rounds_factor=1 / 3,
     floor="no thread and no wake-up",
     limits="keep_alive: threads stay that long on purpose",

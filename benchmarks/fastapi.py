@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, spread
+from benchmarks.engine.model import Column, Params, Question, Samples, spread
 from benchmarks.load.http import WRONG, Clients, served_columns
 from benchmarks.load.serving import Beside, serving
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.fastapi import ASYNC, BODY, COMPUTING, ready, target
 
 _PEERS = "fastapi fastapi-installed fastapi-installed-pure fastapi-own-loop"
-_OURS = "fastapi-installed fastapi-own-loop"
-_BOTH = f"{_OURS} fastapi-installed-pure"
 _CLIENTS = {"clients": 64}
 
 
@@ -25,11 +23,6 @@ _CLIENTS = {"clients": 64}
     variants=({"clients": 200},),
     sizes={"repeats": 3},
     quick={"repeats": 1},
-    targets=(
-        Target("first burst: all answered in under 200 ms", _BOTH, "first", 200.0),
-        Target("later bursts: all answered in under 200 ms", _BOTH, "later", 200.0),
-        Target("every response right", _BOTH, "errors", 0),
-    ),
     floor="the 100 ms that the endpoint sleeps",
     limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
     "time",
@@ -46,10 +39,6 @@ def fastapi_burst(peer: Peer, params: Params) -> Samples:
     return samples
 
 
-_LEAST = {"trivial": 1.6, "5 ms": 1.3}
-_FLOOR = {"endpoint": ASYNC} | _CLIENTS
-
-
 @Question(
     title="FastAPI: 64 keep-alive clients, a sync endpoint",
     method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
@@ -58,19 +47,9 @@ _FLOOR = {"endpoint": ASYNC} | _CLIENTS
     "would be that of Python's full collections of what FastAPI is made of",
     columns=served_columns(2),
     peers=_PEERS,
-    variants=(*({"endpoint": endpoint} | _CLIENTS for endpoint in _LEAST), _FLOOR),
+    variants=[{"endpoint": endpoint} | _CLIENTS for endpoint in ("trivial", "5 ms", ASYNC)],
     sizes={"warm_up": 0.5, "seconds": 2.0},
     quick={"warm_up": 0.3, "seconds": 0.5},
-    targets=(
-        *(
-            Target(f"at least {times}x stock's requests/s", _OURS, "rate", times, {"endpoint": endpoint}, "fastapi")
-            for endpoint, times in _LEAST.items()
-        ),
-        *(Target("p99 no worse than stock's", _OURS, "p99", 1.0, {"endpoint": each}, "fastapi") for each in _LEAST),
-        Target("at least 0.9 of the floor's requests/s", _OURS, "rate", 0.9, {"endpoint": "trivial"}, "", _FLOOR),
-        Target("p99 at most 1.15x the floor's", _OURS, "p99", 1.15, {"endpoint": "trivial"}, "", _FLOOR),
-        Target("every response right", _OURS, "errors", 0),
-    ),
     floor="the time of a processor that uvicorn, Starlette and FastAPI need for a request without any thread",
     limits="FastAPI and the GIL; the pool is the smaller part of a request",
     quick_cells=2,
@@ -122,11 +101,6 @@ class _Health(Beside):
     sizes={"warm_up": 1.0, "seconds": 4.0},
     quick={"warm_up": 0.3, "seconds": 1.0},
     turns=0.005,
-    targets=(
-        Target("/health p99 at most a tenth of stock's", _OURS, "p99", 0.1, rival="fastapi"),
-        Target("at least 0.97 of stock's requests/s", _OURS, "rate", 0.97, rival="fastapi"),
-        Target("every response right", _OURS, "errors", 0),
-    ),
     floor="what uvicorn needs for a request",
     limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
 )

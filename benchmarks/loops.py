@@ -18,7 +18,6 @@ from benchmarks.engine.model import (
     Question,
     Samples,
     Settings,
-    Target,
     Variant,
     compute,
     nothing,
@@ -55,9 +54,6 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
     return [{"loop": loop, "workers": n} for loop in (("trio",) if peer == "trio" else loops) for n in ceilings]
 
 
-_ONE = {"workers": 1}
-
-
 @Question(
     title="Calls offloaded from an event loop",
     method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
@@ -69,25 +65,12 @@ _ONE = {"workers": 1}
     variants=_offload_variants,
     sizes={"gathered": 5_000, "single": 300, "repeats": 2},
     quick={"gathered": 500, "single": 100, "repeats": 1},
-    targets=(
-        Target("gathered: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "gathered", 0.6, rival="stdlib"),
-        Target("gathered: 8x faster than ThreadPoolExecutor", "run", "gathered", 1 / 8, rival="stdlib"),
-        Target("gathered: at most 1.15x the floor of 1", "run", "gathered", 1.15, {}, "batched", _ONE),
-        Target("pinned, one by one: at most 0.6 of it", "run", "single", 0.6, rival="stdlib", pinned=True),
-        Target("free, one by one: no slower", "run", "single", 1.0, rival="stdlib", pinned=False),
-        Target(
-            "pinned, one by one: at most 0.15 of what it adds to a bare thread", "run", "single", 0.15, {}, "stdlib",
-            pinned=True, above="bare-thread", above_where=_ONE,
-        ),
-        Target("gathered: 20x faster than anyio", "run", "gathered", 1 / 20, {"workers": 4}, "anyio"),
-        Target("gathered: 5x faster than the stock loop", "own-loop", "gathered", 1 / 5, rival="stdlib"),
-    ),
     floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
     "loop for each call, both without cancelling or context variables",
     limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
     "hand-offs between threads, which is the kernel",
     quick_cells=2,
-)  # fmt: skip
+)
 @on_loop
 async def offload(peer: Peer, params: Params) -> Samples:
     """Blocking calls from an event loop: 5,000 gathered, and one after another; what does one cost?"""
@@ -109,7 +92,6 @@ async def offload(peer: Peer, params: Params) -> Samples:
 
 
 _GROUP = 200
-_LEAST = {"asyncio": 8, "uvloop": 12, "trio": 8}
 
 
 async def _empty(fn: Callable[[], object]) -> None:
@@ -146,16 +128,9 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
     ],
     sizes={"tasks": 5_000, "repeats": 2},
     quick={"tasks": 500, "repeats": 1},
-    targets=[
-        Target(
-            f"net: at least {times}x faster than stock", "anyio-ebbpool anyio-installed", "net", 1 / times,
-            {"loop": loop}, "anyio",
-        )
-        for loop, times in _LEAST.items()
-    ],
     floor="the tasks themselves, which are taken off",
     limits="the hand-off of a call and its result; a task of anyio waits for each",
-)  # fmt: skip
+)
 @on_loop
 async def anyio_tasks(peer: Peer, params: Params) -> Samples:
     """Calls in anyio task groups of 200: what does one cost beyond the task that makes it?"""
@@ -240,7 +215,6 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
     variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
     sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
     quick={"calls": 1_000, "repeats": 1},
-    targets=(Target("p99 of the lag: under 10 ms", "run own-loop", "p99", 10.0),),
     floor="the lag of the same loop before the gate opens",
     limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
 )
@@ -280,7 +254,6 @@ _THREADS = {
     "stdlib": (_USUAL, 2),
     "anyio": (40,),
 }
-_LEAST_RATE = 0.97
 
 
 def _half(milliseconds: float, turns: int) -> None:
@@ -288,16 +261,16 @@ def _half(milliseconds: float, turns: int) -> None:
     time.sleep(milliseconds / 1e3)
 
 
-_HANDLERS: dict[str, tuple[float, Callable[[int], object]]] = {
-    "5 ms of Python": (20.0, lambda turns: compute(5 * turns)),
-    "1 ms of Python": (15.0, compute),
-    "20 ms of Python": (20.0, lambda turns: compute(20 * turns)),
-    "2.5 ms of Python, 2.5 asleep": (10.0, partial(_half, 2.5)),
-    "0.5 and 0.5": (5.0, partial(_half, 0.5)),
-    "zlib": (10.0, lambda turns: zlib.compress(_BLOB, 6)),
-    "asleep 5 ms": (3.0, lambda turns: time.sleep(0.005)),
+_HANDLERS: dict[str, Callable[[int], object]] = {
+    "5 ms of Python": lambda turns: compute(5 * turns),
+    "1 ms of Python": compute,
+    "20 ms of Python": lambda turns: compute(20 * turns),
+    "2.5 ms of Python, 2.5 asleep": partial(_half, 2.5),
+    "0.5 and 0.5": partial(_half, 0.5),
+    "zlib": lambda turns: zlib.compress(_BLOB, 6),
+    "asleep 5 ms": lambda turns: time.sleep(0.005),
 }
-"""The most milliseconds that the lag may have at its 99th percentile, and what the clients call: `turns` take 1 ms."""
+"""What the clients call: so many `turns` take 1 ms."""
 
 
 @Question(
@@ -319,17 +292,6 @@ _HANDLERS: dict[str, tuple[float, Callable[[int], object]]] = {
     sizes={"clients": 64, "seconds": 2.0},
     quick={"seconds": 0.5},
     turns=0.001,
-    targets=(
-        *(
-            Target(f"p99 of the lag: at most {limit:g} ms", "run", "p99", limit, {"handler": handler})
-            for handler, (limit, _) in _HANDLERS.items()
-        ),
-        *(
-            Target(f"{_LEAST_RATE} of the calls/s of {size} threads", "run", "rate", _LEAST_RATE, {}, "stdlib", where)
-            for size in _THREADS["stdlib"]
-            for where in [{"workers": size}]
-        ),
-    ),
     free="workers",
     floor="the lag of an idle loop: about 0.1 ms",
     limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
@@ -343,7 +305,7 @@ async def loop_beside(peer: Peer, params: Params) -> Samples:
 
     Calls a second stand beside it, so that no lag is bought with throughput.
     """
-    work = partial(_HANDLERS[params["handler"]][1], params["turns"])
+    work = partial(_HANDLERS[params["handler"]], params["turns"])
     latencies: list[float] = []
     lags: list[float] = []
     async with peer.offload(params["workers"]) as call:

@@ -21,7 +21,7 @@ from time import sleep
 from typing import Any
 
 from benchmarks import processors
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, compute
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant, compute
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 
@@ -32,7 +32,6 @@ _RIVALS = {
 }
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
-_MOST = len(processors()) + 6
 _PARENTS = 40
 _ENOUGH_SECONDS = 0.5
 _HOPELESS = 3.0
@@ -51,13 +50,11 @@ class Load:
     Attributes:
         prepare: Makes what the load needs, before the clock starts, and returns what runs it; takes the turns of a
             loop that compute for 5 ms.
-        computes: Whether its tasks do nothing but compute.
         most: The largest fixed size it is tried with.
         stock_least: The stock pool deadlocks with fewer threads; 0 if it never does.
     """
 
     prepare: Callable[[int], Run]
-    computes: bool = False
     most: int = 256
     stock_least: int = 0
 
@@ -173,9 +170,9 @@ LOADS: dict[str, Load] = {
     "bimodal": Load(_burst(1000, lambda turns: lambda number: sleep(0.001 if number % 10 else 0.1))),
     "nested": Load(lambda turns: _nested, stock_least=_PARENTS + 1),
     "trickle": Load(lambda turns: lambda pool: asyncio.run(_mean_latency(pool, 1000))),
-    "python": Load(_burst(200, _computing), computes=True),
-    "zlib": Load(_burst(150, _compressing), computes=True),
-    "numpy": Load(_burst(400, _multiplying), computes=True, most=32),
+    "python": Load(_burst(200, _computing)),
+    "zlib": Load(_burst(150, _compressing)),
+    "numpy": Load(_burst(400, _multiplying), most=32),
     "half python": Load(_burst(200, _half(_computing))),
     "half zlib": Load(_burst(200, _half(_compressing))),
     "late computing": Load(_burst(120, lambda turns: lambda number: sleep(0.2) if number < 20 else compute(turns))),
@@ -237,16 +234,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     sizes={"repeats": 7},
     quick={"repeats": 1},
     turns=0.005,
-    targets=(
-        Target("time at most 1.15 of the best fixed size's", "ebbpool", "ms", 1.15, rival="ebbpool-fixed"),
-        *(
-            Target(f"at most {_MOST} threads, processors + 6", "ebbpool", "threads", _MOST, {"load": name})
-            for name, load in LOADS.items()
-            if load.computes
-        ),
-        Target("at most 95 ms", "ebbpool", "ms", 95.0, {"load": "200 x 50 ms"}),
-        Target("at most 4 threads", "ebbpool", "threads", 4, {"load": "tiny"}),
-    ),
     rounds_factor=1 / 3,
     skip=skip,
     free="threads",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, by_workers, compute, nothing, us_each
+from benchmarks.engine.model import Column, Params, Question, Samples, by_workers, compute, nothing, us_each
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import POOLS
 
@@ -31,12 +31,6 @@ def _take(item: int) -> None:
     variants=by_workers,
     sizes=_SIZES,
     quick=_QUICK,
-    targets=(
-        Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, rival="stdlib"),
-        Target("at least 6x faster than ThreadPoolExecutor", "ebbpool-pure", "us", 1 / 6, rival="stdlib", gil=True),
-        Target("at most 1.6x the floor, SimpleQueue workers", "ebbpool", "us", 1.6, rival="simplequeue", gil=True),
-        Target("never more than 4 threads", _BOTH, "threads", 4, {"workers": 32}),
-    ),
     floor="a plain loop, which calls the function at once; bare SimpleQueue workers, which keep no order, errors or "
     "futures",
     limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "
@@ -58,7 +52,6 @@ def submit_collect(peer: Peer, params: Params) -> Samples:
     variants=by_workers,
     sizes=_SIZES,
     quick=_QUICK,
-    targets=(Target("at least 14x faster than ThreadPoolExecutor", "ebbpool", "us", 1 / 14, rival="stdlib"),),
     floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
     limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
 )
@@ -79,7 +72,6 @@ def with_argument(peer: Peer, params: Params) -> Samples:
     variants=({"workers": 4},),
     sizes={"jobs": 20_000, "repeats": 3},
     quick={"jobs": 2_000, "repeats": 1},
-    targets=(Target("ahead of fastthreadpool", "ebbpool", "us", 1.0, rival="fastthreadpool"),),
     limits="the future of each job; fastthreadpool has none and puts results on a deque",
 )
 def simple_sum(peer: Peer, params: Params) -> Samples:
@@ -104,17 +96,10 @@ def simple_sum(peer: Peer, params: Params) -> Samples:
     variants=by_workers,
     sizes={"trips": 1_000, "repeats": 3},
     quick={"trips": 200, "repeats": 1},
-    targets=(
-        Target("pinned: at most 0.6 of ThreadPoolExecutor's", "ebbpool", "us", 0.6, rival="stdlib", pinned=True),
-        Target(
-            "pinned: at most 0.25 of what ThreadPoolExecutor adds to two bare locks", "ebbpool", "us", 0.25,
-            rival="stdlib", pinned=True, above="locks",
-        ),
-    ),
     floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
     "some 30 µs for each",
     limits="the kernel: the pool is a small part of it unless everything is held to one processor",
-)  # fmt: skip
+)
 def round_trip(peer: Peer, params: Params) -> Samples:
     """Submit one task and wait for it, again and again: what does one hand-off there and back cost?"""
     trips = params["trips"]
@@ -149,13 +134,6 @@ _COMPUTING = {"items": "20 µs", "workers": 2}
     sizes={"trivial": 10_000, "computing": 5_000, "repeats": 3},
     quick={"trivial": 2_000, "computing": 500, "repeats": 1},
     turns=20e-6,
-    targets=(
-        Target("at most 1.5x the time of list(map())", "ebbpool", "us", 1.5, _TRIVIAL, "loop"),
-        Target("at most 2.0x the time of list(map())", "ebbpool-pure", "us", 2.0, _TRIVIAL, "loop"),
-        Target("ahead of multiprocessing's map", _BOTH, "us", 1.0, _TRIVIAL, "multiprocessing"),
-        Target("ahead of fastthreadpool's map", _BOTH, "us", 1.0, _TRIVIAL, "fastthreadpool"),
-        Target("at least 1.7x faster than one thread", "ebbpool", "us", 1 / 1.7, _COMPUTING, "loop", gil=False),
-    ),
     floor="list(map()) in one thread, and for items that compute no more than that times the processors, if there "
     "is no GIL",
     limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from benchmarks import processors
-from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Target, Variant, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant, percentile
 from benchmarks.load import http
 from benchmarks.load.ab import Ab, ab
 from benchmarks.load.http import CLIENT, WRONG, Clients
@@ -21,13 +21,9 @@ from benchmarks.peers.peer import Peer
 from benchmarks.servers.slow import PAGE
 from benchmarks.servers.tcp import BODY
 
-_OURS = "tcp-ebbpool"
 _THREADS = Column("threads", "threads at most", 0, ratio=False, worst=True)
 _PATIENCE_SECONDS = 60.0
-
-
 _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
-_OVER_FLOOR = {0: 1.4, 15_360: 1.4, 523_264: 1.2}
 
 
 @Question(
@@ -40,26 +36,13 @@ _OVER_FLOOR = {0: 1.4, 15_360: 1.4, 523_264: 1.2}
         Column("rate", "replies/s", 0, more=True),
         Column("cpu", "µs of a processor a reply", 1),
         _THREADS,
-        Column("errors", "wrong replies", 0, ratio=False, worst=True),
+        Column("errors", "wrong replies", 0, ratio=False, worst=True, wrong=True),
         CLIENT,
     ),
     peers="tcp-sequential tcp-bare-thread tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-2008",
     variants=[{"bytes": size} for size in _SIZES],
     sizes={"clients": 100, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.3},
-    targets=(
-        Target("replies/s: no fewer than ThreadingMixIn", _OURS, "rate", 1.0, rival="tcp-threading"),
-        Target("replies/s: no fewer than the rule of 2008", _OURS, "rate", 1.0, rival="tcp-2008"),
-        Target("every reply right", _OURS, "errors", 0),
-        *(
-            Target("at most a quarter of ThreadingMixIn's processor time", _OURS, "cpu", 0.25, where, "tcp-threading")
-            for where in [{"bytes": size} for size in _SIZES if size <= 15_360]
-        ),
-        *(
-            Target(f"at most {times}x the processor time of no threads", _OURS, "cpu", times, where, "tcp-sequential")
-            for where, times in [({"bytes": size}, times) for size, times in _OVER_FLOOR.items()]
-        ),
-    ),
     floor="a server without threads, one connection after another",
     limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
     "the same for all",
@@ -149,8 +132,8 @@ def _again_and_again(server: Server, params: Params) -> Samples:
         Column("cpu", "µs of a processor a request", 0),
         Column("memory", "kB resident a connection", 1),
         _THREADS,
-        Column("errors", "wrong replies", 0, ratio=False, worst=True),
-        Column("unanswered", "unanswered", 0, ratio=False, worst=True),
+        Column("errors", "wrong replies", 0, ratio=False, worst=True, wrong=True),
+        Column("unanswered", "unanswered", 0, ratio=False, worst=True, wrong=True),
         CLIENT,
     ),
     peers="tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-executor-20 tcp-2008 tcp-gevent",
@@ -163,14 +146,6 @@ def _again_and_again(server: Server, params: Params) -> Samples:
         "period": 0.05,
     },
     quick={"seconds": {"sleeps 5 s": 0.5, "sleeps 10 ms": 0.01, "answers at once": 0.0}, "repeats": 1},
-    targets=(
-        Target("at least 95% of gevent's rate", _OURS, "rate", 0.95, _LONG, "tcp-gevent"),
-        Target("at least 95% of the arithmetic limit", _OURS, "share", 95.0, _LONG),
-        *(Target("ab: at least gevent's rate", _OURS, "rate", 1.0, each, "tcp-gevent") for each in (_SHORT, _NONE)),
-        *(Target("ab, first run: the same", _OURS, "first", 1.0, each, "tcp-gevent") for each in (_SHORT, _NONE)),
-        Target("every reply right", _OURS, "errors", 0),
-        Target("every request answered", _OURS, "unanswered", 0),
-    ),
     floor="what 200 clients can ask for at most: 200 divided by what the handler sleeps",
     limits="5 s: nothing but the handler; 10 ms: switching between threads that share a GIL, where greenlets switch "
     "within one thread and need no stack of the system",
@@ -213,9 +188,6 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
     return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
 
 
-_GUARDS = "slow-adaptive slow-plain-front"
-
-
 @Question(
     title="1,000 slow clients beside 10 ordinary ones",
     method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
@@ -239,7 +211,7 @@ _GUARDS = "slow-adaptive slow-plain-front"
         Column("dropped", "slow ones dropped", 0, ratio=False),
         WRONG,
     ),
-    peers=f"{_GUARDS} slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
+    peers="slow-adaptive slow-plain-front slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
     variants=(
         {"trickle": "heads", "connections": "kept"},
         {"trickle": "heads", "connections": "new"},
@@ -248,11 +220,6 @@ _GUARDS = "slow-adaptive slow-plain-front"
     ),
     sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
     quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
-    targets=(
-        Target("p99 at most twice that without slow clients", _GUARDS, "times", 2.0),
-        Target("slow clients hold no worker", _GUARDS, "more_threads", ORDINARY_CLIENTS),
-        Target("every response right", _GUARDS, "errors", 0),
-    ),
     rounds_factor=1 / 3,
     floor="what the same server does without slow clients",
     limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
@@ -307,14 +274,6 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
     return [{"size": size, "placement": placement} for placement in placements for size in (1000, 4096, 65_536)]
 
 
-_BEHIND = {
-    "echo-uvloop-streams": "uvloop's streams",
-    "echo-asyncio-streams": "asyncio's streams",
-    "echo-asyncio-protocol": "asyncio's protocols",
-    "echo-asyncio-buffered": "asyncio's buffered protocols",
-}
-
-
 @Question(
     title="An echo server: 5 clients, each with one message under way",
     method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
@@ -334,10 +293,6 @@ _BEHIND = {
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.2},
-    targets=[
-        Target(f"ahead of {name}", "echo-pool echo-pool-pure", "rate", 1.0, rival=rival)
-        for rival, name in _BEHIND.items()
-    ],
     limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
     "it again, an event loop keeps it",
 )

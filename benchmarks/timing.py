@@ -13,16 +13,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    Target,
-    nothing,
-    percentile,
-    us_each,
-)
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, us_each
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
@@ -78,17 +69,12 @@ def _met(semaphore: Any, pairs: int) -> int:
     columns=(
         Column("alone", "µs a pair, alone", 3),
         Column("together", "µs a pair, 4 threads", 3),
-        Column("met", "met inside", 0, ratio=False, worst=True),
+        Column("met", "met inside", 0, ratio=False, worst=True, wrong=True),
     ),
     peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",
     variants=({"permits": 1},),
     sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
     quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
-    targets=(
-        Target("alone: at least 13x faster", "ebbpool-semaphore", "alone", 1 / 13, rival="semaphore"),
-        Target("4 threads: no slower", "ebbpool-semaphore", "together", 1.0, rival="semaphore"),
-        Target("never two inside", "ebbpool-semaphore ebbpool-semaphore-pure", "met", 0),
-    ),
     floor="a lock: one permit, no count",
     limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
 )
@@ -103,7 +89,6 @@ def semaphore(peer: Peer, params: Params) -> Samples:
     }
 
 
-_BOTH = "ebbpool ebbpool-pure"
 _MANY, _FEW = {"pending": 100_000}, {"pending": 1_000}
 _FAR_SECONDS = 3_600.0
 
@@ -173,15 +158,10 @@ def _submitted(count: int) -> float:
         Column("threads", "threads", 0, ratio=False, worst=True),
         Column("lag", "lag p99, ms", 2),
     ),
-    peers=f"{_BOTH} timer heap",
+    peers="ebbpool ebbpool-pure timer heap",
     variants=lambda peer, settings: [_FEW] if peer == "timer" else [_MANY, _FEW],
     sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
     quick={"divisor": 10, "shots": 50},
-    targets=(
-        Target("under 3 µs to schedule one", "ebbpool", "schedule", 3.0, _MANY),
-        Target("one thread", _BOTH, "threads", 1, _MANY),
-        Target("p99 of the lag: under 5 ms", _BOTH, "lag", 5.0, _MANY),
-    ),
     floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
     limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
 )

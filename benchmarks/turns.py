@@ -13,16 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import (
-    Column,
-    Params,
-    Question,
-    Samples,
-    Target,
-    nothing,
-    percentile,
-    spread,
-)
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, spread
 from benchmarks.load.serving import Beside
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
@@ -47,7 +38,6 @@ _WORKERS, _LIMIT = 16, 4
     ],
     sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
     quick={"slow": 200, "quick": 50},
-    targets=(Target("p99 within 2x of an idle pool's", _BOTH, "p99", 2.0, {"flood": "lane"}, "", {"flood": "none"}),),
     floor="the same quick task in an idle pool",
     limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
 )
@@ -135,16 +125,9 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     variants=lambda peer, settings: [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)],
     sizes={"tasks": 750_000, "nap": 0.0005},
     quick={"tasks": 100_000},
-    targets=[
-        Target(
-            "longest wait within 2x of ThreadPoolExecutor's", _BOTH, "most", 2.0, {"load": load}, "stdlib",
-            {"load": "built-ins" if load == "lane" else load}, gil=True,
-        )
-        for load in _LOADS
-    ],
     floor="the timer of the system, and one switch of the GIL",
     limits="the GIL, which a worker with a queue keeps for its switch interval",
-)  # fmt: skip
+)
 def fairness(peer: Peer, params: Params) -> Samples:
     """A pool drains a queue of tiny tasks: how long does a thread beside it wait for its turn?"""
     ours, load = peer.name != "stdlib", params["load"]
@@ -175,7 +158,6 @@ _OFFERED, _PLACES, _TAKES, _CALLER = (0.5, 1, 2, 3), 8, 0.05, 1.0
 _LEAVERS, _STAYS = 64, 0.05
 _LONGEST = 30.0
 """Seconds after which a client that is not answered has given up, too."""
-_OURS = "anyio-installed"
 _Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
@@ -292,7 +274,7 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
         Column("useful", "useful answers/s", 0, more=True),
         Column("burnt", "seconds of thread burnt", 1),
     ),
-    peers=f"{_OURS} anyio stdlib-default",
+    peers="anyio-installed anyio stdlib-default",
     variants=(
         *({"clients": clients} for clients in _CLIENTS),
         *({"offered": offered} for offered in _OFFERED),
@@ -300,11 +282,6 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
     ),
     sizes={"seconds": 8.0, "burns": 10.0},
     quick={"seconds": 1.0, "burns": 1.0},
-    targets=(
-        *(Target("nobody gives up", _OURS, "gave_up", 0, {"clients": clients}) for clients in _CLIENTS),
-        Target("at least 150 useful answers/s at twice the load", _OURS, "useful", 150, {"offered": 2}),
-        Target("under a second burnt", _OURS, "burnt", 1.0, {"leave": _LEAVERS}),
-    ),
     rounds_factor=1 / 3,
     floor="100 clients of 5 ms each over 15 connections need 0.04 s; 8 places of 50 ms give 160 answers/s",
 )

@@ -11,8 +11,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks import processors
-from benchmarks.engine.model import Column, Params, Question, Samples, Target, percentile
+from benchmarks.engine.model import Column, Params, Question, Samples, percentile
 from benchmarks.load.ab import ab
 from benchmarks.load.http import Clients, answers, ask_steadily, served_columns
 from benchmarks.load.serving import Beside, Server, serving, wait_for
@@ -31,7 +30,6 @@ from benchmarks.servers.web import (
     write_page,
 )
 
-_ONE = "web-pool web-pool-pure"
 _MANY = "web-prefork web-prefork-reuse-port"
 
 
@@ -66,27 +64,16 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
     "read before and after; µs of a processor: the server's, of all its processes",
     columns=(
         Column("rate", "requests/s", 0, more=True),
-        Column("errors", "failed", 0, ratio=False, worst=True),
+        Column("errors", "failed", 0, ratio=False, worst=True, wrong=True),
         Column("p50", "p50, ms", 0, ratio=False),
         Column("p99", "p99, ms", 0),
         Column("cpu", "µs of a processor a request", 0),
         Column("client", "% of a processor, ab", 0, ratio=False),
     ),
-    peers=f"web-threading {_ONE} {_MANY} web-nginx",
+    peers=f"web-threading web-pool web-pool-pure {_MANY} web-nginx",
     variants=lambda peer, settings: [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING],
     sizes={"divisor": 1},
     quick={"divisor": 10},
-    targets=(
-        Target("no failed request", f"{_ONE} {_MANY}", "errors", 0),
-        *(
-            Target("ahead of a thread per request", f"{_ONE} {_MANY}", "rate", 1.0, where, "web-threading")
-            for where in (_LIGHT, _HEAVY)
-        ),
-        *(
-            Target("at least 1.6x one process", _MANY, "rate", 1.6, _COMPUTING, "web-pool", pinned=False)
-            for _ in processors()[1:2]
-        ),
-    ),
     floor="nginx, which runs no Python",
     limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
 )
@@ -117,7 +104,6 @@ def web_server(peer: Peer, params: Params) -> Samples:
 
 _CLIENTS = 100
 _HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
-_WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)]
 
 
 @Question(
@@ -126,13 +112,9 @@ _WHERES = [{"handler": handler, "threads": threads} for handler in _HANDLERS for
     "one request under way; what they need of a processor is shown: near 100 they would be what is measured",
     columns=served_columns(1),
     peers="gunicorn-gthread gunicorn-pool granian",
-    variants=_WHERES,
+    variants=[{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)],
     sizes={"warm_up": 1.0, "seconds": 3.0},
     quick={"warm_up": 0.2, "seconds": 0.3},
-    targets=(
-        Target("no wrong response", "gunicorn-pool", "errors", 0),
-        *(Target("ahead of gthread", "gunicorn-pool", "rate", 1.0, where, "gunicorn-gthread") for where in _WHERES),
-    ),
     floor=f"40 threads asleep for {ASLEEP_SECONDS * 1e3:g} ms each give {40 / ASLEEP_SECONDS:,.0f} answers/s, 100 give "
     f"{100 / ASLEEP_SECONDS:,.0f}",
     limits="gunicorn's own Python, for each request; granian's server is Rust",
@@ -195,10 +177,10 @@ class _Killer(Beside):
     f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
     columns=(
         Column("kills", "kills", 0, ratio=False),
-        Column("refused", "refused", 0, ratio=False, worst=True),
+        Column("refused", "refused", 0, ratio=False, worst=True, wrong=True),
         Column("lost", "lost", 0, ratio=False),
-        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True),
-        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True),
+        Column("elsewhere", "lost at other times", 0, ratio=False, worst=True, wrong=True),
+        Column("errors", "wrong or unanswered", 0, ratio=False, worst=True, wrong=True),
         Column("replaced", "replaced, ms, worst", 0, worst=True),
         Column("right", "answered right", 0, ratio=False, more=True),
         Column("p99", "p99, ms", 1),
@@ -208,12 +190,6 @@ class _Killer(Beside):
     variants=({"processes": 2},),
     sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
     quick={"kills": 3},
-    targets=(
-        Target("no refused connection", _MANY, "refused", 0),
-        Target("replaced within 25 ms", _MANY, "replaced", 25),
-        Target("nothing lost but in the dead child", _MANY, "elsewhere", 0),
-        Target("every other request answered right", _MANY, "errors", 0),
-    ),
     rounds_factor=1 / 3,
     limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
 )

@@ -1,4 +1,4 @@
-"""What a question is made of: its cells, columns and targets."""
+"""What a question is made of: its cells and columns."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Column:
         ratio: Whether ours is compared with the rivals' by it.
         worst: The worst of all samples counts, and not their median.
         more: More is better, as of a rate.
+        wrong: It counts what must not happen: unless it is 0, a run that has it of ours fails.
     """
 
     metric: str
@@ -72,35 +73,7 @@ class Column:
     ratio: bool = True
     worst: bool = False
     more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A figure to reach: the metric of each of `peers`, divided by that of a rival if there is one, is at most `limit`.
-
-    Of a column where more is better it is at least `limit`. It is asked of each variant that has what `where` says.
-
-    Attributes:
-        peers: Their names, with spaces.
-        rival: The name of the rival; with `rival_where` alone it is the peer itself.
-        rival_where: What the rival's variant has in place of the peer's; nothing means the same one, and the best of
-            those that the question leaves free to a rival.
-        pinned: Asked only of runs held to one processor (True) or free to roam (False); None: of both.
-        gil: Asked only with (True) or without (False) a GIL; None: of both.
-        above: The floor that is taken off both figures first, "" for none; `above_where` is as `rival_where`.
-    """
-
-    text: str
-    peers: str
-    metric: str
-    limit: float
-    where: Variant = field(default_factory=dict)
-    rival: str = ""
-    rival_where: Variant = field(default_factory=dict)
-    pinned: bool | None = None
-    gil: bool | None = None
-    above: str = ""
-    above_where: Variant = field(default_factory=dict)
+    wrong: bool = False
 
 
 Measure = Callable[[Peer, Params], Samples]
@@ -121,7 +94,6 @@ class Question:
         sizes: The fixed sizes, which every cell is given; `quick` has what `--quick` makes smaller.
         turns: If not 0, cells are given how many `turns` of `compute` take so many seconds, counted in the parent: all
             of them compute the same.
-        targets: What is to be reached.
         rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
         skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
         free: The key of a variant in which a rival need not be like ours; its best value counts.
@@ -141,7 +113,6 @@ class Question:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
     turns: float = 0.0
-    targets: Sequence[Target] = ()
     rounds_factor: float = 1.0
     skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
     free: str = ""

@@ -1,10 +1,10 @@
-"""What a run says: figures, who is ahead, and whether targets hold.
+"""What a run says: figures, and who is ahead.
 
 One rule for all of it. A round is a process of its own, and the median of its samples is one observation; a figure is
 the median of these. The noise is how far the rounds of one cell are from each other, over all cells of a question, in
-logarithms, so that "twice" and "half" count alike. It gives the 95% interval of a figure, or of the ratio of two; what
-that interval does not leave out is within the noise. With a single round no noise can be seen, and the figures alone
-decide; so they do for a column of which the worst sample counts.
+logarithms, so that "twice" and "half" count alike. It gives the 95% interval of the ratio of two figures; if that
+includes 1, the difference is within the noise. With a single round no noise can be seen, and nobody is called ahead;
+nor is anybody by a column of which the worst sample counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.engine.model import QUESTIONS, Column, Question, Target, Variant, load_question
+from benchmarks.engine.model import QUESTIONS, Column, Question, Variant, load_question
 from benchmarks.engine.runner import FORMAT
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import known, peer_named
@@ -94,29 +94,10 @@ class Noise:
                 freedom += len(logs) - 1
         return cls(math.sqrt(squares / freedom), freedom) if freedom else cls()
 
-    def interval(self, value: float, *rounds: int) -> tuple[float, float]:
-        """Return the 95% interval of a median of so many rounds, or of the ratio of two such."""
-        reach = _quantile(self.freedom) * self.deviation * math.sqrt(sum(1 / n for n in rounds)) if self.freedom else 0
-        return value * math.exp(-reach), value * math.exp(reach)
-
-
-class Verdict(NamedTuple):
-    """Whether a target holds.
-
-    Attributes:
-        target: What was to be reached.
-        peer: The label of who was to reach it.
-        where: The variant, as text.
-        verdict: "holds", "MISSED", "within the noise" (missed by the figures, but not by all of the interval),
-            "not asked" or "not measured".
-        measured: The figure, or why there is none.
-    """
-
-    target: str
-    peer: str
-    where: str
-    verdict: str
-    measured: str
+    def interval(self, ratio: float, rounds: int, others: int) -> tuple[float, float]:
+        """Return the 95% interval of the ratio of two medians of so many rounds each."""
+        reach = _quantile(self.freedom) * self.deviation * math.sqrt(1 / rounds + 1 / others) if self.freedom else 0
+        return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
 class Side(NamedTuple):
@@ -166,12 +147,10 @@ class Answers:
     Args:
         question: The question.
         entry: What the run's JSON has under its name; cells of peers that are not known here are left out.
-        document: The run.
     """
 
-    def __init__(self, question: Question, entry: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        self.question, self.entry = question, entry
-        self._document = document
+    def __init__(self, question: Question, entry: Mapping[str, Any]) -> None:
+        self.question = question
         self.cells: list[tuple[Peer, Variant, Mapping[str, Any]]] = [
             (peer_named(cell["peer"]), cell["variant"], cell) for cell in entry["cells"] if known(cell["peer"])
         ]
@@ -189,13 +168,18 @@ class Answers:
         return Noise() if column.worst else Noise.of(self.figure(p.name, v, column) for p, v, _ in self.cells)
 
     def broken(self) -> list[str]:
-        """Return which cells failed or ran out of time, and how."""
-        return [
-            f"{status.upper()} {self.question.name} {peer.name} {text_of(variant)}, round {number}: {reason}"
-            for peer, variant, cell in self.cells
-            for number, status, reason in cell.get("without", [])
-            if status in ("failed", "timeout")
-        ]
+        """Return which cells failed or ran out of time, and which of ours did what they must not, and how."""
+        found = []
+        for peer, variant, cell in self.cells:
+            where = f"{self.question.name} {peer.name} {text_of(variant)}"
+            for number, status, reason in cell.get("without", []):
+                if status in ("failed", "timeout"):
+                    found.append(f"{status.upper()} {where}, round {number}: {reason}")
+            for column in self.question.columns if peer.side == "ours" else ():
+                figure = self.figure(peer.name, variant, column)
+                if column.wrong and figure is not None and figure.high:
+                    found.append(f"WRONG {where}: {figure.high:g} {column.label}")
+        return found
 
     def _like(self, variant: Variant) -> Variant:
         return {key: value for key, value in variant.items() if key != self.question.free}
@@ -228,72 +212,6 @@ class Answers:
             return None
         return (max if column.more else min)((best for best, _ in found), key=lambda best: best.figure.value)
 
-    def verdicts(self) -> list[Verdict]:
-        """Return what became of each target; of a run that was read from a file, what that says."""
-        if self.entry["targets"]:
-            return [Verdict(*stored) for stored in self.entry["targets"]]
-        return [
-            Verdict(target.text, peer.label, text_of(variant), *self._judge(target, peer.name, variant))
-            for target in self.question.targets
-            for peer, variant, _ in self.cells
-            if peer.name in target.peers.split() and target.where.items() <= variant.items()
-        ]
-
-    def _rival(self, name: str, target: Target, where: Variant, column: Column) -> Figure | None:
-        if target.rival_where or not self.question.free:
-            return self.figure(name, where | target.rival_where, column)
-        like = self._like(where)
-        found = [
-            figure
-            for peer, variant, _ in self.cells
-            if peer.name == name and self._like(variant) == like
-            if (figure := self.figure(peer.name, variant, column)) is not None
-        ]
-        return (max if column.more else min)(found, key=lambda figure: figure.value, default=None)
-
-    def _judge(self, target: Target, peer: str, where: Variant) -> tuple[str, str]:
-        pinned, gil = self._document["settings"]["pin"] is not None, self._document["machine"]["gil"]
-        if target.pinned is not None and target.pinned != pinned:
-            return ("not asked", f"only of a run {'with' if target.pinned else 'without'} --pin")
-        if target.gil is not None and target.gil != gil:
-            return ("not asked", f"only {'with' if target.gil else 'without'} a GIL")
-        column = self.column(target.metric)
-        own = self.figure(peer, where, column)
-        if own is None:
-            return ("not measured", f"no figure of {peer}")
-        noise = self.noise(column)
-        name = target.rival or (peer if target.rival_where else "")
-        if not name:
-            interval = noise.interval(own.value, len(own.by_round))
-            return _verdict(column, target.limit, own.value, interval), f"{own.value:.{column.digits}f}"
-        rival = self._rival(name, target, where, column)
-        if rival is None or not rival.value:
-            return ("not measured", f"no figure of {name}")
-        if target.above:
-            floor = self.figure(target.above, where | target.above_where, column)
-            if floor is None:
-                return ("not measured", f"no figure of {target.above}")
-            own, rival = above(own, floor), above(rival, floor)
-            noise = Noise.of((own, rival))
-            if rival.value <= 0:
-                return ("not measured", f"{name} is not above {target.above}")
-            if own.value <= 0:
-                # A share of nothing, or of less, would say that the target is more than reached.
-                return ("within the noise", f"no share: not above {target.above}")
-        share = own.value / rival.value
-        low, high = noise.interval(share, len(own.by_round) or 1, len(rival.by_round) or 1)
-        spread = f" ({low:.3f} to {high:.3f})" if low < high else ""
-        return _verdict(column, target.limit, share, (low, high)), f"{share:.3f} of it{spread}"
-
-
-def _verdict(column: Column, limit: float, value: float, interval: tuple[float, float]) -> str:
-    def holds(found: float) -> bool:
-        return found >= limit if column.more else found <= limit
-
-    if holds(value):
-        return "holds"
-    return "within the noise" if holds(interval[1] if column.more else interval[0]) else "MISSED"
-
 
 def _natural(variant: Variant) -> list[tuple[int, float, str]]:
     return [(0, value, "") if isinstance(value, (int, float)) else (1, 0, value) for value in variant.values()]
@@ -315,7 +233,7 @@ class Run:
             raise ValueError(f"{name}: format {document.get('format')!r}; this programme reads format {FORMAT}")
         self.name, self.document = name, document
         self.answers = {
-            question: Answers(load_question(question), entry, document)
+            question: Answers(load_question(question), entry)
             for question, entry in document["questions"].items()
             if question in QUESTIONS
         }

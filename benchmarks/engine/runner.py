@@ -157,7 +157,7 @@ class Recorder:
             "settings": asdict(settings) | {"beside": beside},
             "versions": {},
             "questions": {
-                question.name: {"sizes": question.sized(settings.quick), "rounds": 0, "targets": [], "cells": []}
+                question.name: {"sizes": question.sized(settings.quick), "rounds": 0, "cells": []}
                 for question in questions
             },
         }

@@ -22,7 +22,7 @@ END_OF_HEAD = b"\r\n\r\n"
 _RECEIVE = 65_536
 _MOST_ERRORS = 1_000
 
-WRONG = Column("errors", "wrong responses", 0, ratio=False, worst=True)
+WRONG = Column("errors", "wrong responses", 0, ratio=False, worst=True, wrong=True)
 CLIENT = Column("client", "% of a processor, client", 0, ratio=False)
 
 

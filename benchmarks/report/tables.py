@@ -44,17 +44,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(run: Run) -> str:
-    """Return all tables of a run, its verdicts, and what failed."""
+    """Return all tables of a run, and what failed."""
     parts = [run.told()]
     for answers in run.answers.values():
         title = answers.question.title
         parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}\n* {answers.question.method}")
         parts += [aligned(contest_rows(answers))] if answers.contests() else []
-    verdicts = [[name, *verdict] for name, answers in run.answers.items() for verdict in answers.verdicts()]
-    if verdicts:
-        quick = " (quick: sizes too small and rounds too few to judge by)" if run.document["settings"]["quick"] else ""
-        headers = ["question", "target", "peer", "variant", "verdict", "measured"]
-        parts.append(f"Targets{quick}\n{aligned([headers, *verdicts])}")
     parts += [broken for answers in run.answers.values() for broken in answers.broken()]
     return "\n\n".join(parts)
 

@@ -1,20 +1,18 @@
-"""What is made of samples, and whether README and docs say it: medians, ratios the right way round, verdicts, marks."""
+"""What is made of samples, and whether README and docs say it: medians, ratios the right way round, marks."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.benchmark import ROOT, question_of, run_of
 
 from benchmarks.__main__ import main
-from benchmarks.engine.model import Column, Target, percentile
+from benchmarks.engine.model import Column, percentile
 from benchmarks.engine.results import Answers, Figure, Noise, Run, figure_of
 from benchmarks.report import marks, pages, quoted, tables
 
@@ -22,22 +20,13 @@ WHERE = {"workers": 2}
 US = Column("us", "µs")
 
 
-def answers(
-    *cells: tuple[str, str, Sequence[float]], column: Column = US, where: Any = WHERE, **others: Any
-) -> Answers:
-    """Return what a run says in which each peer has one sample a round, of a metric."""
-    found: dict[str, Any] = {}
-    for peer, metric, rounds in cells:
-        samples = found.setdefault(peer, {"peer": peer, "variant": WHERE, "samples": {}})["samples"]
-        samples[metric] = {str(at): [value] for at, value in enumerate(rounds, 1)}
-    document = {"settings": {"workers": [2], "pin": None}, "machine": {"gil": True}}
-    entry = {"targets": [], "rounds": 3, "cells": list(found.values())}
-    return Answers(question_of(column, **others), entry, document)
-
-
-def judged(target: Target, *cells: tuple[str, str, Sequence[float]], column: Column = US) -> str:
-    (found,) = answers(*cells, column=column, targets=[target]).verdicts()
-    return found.verdict
+def answers(cells: Mapping[str, Sequence[float]], column: Column = US) -> Answers:
+    """Return what a run says in which each peer has one sample a round."""
+    found = [
+        {"peer": peer, "variant": WHERE, "samples": {column.metric: {str(at): [v] for at, v in enumerate(rounds, 1)}}}
+        for peer, rounds in cells.items()
+    ]
+    return Answers(question_of(column), {"cells": found})
 
 
 def test_a_figure_is_the_median_of_the_medians_of_its_rounds() -> None:
@@ -87,8 +76,7 @@ def test_who_is_ahead_is_said_whoever_it_is(
     column: Column, ours: tuple[float, ...], theirs: tuple[float, ...], ahead: str, said: str
 ) -> None:
     worse = [value * (0.1 if column.more else 10) for value in theirs]
-    cells = {"ebbpool": ours, "stdlib": theirs, "pebble": worse}
-    found = answers(*((peer, column.metric, rounds) for peer, rounds in cells.items()), column=column)
+    found = answers({"ebbpool": ours, "stdlib": theirs, "pebble": worse}, column)
     (contest,) = found.contests()
     assert contest.winner == ahead
     ratio = sorted(theirs)[1] / sorted(ours)[1]
@@ -99,79 +87,44 @@ def test_who_is_ahead_is_said_whoever_it_is(
 
 def test_a_floor_is_no_rival_and_the_plain_core_does_not_stand_in_for_the_compiled() -> None:
     peers = {"loop": 0.1, "ebbpool-pure": 0.5, "ebbpool@before": 0.2, "ebbpool": 1.0, "stdlib": 2.0, "gone": 0.1}
-    cells = [(peer, "us", [value] * 3) for peer, value in peers.items()]
-    found = answers(*cells)
-    (contest,) = found.contests()
+    cells = {peer: [value] * 3 for peer, value in peers.items()}
+    (contest,) = answers(cells).contests()
     assert (contest.ours.label, contest.rival.label) == ("ebbpool (compiled)", "ThreadPoolExecutor")
     assert contest.floor is not None and contest.floor.label == "a plain loop (floor)"
-    (plain,) = answers(*(cell for cell in cells if cell[0] != "ebbpool")).contests()
+    del cells["ebbpool"]
+    (plain,) = answers(cells).contests()
     assert plain.ours.label == "ebbpool (plain)"
 
 
 def test_what_is_free_to_a_rival_is_its_best() -> None:
-    entry = {"targets": [], "rounds": 1, "cells": [
+    entry = {"cells": [
         {"peer": peer, "variant": {"workers": count}, "samples": {"us": {"1": [value]}}}
         for peer, count, value in (("ebbpool", 64, 3.0), ("stdlib", 64, 9.0), ("stdlib", 2, 2.0))
     ]}  # fmt: skip
-    target = Target("as good", "ebbpool", "us", 1.4, {"workers": 64}, rival="stdlib")
-    question = question_of(US, free="workers", targets=[target])
-    found = Answers(question, entry, {"settings": {"workers": [2], "pin": None}, "machine": {"gil": True}})
-    (contest,) = found.contests()
+    (contest,) = Answers(question_of(US, free="workers"), entry).contests()
     assert (contest.rival.label, contest.ratio) == ("ThreadPoolExecutor(2)", pytest.approx(2 / 3))
-    assert [verdict.verdict for verdict in found.verdicts()] == ["MISSED"]
-
-
-@pytest.mark.parametrize(
-    ("column", "limit", "rival", "ours", "verdict"),
-    [
-        (US, 5, "", (5.0, 5.0, 6.0), "holds"),
-        (US, 5, "", (6.0, 6.1, 5.9), "MISSED"),
-        (US, 0.5, "stdlib", (5.0, 5.0, 6.0), "holds"),
-        (US, 0.5, "stdlib", (5.5, 5.4, 4.0), "within the noise"),
-        (US, 0.5, "stdlib", (6.0, 6.1, 5.9), "MISSED"),
-        (RATE, 16, "", (15.0, 15.5, 17.0), "within the noise"),
-        (RATE, 1.6, "stdlib", (16.0, 17.0, 15.0), "holds"),
-        (RATE, 1.6, "stdlib", (15.0, 15.1, 15.0), "MISSED"),
-        (Column("errors", "errors", worst=True), 0, "", (0, 0, 0), "holds"),
-        (Column("errors", "errors", worst=True), 0, "", (0, 1, 0), "MISSED"),
-    ],
-)
-def test_verdict(column: Column, limit: float, rival: str, ours: tuple[float, ...], verdict: str) -> None:
-    target = Target("so much", "ebbpool", column.metric, limit, WHERE, rival=rival)
-    cells = [("ebbpool", column.metric, ours), ("stdlib", column.metric, (10, 10, 10))]
-    assert judged(target, *cells, column=column) == verdict
-
-
-@pytest.mark.parametrize(
-    ("ours", "floor", "verdict"),
-    [
-        ((5.0, 5.0, 6.0), 2.75, "holds"),
-        ((6.0, 6.1, 5.9), 2.75, "MISSED"),
-        # Below the floor there is no share: it would say that the target is more than reached.
-        ((2.0, 1.0, 6.0), 2.75, "within the noise"),
-        ((5.0, 5.0, 5.0), 12.0, "not measured"),
-        ((5.0, 5.0, 5.0), None, "not measured"),
-    ],
-)
-def test_verdict_above_a_floor(ours: tuple[float, ...], floor: float | None, verdict: str) -> None:
-    target = Target("a quarter", "ebbpool", "us", 0.25, WHERE, rival="stdlib", above="loop")
-    cells = [("ebbpool", "us", ours), ("stdlib", "us", (12.0, 12.0, 12.0))]
-    assert judged(target, *cells, *([("loop", "us", (floor,) * 3)] if floor else [])) == verdict
 
 
 def test_what_has_no_figures_says_why() -> None:
-    entry = {"targets": [], "rounds": 2, "cells": [
+    entry = {"cells": [
         {"peer": "ebbpool", "variant": WHERE, "samples": {"us": {"1": [1.0], "2": [3.0]}}, "without": []},
         {"peer": "pebble", "variant": WHERE, "samples": {}, "without": [[1, "missing", "not installed"]]},
         {"peer": "stdlib", "variant": WHERE, "samples": {}, "without": [[1, "failed", "exit status 1\nBoom"]]},
     ]}  # fmt: skip
-    found = Answers(question_of(US), entry, {})
+    found = Answers(question_of(US), entry)
     assert tables.figures(found)[1:] == [
         ["workers=2", "ebbpool (compiled)", "2.00 (1.00 to 3.00)"],
         ["workers=2", "pebble", "missing: not installed"],
         ["workers=2", "ThreadPoolExecutor", "failed: exit status 1"],
     ]
     assert found.broken() == ["FAILED made_up stdlib workers=2, round 1: exit status 1\nBoom"]
+
+
+def test_wrong_answers_of_ours_fail_a_run_and_those_of_rivals_do_not() -> None:
+    wrong = Column("errors", "wrong replies", worst=True, wrong=True)
+    cells = {"ebbpool": (0, 2, 0), "ebbpool-pure": (0, 0, 0), "ebbpool@before": (0, 1, 0), "stdlib": (7, 7, 7)}
+    assert answers(cells, wrong).broken() == ["WRONG made_up ebbpool workers=2: 2 wrong replies"]
+    assert answers({"ebbpool": (1, 2, 3)}).broken() == []
 
 
 def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,24 +138,17 @@ def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys:
     assert moved.startswith("WORSE   2.000") and "ebbpool (compiled): µs a task 1 -> 2" in moved
 
 
-def test_a_run_that_is_read_again_has_the_same_figures_and_verdicts(tmp_path: Path) -> None:
+def test_a_run_that_is_read_again_has_the_same_figures(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run.json", ebbpool=(1.0, 1.1, 0.9), stdlib=(8.0, 8.1, 7.9))
     found = run.answers["submit_collect"]
     figure = found.figure("ebbpool", {"workers": 4}, found.column("us"))
     assert figure is not None and (figure.value, figure.low, figure.high) == (1.0, 0.9, 1.1)
-    # 14 times was asked for, and 8 times was reached; of the floor there is no figure.
-    assert [verdict.verdict for verdict in found.verdicts()] == ["MISSED", "not measured"]
-    stored = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    stored["questions"]["submit_collect"]["targets"] = [["a target", "ebbpool", "workers=4", "holds", "1.0"]]
-    again = Run("again", stored).answers["submit_collect"]
-    assert [verdict.target for verdict in again.verdicts()] == ["a target"]
     with pytest.raises(ValueError, match="format 0"):
         Run("old", {"format": 0})
 
 
 def test_nobody_is_ahead_in_a_contest_of_one_round() -> None:
-    found = answers(("ebbpool", "us", [1.0]), ("stdlib", "us", [9.0]))
-    found.entry = {"targets": [], "rounds": 1}
+    found = answers({"ebbpool": [1.0], "stdlib": [9.0]})
     (contest,) = found.contests()
     assert (contest.judged, contest.winner) == (False, "")
     assert "nobody is called ahead." in tables.lead(found)

@@ -77,7 +77,7 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
         },
         "settings": {"quick": False, "pin": None, "workers": [4]},
         "versions": {},
-        "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "targets": [], "cells": cells}},
+        "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "cells": cells}},
     }
     save(path, document)
     return Run.read(path)
