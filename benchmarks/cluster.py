@@ -46,7 +46,7 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
     "a worker is killed once a quarter has begun; the worst round counts",
     columns=(
         Column("right", "right results", 0, ratio=False, more=True, worst=True),
-        Column("errors", "errors", 0, ratio=False, worst=True),
+        Column("lost", "errors", 0, ratio=False, worst=True),
         Column("twice", "begun twice", 0, ratio=False, worst=True),
     ),
     peers="cluster cluster-rerun cluster-spill cluster-distributed",
@@ -80,6 +80,6 @@ def lost_worker(peer: Peer, params: Params) -> Samples:
         begun = Counter(notes.read_text().split())
     return {
         "right": [right],
-        "errors": [sum(error is not None for error in errors)],
+        "lost": [sum(error is not None for error in errors)],
         "twice": [sum(times > 1 for times in begun.values())],
     }
