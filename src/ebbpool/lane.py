@@ -166,5 +166,5 @@ class InterruptingLane(Interrupting, Lane):
         """See `Lane.within`."""
         return _InterruptingWithin(self.executor, self.core, max_wait, deadline)
 
-    def _map(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
-        return super()._map(interruptible(fn), *args, **kwargs)
+    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
+        return super()._map(interruptible(fn), *settings)

@@ -164,6 +164,7 @@ class Maps(Executor):
         chunksize: int | None,
         buffersize: int | None,
         in_order: bool,
+        /,
     ) -> Iterator[Any]:
         """Start a map: its tasks are submitted before this returns."""
         if not callable(fn):
