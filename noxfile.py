@@ -286,7 +286,7 @@ def integrations(session: nox.Session) -> None:
     install(session, *group("integrations"))
     install_what_can_be(session, *group("test-uvloop"))
     install_ebbpool(session)
-    suites = ("tests/integrations", "tests/test_examples.py", "tests/_anyio/test_anyio_names.py")
+    suites = ("tests/integrations", "tests/test_examples.py", "tests/_anyio/test_anyio_overload.py")
     session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", *suites)))
 
 
