@@ -45,55 +45,64 @@ class Connection(socket.socket):
     runs the handler. Both hand it over through a queue.
     """
 
-    address: Any = None
+    address: Any
     """The client's address."""
     limits: RequestLimits
     """The limits for clients."""
-    limit: float | None = None
+    limit: float | None
     """Seconds that one operation of a handler may take; None for ever."""
 
-    room: Any = None
+    room: Any
     """The front door's room that it is in; None while a worker has it."""
-    descriptor = -1
+    descriptor: int
     """The descriptor under which the room has it, even if it has been closed since."""
-    since = 0.0
+    since: float
     """When it came into the room, in seconds of the door's clock."""
-    polled = False
+    polled: bool
     """Whether the door's poller knows the descriptor."""
-    discarded = 0
+    discarded: int
     """How many bytes were thrown away while it lingers."""
 
-    data: bytes | bytearray = b""
+    data: bytes | bytearray
     """The bytes that came and have not been dropped, from the first byte of the request line on."""
-    scanned = 0
+    scanned: int
     """How many of them have been searched for the end of the head."""
-    head: Head | None = None
+    head: Head | None
     """What the head says, once it has come, and until the request is handed over."""
-    position = 0
+    position: int
     """How far the handler has read in `data`."""
-    head_end = 0
+    head_end: int
     """Where the head ends in `data`: it is read apart from the body."""
-    end = 0
+    end: int
     """Where the request, as far as it has come, ends in `data`."""
-    to_come: int = ENDLESS
+    to_come: int
     """How many bytes of the request have not come yet, or `ENDLESS`."""
-    open_ended = False
+    open_ended: bool
     """Whether the handler may read past the end: what follows need not be a request."""
-    last = False
+    last: bool
     """Whether no request may follow this one."""
-    answered = False
+    answered: bool
     """Whether something was sent since the request was handed over, interim responses not counted."""
-    again = False
+    again: bool
     """Whether the handler asked for the next request."""
-    ended = False
+    ended: bool
     """Whether the client has closed its side of the connection."""
-    came = 0
+    came: int
     """How many bytes came while a handler read; before that, how many there were when it was last given more time."""
-    waited = 0.0
+    waited: float
     """Seconds for which that handler has waited for them."""
+
+    __slots__ = tuple(__annotations__)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
+        self.address = self.limit = self.room = self.head = None
+        self.descriptor = -1
+        self.data = b""
+        self.scanned = self.position = self.head_end = self.end = self.came = self.discarded = 0
+        self.to_come = ENDLESS
+        self.since = self.waited = 0.0
+        self.polled = self.open_ended = self.last = self.answered = self.again = self.ended = False
         default = super().gettimeout()
         if default is not None or not AT_ONCE or sys.platform != "linux":
             # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With
