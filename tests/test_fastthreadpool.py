@@ -387,6 +387,23 @@ def test_submit_first_goes_ahead_of_what_waits() -> None:
         assert list(pool.done) == ["first", "second", "last"]
 
 
+@pytest.mark.parametrize("result_id", [False, True])
+def test_a_job_may_have_arguments_of_any_name(result_id: bool) -> None:
+    got = []
+    with Pool(1, result_id=result_id) as pool:
+        for submit in (pool.submit, pool.submit_first):
+            submit(lambda **named: got.append(named), done_callback=5, first=6)
+    assert got == [{"done_callback": 5, "first": 6}] * 2
+
+
+def test_what_waits_for_its_time_is_listed_oldest_first() -> None:
+    with Pool(1) as pool:
+        later = [pool.submit_later(LONG, int) for _ in range(20)]
+        assert list(pool.delayed) == later
+        timers = [pool.schedule(LONG, int) for _ in range(20)]
+        assert list(pool.scheduled) == timers
+
+
 def test_delayed_jobs_are_listed_cancelled_and_dropped() -> None:
     got: list[Any] = []
     with Pool() as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -161,9 +162,12 @@ class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
         if "EBBPOOL_MONITOR" in os.environ:
-            from ebbpool._monitor.listener import from_environment
-
-            from_environment()
+            try:
+                from ebbpool._monitor.listener import from_environment
+            except ImportError as error:
+                logging.getLogger("ebbpool.monitor").warning("EBBPOOL_MONITOR is not used: %s", error)
+            else:
+                from_environment()
 
     def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return delayed.submit_later(self, delay, fn, args, kwargs)

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
@@ -148,8 +148,9 @@ class Pool:
         self._callback_queue: int | None = done_max or None
         self._default: Sink = done_callback is not False
         self._run: Callable[..., Any] = self._outlet.runner(self._default)
-        self._delayed: WeakSet[Future[Any]] = WeakSet()
-        self._repeated: WeakSet[ScheduledTask | Future[Any]] = WeakSet()
+        # Dictionaries for their order: oldest first.
+        self._delayed: WeakKeyDictionary[Future[Any], None] = WeakKeyDictionary()
+        self._repeated: WeakKeyDictionary[ScheduledTask | Future[Any], None] = WeakKeyDictionary()
         self._lock = threading.RLock()
         self._open()
         with _pools_lock:
@@ -186,7 +187,7 @@ class Pool:
             PoolStopped: The pool has been shut down, or `init_callback` failed.
         """
         if self._outlet.result_id or not callable(fn):
-            return self.submit_done(fn, self._default, *args, **kwargs)
+            return self._queue(self._executor.submit, self._default, fn, args, kwargs)
         try:
             return self._executor.submit(self._run, None, fn, args, kwargs)
         except RuntimeError as error:
@@ -206,7 +207,7 @@ class Pool:
 
     def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what `submit` does, at the head of the queue."""
-        return self.submit_done_first(fn, self._default, *args, **kwargs)
+        return self._queue(self._executor.submit_first, self._default, fn, args, kwargs)
 
     def submit_done_first(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
         """Do what `submit_done` does, at the head of the queue."""
@@ -228,7 +229,7 @@ class Pool:
         enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
         future: Future[Any] = self._enter(enter, self._runner(fn, done_callback), None, fn, args, kwargs)
         with self._lock:
-            self._delayed.add(future)
+            self._delayed[future] = None
         return future
 
     def submit_at(
@@ -349,7 +350,7 @@ class Pool:
             enter = functools.partial(self._executor.submit_later, first)
         timer = self._enter(enter, run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
         with self._lock:
-            self._repeated.add(timer)
+            self._repeated[timer] = None
         return TimerObj(timer)
 
     def _enter(self, enter: Callable[..., Any], *job: Any) -> Any:
@@ -422,13 +423,13 @@ class Pool:
     def delayed(self) -> deque[Future[Any]]:
         """The jobs of `submit_later` that have not begun right now."""
         with self._lock:
-            return deque(filter(_waits, self._delayed))
+            return deque(filter(_waits, list(self._delayed)))
 
     @property
     def scheduled(self) -> deque[TimerObj]:
         """The jobs of `schedule` and `submit_at` that have runs to come right now."""
         with self._lock:
-            return deque(timer for timer in map(TimerObj, self._repeated) if timer.active)
+            return deque(timer for timer in map(TimerObj, list(self._repeated)) if timer.active)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.

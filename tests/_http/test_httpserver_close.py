@@ -172,6 +172,21 @@ def test_server_close_ends_a_loop_that_runs() -> None:
         assert client.ended()
 
 
+def test_a_request_that_came_before_the_end_is_answered() -> None:
+    for _ in range(10):
+        with serving(Echo) as server:
+            client = Client(server).get()
+        with client:
+            assert client.body() == b"/"
+
+
+def test_without_a_listener_connections_go_on() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        assert client.get().body() == b"/"
+        server.socket.close()
+        assert client.get("/more").body() == b"/more"
+
+
 def test_server_close_from_within_the_loop() -> None:
     class Closing(AdaptivePoolHTTPServer):
         closing = False

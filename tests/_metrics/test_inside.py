@@ -15,6 +15,7 @@ from support.common import (
     LONG,
     TIMEOUT,
     Background,
+    Boom,
     Gate,
     all_end,
     eventually,
@@ -24,7 +25,7 @@ from support.common import (
 )
 from support.metrics import busy_pool, expected
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, PoolStats
 from ebbpool._metrics import durations, service, source, table
 from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
 from ebbpool._metrics.source import Source
@@ -143,7 +144,7 @@ def test_it_works_in_a_forked_child() -> None:
     script = """
         import os, threading
         from prometheus_client import CollectorRegistry, generate_latest
-        from ebbpool import AdaptiveExecutor
+        from ebbpool import AdaptiveExecutor, PoolStats
         from ebbpool._metrics import durations
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
@@ -316,3 +317,27 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
     eventually(lambda: engine.headcount == 0)
     assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
     child.end()
+
+
+def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None:
+    class Odd(AdaptiveExecutor):
+        fails = False
+
+        def stats(self) -> PoolStats:
+            if self.fails:
+                raise Boom
+            return super().stats()
+
+    with Odd(1, "odd") as odd:
+        pool = AdaptiveExecutor(1, "ends")
+        source = Source([odd, pool])
+        pool.submit(int).result(TIMEOUT)
+        source.read()
+        odd.fails = True
+        with pytest.raises(Boom):
+            source.read()
+        odd.fails = False
+        pool.submit(int).result(TIMEOUT)
+        pool.shutdown()
+        read = source.read()["ends"]
+        assert sum(read[key] for key in read if key[0] == "ebbpool.task.completions") == 2

@@ -292,3 +292,33 @@ def test_nobody_waits_for_a_loop_that_does_not_run() -> None:
         assert seams.loop_lag.late(found[0].rung + 99.0, 0.05) == ([], 0.0)
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
+
+
+FORKING = """
+import logging
+import multiprocessing
+import threading
+from ebbpool import AdaptiveExecutor
+
+context = multiprocessing.get_context("fork")
+over = threading.Event()
+codes = []
+
+class Forking(logging.Handler):
+    def emit(self, record):
+        process = context.Process(target=int)
+        process.start()
+        process.join()
+        codes.append(process.exitcode)
+        over.set()
+
+logging.getLogger("concurrent.futures").addHandler(Forking())
+with AdaptiveExecutor(1, warn_after=0.01) as pool:
+    pool.submit(over.wait, 60).result()
+print(codes[0])
+"""
+
+
+@needs_fork
+def test_a_process_that_a_handler_of_the_warning_forks_ends_well() -> None:
+    assert output_of(FORKING, FORK) == ["0"]

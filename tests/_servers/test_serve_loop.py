@@ -148,8 +148,9 @@ def test_the_loops_own_thread_may_shut_it_down_at_any_moment(name: str) -> None:
     assert moment > 5
 
 
-def test_shutdown_does_not_wait_for_the_poll_interval() -> None:
-    with serving(made(), poll_interval=3600) as server:
+@pytest.mark.parametrize("interval", [3600, None])
+def test_shutdown_does_not_wait_for_the_poll_interval(interval: float | None) -> None:
+    with serving(made(), poll_interval=interval) as server:
         assert ask(server, b"hello") == b"hello"
 
 

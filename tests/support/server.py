@@ -38,7 +38,7 @@ def reserved_port() -> Iterator[int]:
 
 
 @contextmanager
-def looping(server: Any, poll_interval: float = 0.05) -> Iterator[threading.Thread]:
+def looping(server: Any, poll_interval: float | None = 0.05) -> Iterator[threading.Thread]:
     """Run the server's `serve_forever` in a thread for the length of the block; the server is not closed."""
     thread = threading.Thread(target=server.serve_forever, args=(poll_interval,), name="serve_forever")
     thread.start()
@@ -51,7 +51,7 @@ def looping(server: Any, poll_interval: float = 0.05) -> Iterator[threading.Thre
 
 
 @contextmanager
-def serving(server: Any, poll_interval: float = 0.05) -> Iterator[Any]:
+def serving(server: Any, poll_interval: float | None = 0.05) -> Iterator[Any]:
     """Run a server for the length of the block, then close it, which waits for its handlers."""
     with closing_server(server), looping(server, poll_interval):
         yield server

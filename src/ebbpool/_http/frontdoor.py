@@ -58,6 +58,8 @@ class FrontDoor(Door):
         buffered: Bytes that the connections in `filling` have.
     """
 
+    keeps = True
+
     def __init__(
         self,
         host: AdaptivePoolMixIn,
@@ -101,10 +103,10 @@ class FrontDoor(Door):
         self._listener = -1
         self._resume = 0.0
 
-    def turn(self, timeout: float = LONGEST) -> bool:
+    def turn(self, timeout: float | None = None) -> bool:
         """Deal as well with what has happened to connections."""
-        if self._held:
-            timeout = min(timeout, TICK)
+        longest = TICK if self._held else LONGEST
+        timeout = longest if timeout is None else min(timeout, longest)
         with self._lock:
             self._asleep = not self._returned
             if self._returned:

@@ -91,6 +91,9 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         """
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
+        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
+            # For a `get_request` that is not ours: accepted sockets inherit it.
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._adopted:
             self._take_names()
 
@@ -128,10 +131,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         return self._door is not None and self._door.shed()
 
     def _take_in(self, request: Any, client_address: Any) -> None:
-        if type(request) is socket.socket:
+        door = self._door
+        if door is not None and type(request) is socket.socket:
             request = Connection.adopt(request)
-        if isinstance(request, Connection):
-            self._front_door.admit(request, client_address)
+        if door is not None and isinstance(request, Connection):
+            door.admit(request, client_address)
         else:
             # TLS, or something else that only a worker can read from.
             super()._take_in(request, client_address)

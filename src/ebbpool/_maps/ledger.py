@@ -324,7 +324,7 @@ class Ledger:
             self.fate = error
             # Dropped once the lock is free.
             trash = [self.unclaimed, *map(self._cut, list(self.divided.values()))]
-            self.unclaimed = Unclaimed(1, 1)
+            self.unclaimed = Unclaimed(self.unclaimed.size, self.unclaimed.largest)
             self.settled.notify_all()
             self._ring()
         del trash

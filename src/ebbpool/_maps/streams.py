@@ -92,7 +92,8 @@ class Channel:
             finally:
                 _close(values)
         except BaseException as caught:
-            error = caught
+            # Without this frame, which holds the channel that holds the error.
+            error = caught.with_traceback(caught.__traceback__ and caught.__traceback__.tb_next)
             if self.left:
                 LOGGER.exception("exception in a generator whose consumer has left")
         finally:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
 from ebbpool._metrics.durations import Samples, bounds_of, observe, one_in, turn
@@ -75,7 +75,8 @@ class Source:
         bounds: tuple[float, ...] | None = None,
         memory: float = -1.0,
     ) -> None:
-        self._chosen = None if pools is None else WeakSet(pool._crew for pool in pools)
+        # A dictionary for its order.
+        self._chosen = None if pools is None else WeakKeyDictionary({pool._crew: None for pool in pools})
         self._every = every
         self._bounds = bounds
         self._numbers = itertools.count()
@@ -90,7 +91,7 @@ class Source:
 
         The tasks of pools that are new are sampled from now on.
         """
-        crews = lifecycle.in_view() if self._chosen is None else [(crew, crew.owner()) for crew in self._chosen]
+        crews = lifecycle.in_view() if self._chosen is None else [(crew, crew.owner()) for crew in list(self._chosen)]
         found = []
         for crew, owner in crews:
             if owner is None and not crew.pool.headcount:
@@ -112,11 +113,13 @@ class Source:
     def pools(self) -> tuple[Pools, Pools]:
         """Return the metrics of each pool, and the counters of those that have ended since the last time."""
         shown: Pools = {}
-        before, self._shown = self._shown, {}
         for owner, seen in self._in_view():
             shown[seen.number] = seen.read(owner)
             self._shown[seen.number] = seen
-        return shown, {number: seen.read(None) for number, seen in before.items() if number not in shown}
+        ended = {number: seen.read(None) for number, seen in self._shown.items() if number not in shown}
+        for number in ended:
+            del self._shown[number]
+        return shown, ended
 
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools, those of one label added up; in any thread."""

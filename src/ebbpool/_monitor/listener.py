@@ -38,7 +38,7 @@ UNVISITED: Final = 60.0
 """Seconds after which a listener that ends with its last client ends without having had any."""
 
 _open: dict[int, Listener] = {}
-"""The listeners that are open. Taking one out is what begins its end, and only one thread can."""
+"""The listeners that are open, or have not quite ended."""
 _asked = False
 """Whether this process has looked at the environment."""
 
@@ -49,10 +49,12 @@ def from_environment() -> None:
     A path that cannot be used is logged, and the program goes on.
     """
     global _asked
-    path = os.environ.get(VARIABLE)
-    if _asked or not path:
+    if _asked:
         return
     _asked = True
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
     try:
         Listener(path, resident=True)
     except (OSError, RuntimeError, ValueError) as error:
@@ -174,6 +176,7 @@ class Listener:
         self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
         self._thread = WorkerThread(target=self._run, name=THREAD, daemon=daemon_threads())
+        self._ends = threading.Lock()
         _open[id(self)] = self
         try:
             # In an empty context: the thread belongs to nobody's request.
@@ -186,8 +189,6 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
-        if id(self) not in _open:
-            return
         with contextlib.suppress(OSError, ValueError):
             self._rope.send(b".")
         if threading.current_thread() is not self._thread:
@@ -206,11 +207,12 @@ class Listener:
         return f"<{type(self).__name__} on {self.path!r}{'' if id(self) in _open else ', closed'}>"
 
     def _end(self) -> None:
-        if _open.pop(id(self), None) is not None:
+        if self._ends.acquire(False):
             remove(self.path, self._identity)
             self._let_go()
 
     def _let_go(self) -> None:
+        _open.pop(id(self), None)
         residents.discard(self._thread)
         for each in (self._socket, self._bell, self._rope, *list(self._clients)):
             each.close()
@@ -220,9 +222,9 @@ class Listener:
     def _forked(self) -> None:
         """In a forked child: leave the socket to the parent, and listen again if the path is the child's own."""
         global _asked
-        del _open[id(self)]
+        was_open = self._ends.acquire(False)
         self._let_go()
-        if "{pid}" not in self._pattern:
+        if not was_open or "{pid}" not in self._pattern:
             return
         if sys.implementation.name == "pypy":
             # A thread that is started in a fork hook may crash PyPy. The child's first pool asks the environment again.

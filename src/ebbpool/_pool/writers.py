@@ -35,7 +35,11 @@ def tell(name: str, call: Callable[[], None]) -> WorkerThread:
 def _let_finish() -> None:
     # CPython aborts if a daemon thread is within a write when the interpreter flushes that file for the last time.
     deadline = monotonic() + PATIENCE
-    while left := [each for each in threading.enumerate() if isinstance(each, _Telling) and not each.given_up]:
+    # A thread that has forked is the main thread of the child, and cannot be waited for.
+    here = threading.current_thread()
+    while left := [
+        each for each in threading.enumerate() if isinstance(each, _Telling) and not each.given_up and each is not here
+    ]:
         left[0].join(max(0.0, deadline - monotonic()))
         # One that is stuck is not waited for again.
         left[0].given_up = not left[0].ended()

@@ -110,11 +110,11 @@ class Shortage:
         )
         self._told = False
 
-    def met(self, error: OSError) -> float:
+    def met(self, error: OSError, progress: bool = False) -> float:
         """Note that an accept has failed; return for how many seconds not to accept."""
         if not self.pause:
             self._told = self._complaint.make(error)
-        self.pause = min(2 * self.pause, LAST_BACK_OFF) if self.pause else FIRST_BACK_OFF
+        self.pause = FIRST_BACK_OFF if progress or not self.pause else min(2 * self.pause, LAST_BACK_OFF)
         return self.pause
 
     def over(self) -> None:

@@ -245,10 +245,11 @@ class AdaptivePoolMixIn(_Base):
                 door.open(listener.fileno(), bell)
                 while True:
                     knock = door.turn(poll_interval)
-                    if self._loop.stopping or listener.fileno() < 0:
-                        break
-                    if knock:
+                    over = self._loop.stopping or (listener.fileno() < 0 and not door.keeps)
+                    if knock and (door.keeps or not over):
                         self._accept_ready(door)
+                    if over:
+                        break
                     self.service_actions()
             finally:
                 door.shut()
@@ -272,26 +273,29 @@ class AdaptivePoolMixIn(_Base):
         one_by_one = not ours or self._kind is None
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
+        count = 0
+        short = False
         try:
             for _ in range(most):
                 try:
                     accepted.append(self.get_request())
+                    count += 1
                 except OSError as error:
                     if error.errno not in EXHAUSTED:
                         break
                     if not self._make_room():
-                        door.rest(self._shortage.met(error))
+                        short = True
+                        door.rest(self._shortage.met(error, count > 0))
                         break
-                else:
-                    self._shortage.over()
                 if one_by_one:
                     self._hand_over(accepted)
-                    if self._loop.stopping:
+                    if self._loop.stopping and not door.keeps:
                         break
-            count = len(accepted)
         finally:
             self._hand_over(accepted)
-        if GIL_ENABLED and self._naps.due_after(count):
+        if not short:
+            self._shortage.over()
+        if GIL_ENABLED and not door.keeps and self._naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 

@@ -140,6 +140,9 @@ def make_poller() -> SelectorPoller:
 class Door:
     """Where a loop waits for connections. Only the thread that runs the loop may use it."""
 
+    keeps = False
+    """Whether it has connections of its own, for which the loop goes on without a listener, and accepts at its end."""
+
     def __init__(self, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
@@ -158,9 +161,9 @@ class Door:
         """End `open`."""
         self._poller.close()
 
-    def turn(self, timeout: float = LONGEST) -> bool:
+    def turn(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
-        return self._listener in self._wait(timeout)
+        return self._listener in self._wait(LONGEST if timeout is None else timeout)
 
     def rest(self, seconds: float) -> None:
         """Do not wait for connections for so many seconds."""
