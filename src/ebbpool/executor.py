@@ -68,8 +68,8 @@ class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
             event loops do.
         max_wait: Seconds that a task may wait for a thread. One that has waited longer fails with `QueueTimeout`, as
             soon as a thread would take it or ebbpool's timer looks, whichever comes first. Once the oldest task has
-            waited more than a tenth of it for 0.1 s on end, the newest go first: whoever asked for the oldest is about
-            to leave. Turns of maps count, too. Callbacks of a future that fails this way may run in ebbpool's timer
+            waited more than a tenth of it for 0.1 s on end, the newest go first: the callers of the oldest are about to
+            give up. Turns of maps count, too. Callbacks of a future that fails this way may run in ebbpool's timer
             thread, and must not block. None for no limit.
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
