@@ -20,7 +20,8 @@ _ROWS_AT_MOST = 4
 _INTRO = """\
 # Performance
 
-Each row is the comparison in which ebbpool does worst; the question leads to the others, and to how it was measured.
+Each row has one question's comparison in which ebbpool does worst. The link leads to the others, and to how they were
+measured.
 
 - *Times better* compares the best of ebbpool's ways with the best rival: above 1 ebbpool is ahead, below 1 the rival.
   In parentheses is its 95% interval.
@@ -32,8 +33,8 @@ Each row is the comparison in which ebbpool does worst; the question leads to th
 """
 
 _TOCTREE = """\
-[Other runs](performance/other-runs.md) compare floors, earlier commits, pinned processes and Pythons without a GIL. A
-script writes these pages from [the samples of committed runs](evidence/index.md).
+[Other runs](performance/other-runs.md): beside [floors](design/floor.md) and earlier commits, with pinned processes,
+and on Pythons without a GIL. A script writes these pages from [the samples of committed runs](evidence/index.md).
 
 ```{toctree}
 :hidden:
