@@ -1074,8 +1074,7 @@ class Pool:
         elif self.stands(now):
             self.dequeue = self.queue.pop
             if self.ahead == 0 and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
-                # Not failed by now, so it may wait for longer than `max_wait`. It is taken next, or it would wait
-                # behind every newer one.
+                # It may wait for longer than `max_wait`, or had failed by now: its turn, or newer ones overtake it all.
                 self.turned = self.taken
                 self.queue.rotate(-1)
 

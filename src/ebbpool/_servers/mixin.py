@@ -273,8 +273,7 @@ class AdaptivePoolMixIn(_Base):
         one_by_one = not ours or self._kind is None
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
-        count = 0
-        short = False
+        count, short = 0, False
         try:
             for _ in range(most):
                 try:
