@@ -184,7 +184,9 @@ def test_without_a_listener_connections_go_on() -> None:
     with serving(Echo) as server, Client(server) as client:
         assert client.get().body() == b"/"
         server.socket.close()
+        # The loop notices at the first one, and has to be there for the second.
         assert client.get("/more").body() == b"/more"
+        assert client.get("/again").body() == b"/again"
 
 
 def test_server_close_from_within_the_loop() -> None:
