@@ -224,8 +224,7 @@ async def test_a_full_queue_that_blocks_does_not_block_the_loop() -> None:
         results.append(await ebbpool.anyio.run_sync(abs, number, executor=pool))
 
     with AdaptiveExecutor(1, max_queue=1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         async with anyio.create_task_group() as group:
             for number in range(4):
                 group.start_soon(call, number)
@@ -249,8 +248,7 @@ async def test_a_call_that_the_caller_runs_has_no_way_back() -> None:
     here = threading.current_thread()
     variable.set("the task's")
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         assert await ebbpool.anyio.run_sync(work, executor=pool) == "the task's"
         with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
             await ebbpool.anyio.run_sync(stopping, executor=pool)

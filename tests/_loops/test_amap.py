@@ -245,8 +245,7 @@ async def test_a_pool_that_is_shut_down(kind: str, ordered: bool) -> None:
 async def test_calls_that_a_shutdown_cancels(kind: str, ordered: bool) -> None:
     with Gate() as gate:
         pool = AdaptiveExecutor(1)
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         results = pool.amap(double, Source(kind, range(10)).open(), ordered=ordered, buffersize=2)
         first = asyncio.ensure_future(anext(results))
         await until(lambda: pool.stats().queued == 2)

@@ -378,8 +378,7 @@ async def test_cancelled_after_it_has_waited_too_long_and_before_that_is_deliver
 async def test_a_cancelled_call_lets_go_of_all_it_held_at_once() -> None:
     async with AdaptiveExecutor(1) as pool:
         with Gate() as gate:
-            pool.submit(gate)
-            gate.await_begun()
+            gate.hold(pool)
             # One that is ahead of it: the head of the queue is looked at by others, too.
             ahead = pool.run(int)
             thing, in_context = Thing(), Thing()
@@ -404,8 +403,7 @@ async def test_a_cancelled_call_lets_go_of_all_it_held_at_once() -> None:
 async def test_cancelled_calls_do_not_fill_the_queue() -> None:
     async with AdaptiveExecutor(1) as pool:
         with Gate() as gate:
-            pool.submit(gate)
-            gate.await_begun()
+            gate.hold(pool)
             kept = [pool.run(int, number) for number in range(3)]
             references = []
             for _ in range(1000):

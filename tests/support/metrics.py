@@ -20,8 +20,7 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
         lane = pool.lane("db", limit=1)
         parent = pool.submit(lambda: pool.submit(gate).result())
         gate.await_begun()
-        lane.submit(gate)
-        gate.await_begun()
+        gate.hold(lane)
         lane.submit(gate)
         for _ in range(3):
             pool.submit(gate)
