@@ -8,10 +8,10 @@ from ebbpool._core.accel import COMPILED, Future
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._maps.streams import Stream
-from ebbpool._pool.inside import cancelled, check_cancelled, on_cancel, time_left
-from ebbpool._pool.loop_lag import LoopLag
-from ebbpool._pool.marks import spillable
+from ebbpool._pool.cancelling import cancelled, check_cancelled, on_cancel, time_left
+from ebbpool._pool.late import LoopLag
 from ebbpool._pool.running import RunningTask
+from ebbpool._pool.spill import spillable
 from ebbpool._pool.stats import Decision, LaneStats, PoolStats
 from ebbpool._version import __version__
 from ebbpool.executor import AdaptiveExecutor, pools

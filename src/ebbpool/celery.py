@@ -14,7 +14,7 @@ from celery.concurrency import thread
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import SoftTimeLimitExceeded
 
-from ebbpool._pool.interrupt import Shot, sender
+from ebbpool._pool.cancelling import Shot, sender
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]

@@ -21,12 +21,19 @@ from ebbpool._maps import delayed, streams
 from ebbpool._maps.offers import Offers
 from ebbpool._pool import lifecycle
 from ebbpool._pool import spill as spilling
+from ebbpool._pool.cancelling import sender
 from ebbpool._pool.crew import Crew
-from ebbpool._pool.executor_base import ExecutorBase
-from ebbpool._pool.interrupt import sender
-from ebbpool._pool.loop_lag import lags
+from ebbpool._pool.executor_base import (
+    DEFAULT_MAX_WORKERS,
+    UNSET,
+    ExecutorBase,
+    Settings,
+    Unset,
+    WhenFull,
+    longest_wait,
+)
+from ebbpool._pool.late import lags
 from ebbpool._pool.running import RunningTask
-from ebbpool._pool.settings import DEFAULT_MAX_WORKERS, UNSET, Settings, Unset, WhenFull, longest_wait
 from ebbpool._pool.stats import Decision, PoolStats
 from ebbpool._pool.threads import WorkerThread, stack_size
 from ebbpool.lane import InterruptingLane, Lane, Within

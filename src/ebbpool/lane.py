@@ -11,8 +11,8 @@ from ebbpool._checks import above_zero, finite_seconds, waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps import maps
-from ebbpool._pool.interrupt import Interrupting, interruptible
-from ebbpool._pool.settings import Unmade
+from ebbpool._pool.cancelling import Interrupting, interruptible
+from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
 
 if TYPE_CHECKING:

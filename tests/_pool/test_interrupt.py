@@ -162,7 +162,7 @@ def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
         gate.await_begun()
         (task,) = pool.running(stacks=True)
         assert task.name == f"{HERE}.{wait_here.__qualname__}"
-        assert "_pool/interrupt.py" not in (task.stack or "")
+        assert "_pool/cancelling.py" not in (task.stack or "")
 
 
 @needs_cpython

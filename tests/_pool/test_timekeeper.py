@@ -46,8 +46,11 @@ class Look:
         self.fired = fired if fired is not None else []
         self.seen: list[int] = []
 
-    def begin(self, tick: Tick) -> None:
+    retry = TICK
+
+    def begin(self, tick: Tick) -> float:
         self.begun.append(tick)
+        return TICK
 
     def tick(self, tick: Tick) -> float | None:
         self.ticks.append(tick)
@@ -467,7 +470,7 @@ def none_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("none_before")
 def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
-    with AdaptiveExecutor(keep_alive=LONG) as pool:
+    with AdaptiveExecutor(keep_alive=LONG, warn_after=LONG, warn_lag=LONG) as pool:
         with AdaptiveExecutor() as other:
             assert other.submit(abs, -1).result(TIMEOUT) == 1
             assert pool.submit(abs, -1).result(TIMEOUT) == 1
@@ -482,7 +485,7 @@ def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
 
 @pytest.mark.usefixtures("none_before")
 def test_it_goes_when_the_last_worker_has_gone() -> None:
-    pool = AdaptiveExecutor(3, keep_alive=0.01)
+    pool = AdaptiveExecutor(3, keep_alive=0.01, warn_after=LONG)
     with Gate() as gate:
         gate.hold(pool, 3)
         assert len(timekeepers()) == 1

@@ -121,7 +121,7 @@ class Loop:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
         self.mailbox = LOOP_CALLS.Mailbox(self.callbacks.append, self.callbacks.append, object)
-        seams.loop_lag.register(self.mailbox)
+        seams.late.register(self.mailbox)
 
 
 def note(mailbox: Any, now: float, *seconds: float) -> None:
@@ -130,7 +130,7 @@ def note(mailbox: Any, now: float, *seconds: float) -> None:
 
 
 def shown(now: float) -> tuple[LoopLag, ...]:
-    return seams.loop_lag.lags(now)
+    return seams.late.lags(now)
 
 
 def test_half_of_the_times_are_below_one_figure_and_99_in_100_below_the_other() -> None:
@@ -161,7 +161,7 @@ def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> No
     note(first.mailbox, 1000.0, 0.1)
     note(second.mailbox, 1000.0, 0.3)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.3)]
-    seams.loop_lag._forget(seams.loop_lag._mailboxes, id(second.mailbox), None)
+    seams.late._forget(seams.late._mailboxes, id(second.mailbox), None)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
 
 
@@ -259,16 +259,16 @@ def test_the_thread_that_computed_most_while_a_loop_was_late_is_named(caplog: py
 
 def test_a_loop_is_late_from_the_limit_on_and_only_once() -> None:
     def ringing() -> list[Any]:
-        return [mailbox for _, mailbox, _ in seams.loop_lag._alive() if mailbox.ringing]
+        return [mailbox for _, mailbox, _ in seams.late._alive() if mailbox.ringing]
 
     async def main(pool: AdaptiveExecutor) -> None:
         future = pool.run(int)
         eventually(ringing)
         [mailbox] = ringing()
-        rung, late = mailbox.rung, seams.loop_lag.late
+        rung, late = mailbox.rung, seams.late.late_loops
         assert late(rung + 0.03, 0.05) == ([], pytest.approx(0.03))
-        [found], _ = late(rung + 0.06, 0.05)
-        assert (found.name, found.seconds) == (threading.current_thread().name, pytest.approx(0.06))
+        [(thread, seconds)], _ = late(rung + 0.06, 0.05)
+        assert (thread.name, seconds) == (threading.current_thread().name, pytest.approx(0.06))
         assert late(rung + 0.07, 0.05) == ([], 0.0), "it has been told of"
         await future
         assert late(rung + 99.0, 0.05) == ([], 0.0), "it has come"
@@ -287,9 +287,9 @@ def test_nobody_waits_for_a_loop_that_does_not_run() -> None:
         loop.run_until_complete(hand_in(pool, gate))
         gate.open()
         pool.submit(int).result()
-        found = [mailbox for _, mailbox, _ in seams.loop_lag._alive() if mailbox.ringing]
+        found = [mailbox for _, mailbox, _ in seams.late._alive() if mailbox.ringing]
         assert found
-        assert seams.loop_lag.late(found[0].rung + 99.0, 0.05) == ([], 0.0)
+        assert seams.late.late_loops(found[0].rung + 99.0, 0.05) == ([], 0.0)
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
 

@@ -21,7 +21,7 @@ from anyio._core._eventloop import threadlocals
 
 from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._loops.delivery import mailbox_of
-from ebbpool._pool.inside import deadlines_elsewhere
+from ebbpool._pool.cancelling import deadlines_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

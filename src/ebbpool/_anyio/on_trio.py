@@ -30,7 +30,7 @@ from trio.lowlevel import (
 
 from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._core.accel import Mailbox
-from ebbpool._pool import loop_lag
+from ebbpool._pool import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class RunState:
         self.trio_token = current_trio_token()
         self.token = token_for(TrioBackend, self.trio_token)
         self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon, current_task)
-        loop_lag.register(self.mailbox)
+        late.register(self.mailbox)
         # The counter of ``trio.testing.wait_all_threads_completed``.
         try:
             self.active = _active_threads_local.get()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from ebbpool._pool.settings import DEFAULT_MAX_WORKERS
+from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
 
 POOL: Final = "the pool, in each process"
 OF_POOL: Final = "max_workers", "min_workers", "min_spare_workers", "keep_alive"

@@ -17,7 +17,7 @@ import cloudpickle
 from dask._task_spec import Task
 from distributed import SchedulerPlugin, get_worker
 
-from ebbpool._pool.marks import Spillable
+from ebbpool._pool.spill import Spillable
 
 ONCE: Final = "ebbpool_once"
 """What the keys of calls that must not be made again begin with; then comes the topic, then a number."""

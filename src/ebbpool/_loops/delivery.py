@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ebbpool._core.accel import LoopCall, Mailbox, connect
 from ebbpool._errors import QueueTimeout
-from ebbpool._pool import loop_lag
+from ebbpool._pool import late
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     except AttributeError:
         # A loop that takes no attributes has a new mailbox, and is woken, for every call.
         return mailbox
-    loop_lag.register(mailbox, runs)
+    late.register(mailbox, runs)
     return mailbox
 
 

@@ -15,22 +15,16 @@ from ebbpool._pool.sizing import WINDOW, Asleep
 
 LEAST: Final = 0.002
 """Least seconds between two counts ..."""
-
 COST: Final = 300e-6
 """... and seconds for each thread that was looked up: twenty times what a look takes."""
-
 CLOCK_COST: Final = 20e-6
 """Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
-
 STILL: Final = 0.006
 """A thread that has not run for so many seconds does not wait for the GIL: a thread that does wakes every 5 ms."""
-
 LITTLE: Final = 0.1
 """Threads that use less than this share of one processor do not compute, unless all processors are in use."""
-
 OWN: Final = 0.25
 """Workers that use this share of the process's processor time may hold the locks that other workers wait for."""
-
 MOST: Final = 0.5
 """Threads without Python (a library's own) that use this share may do so too; Python threads may hold the GIL."""
 
@@ -49,10 +43,7 @@ class Place(Enum):
 class Workers(NamedTuple):
     """How many workers have a task in hand, by what it does.
 
-    Attributes:
-        running: It runs, or waits for a moment.
-        long: The same, and it has computed for long.
-        asleep: It has waited for something, and not run, for a while.
+    It runs, or waits for a moment; the same, and it has computed for long; it has waited, and not run, for a while.
     """
 
     running: int
@@ -71,12 +62,7 @@ class _Sight(NamedTuple):
 class _Effort(NamedTuple):
     """What a task, known by when it was taken, was seen to use.
 
-    Attributes:
-        task: When it was taken.
-        begun: What its thread's clock said when it was first seen.
-        used: What that clock said at last ...
-        since: ... and since when it has said so.
-        waits: Whether the thread was seen to wait since then.
+    Its thread's clock at first and at last, since when that has not changed, whether it was seen to wait since then.
     """
 
     task: float
@@ -154,7 +140,7 @@ class Census:
         everyone: Iterable[threading.Thread],
         busy: bool,
     ) -> Asleep | None:
-        """Count anew if it is time to.
+        """Return what the last count of the crew's `threads` has found, anew if it is time to.
 
         Args:
             now: The time, in seconds.
@@ -162,9 +148,6 @@ class Census:
             threads: The crew's threads.
             everyone: All threads of the process that run Python.
             busy: Whether processors, or the GIL, are short.
-
-        Returns:
-            What the last count has found. None if the platform cannot tell.
         """
         if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep

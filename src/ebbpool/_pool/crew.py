@@ -16,8 +16,8 @@ from typing import Any
 
 from ebbpool._core.accel import Pool, Probe, Timers, Worker, current_worker
 from ebbpool._pool import census, lifecycle
+from ebbpool._pool.cancelling import Interruptible
 from ebbpool._pool.growth import Growth
-from ebbpool._pool.interrupt import Interruptible
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, running
 from ebbpool._pool.spill import Spill
@@ -67,16 +67,17 @@ class Crew(Growth):
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
-        self._alarms: list[Alarm] = []
-        if warn_after is not None:
-            self._alarms.append(SlowTasks(timekeeper, warn_after))
-        if warn_lag is not None:
-            self._alarms.append(LateLoops(timekeeper, warn_lag))
+        self._warnings: list[tuple[type[Alarm], float | None]] = [(SlowTasks, warn_after), (LateLoops, warn_lag)]
         self.spill: Spill | None = None
         census.reader()
         self.forget()
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
+
+    def forget(self) -> None:
+        """Begin anew, as a new pool does, and one in a forked child."""
+        super().forget()
+        self._alarms = [kind(limit) for kind, limit in self._warnings if limit is not None]
 
     def spill_to(self, target: Executor, after: float) -> None:
         """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
@@ -95,12 +96,8 @@ class Crew(Growth):
 
         Returns:
             None, or the error that interrupted the start after the thread had begun. The worker lives then, and the
-            caller raises the error.
-
-        Raises:
-            RuntimeError: The system refuses another thread, or the interpreter is shutting down.
-            BaseException: Any other error that interrupted the start. No error leaves a thread behind, and the caller
-                gives the reserved place back.
+            caller raises the error. Where this raises one itself there is no thread, and the caller gives the place
+            back.
         """
         if lifecycle.exiting() and not self.threads and not self.pool.closed:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -122,7 +119,7 @@ class Crew(Growth):
             self.threads.add(thread)
             thread.start()
             for alarm in self._alarms:
-                alarm.begin(self)
+                alarm.start(timekeeper, self)
         except BaseException as error:
             # A signal may interrupt the start after the thread has begun. Only one `pop` gets the worker: if the new
             # thread's does, the thread works; if this one does, the thread ends at once.
@@ -154,21 +151,12 @@ class Crew(Growth):
                 self.threads.discard(thread)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have `call()` called in the timekeeper's thread.
-
-        Raises:
-            RuntimeError: No thread can be started.
-        """
+        """Have `call()` called in the timekeeper's thread; raise RuntimeError if there can be none."""
         timekeeper.start()
         timekeeper.call_soon(call)
 
     def watch(self) -> None:
-        """Have the timekeeper look at the pool every tick until no task waits; any thread.
-
-        Raises:
-            RuntimeError: There is no timekeeper: the system refuses another thread.
-            MemoryError: There is no memory for one.
-        """
+        """Have the timekeeper look at the pool every tick until no task waits; raise an error if there can be none."""
         timekeeper.watch(self)
 
     def _work(self, worker: Worker) -> None:
@@ -184,12 +172,7 @@ class Crew(Growth):
             # waits for that too.
             self._ending.append(threading.current_thread())
             if self.pool.headcount == 0:
-                for alarm in self._alarms:
-                    alarm.end()
-                    if self.pool.headcount > 0:
-                        # A worker that came meanwhile has found the alarm set.
-                        alarm.begin(self)
-                timekeeper.consider()
+                timekeeper.consider(*self._alarms)
 
     def _serve(self, worker: Worker) -> None:
         try:
@@ -222,11 +205,7 @@ class Crew(Growth):
                 LOGGER.critical("Exception in finalizer:", exc_info=True)
 
     def join(self, timeout: float | None) -> bool:
-        """Wait up to `timeout` seconds for all threads, but the calling one, to end; the pool has been closed.
-
-        Returns:
-            Whether all threads have ended and no task waits.
-        """
+        """Wait for all threads of the closed pool, but the calling one, to end; return whether they did in time."""
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
@@ -243,10 +222,7 @@ class Crew(Growth):
         return not self.threads - own
 
     def part(self, timeout: float | None) -> None:
-        """Have the timekeeper end if no pool needs it any more, and wait up to `timeout` seconds for that.
-
-        It waits for at most `PATIENCE` seconds, which None stands for.
-        """
+        """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
         if current_worker() is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
@@ -254,11 +230,11 @@ class Crew(Growth):
             timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
 
     def running(self, stacks: bool) -> list[RunningTask]:
-        """Return what runs, the task that has run longest first."""
+        """See `AdaptiveExecutor.running`."""
         return running(self.pool, _BELOW, stacks, None if self.spill is None else self.spill.target)
 
     def report(self) -> str:
-        """Return a text on what still runs (worker, seconds and stack of each task) and how many tasks are stranded."""
+        """Return a text on what still runs, and on how many tasks are stranded."""
         lines = [
             f"{'away at ' if task.away else ''}{task.thread}: {task.name}, "
             + (f"sent {task.seconds:.1f} s ago\n" if task.away else f"running for {task.seconds:.1f} s\n{task.stack}")
@@ -277,8 +253,6 @@ class Crew(Growth):
         self._expected.clear()
         self.settings_lock = threading.Lock()
         self.forget()
-        for alarm in self._alarms:
-            alarm.renew()
         if self.spill is not None:
             self.spill.renew()
         self.pool.renew(error)

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 from ebbpool._checks import text_file, whole
 from ebbpool._pool import lifecycle
-from ebbpool._pool.writers import tell
 
 # PyPy takes a handler for them, and never calls it.
 _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
@@ -84,7 +83,7 @@ class _Answer:
     def __call__(self, signum: int, frame: Any) -> None:
         # Not here: the signal may have interrupted the pool's code, or a write to the same file.
         try:
-            tell("ebbpool-dump", partial(dump, self._file))
+            lifecycle.tell("ebbpool-dump", partial(dump, self._file))
         except (RuntimeError, MemoryError) as error:
             # An error would end whatever the main thread is doing, just because somebody wanted to look. Past the
             # buffer of standard error, a write to which the signal may have interrupted.

@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from ebbpool._core.accel import ALL, Pool, Snapshot
 from ebbpool._interpreter import GIL_ENABLED, processors
-from ebbpool._pool.admission import LONG, Admission, Look
+from ebbpool._pool.admission import LONG, Admission, Look, Restraint
 from ebbpool._pool.census import Census, Workers
-from ebbpool._pool.restraint import Restraint
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import Tick
 
+RETRY = 0.05
+"""Seconds until the next look after one that raised an error."""
 GIVE_UP = 1.0
 """Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
 WIDEN = 0.05
@@ -35,27 +36,13 @@ class _Reading(NamedTuple):
     taken: int
 
 
-def _at_limit() -> str:
-    return "max_workers reached"
-
-
-def _for_those_under_way() -> str:
-    return f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
-
-
 class Growth(ABC):
-    """What one pool remembers from look to look; the threads are those of a subclass.
-
-    Attributes:
-        pool: The pool.
-        threads: Its threads, those that are about to end included.
-        spill: What goes to another executor, if anything does.
-        decisions: What was decided, and why.
-    """
+    """What one pool remembers from look to look; the threads are those of a subclass."""
 
     pool: Pool
     threads: set[WorkerThread]
     spill: Spill | None
+    retry = RETRY
 
     @abstractmethod
     def start(self, searching: bool) -> BaseException | None:
@@ -76,7 +63,7 @@ class Growth(ABC):
         self._last_taken = 0
         self._taken_at = -inf
 
-    def begin(self, tick: Tick) -> None:
+    def begin(self, tick: Tick) -> float:
         """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
         rest = tick.now - self._ended
         self._sizing.begin(rest)
@@ -86,6 +73,7 @@ class Growth(ABC):
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
         self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
+        return TICK
 
     def tick(self, tick: Tick) -> float | None:
         """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
@@ -110,7 +98,8 @@ class Growth(ABC):
         self._widen(tick.now, seen, allowed)
         if not seen.may_grow:
             if self._restraint.most == ALL:
-                self.decisions.note(seen.workers, 0, seen.queued, _at_limit if allowed == ALL else self._admission.why)
+                why = self._admission.why if allowed != ALL else lambda: "max_workers reached"
+                self.decisions.note(seen.workers, 0, seen.queued, why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
             if allowed != ALL:
@@ -162,7 +151,8 @@ class Growth(ABC):
         elif now - self._taken_at >= WIDEN:
             self._taken_at = now
             if self.pool.widen():
-                self.decisions.note(seen.workers, 1, seen.queued, _for_those_under_way)
+                why = f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
+                self.decisions.note(seen.workers, 1, seen.queued, lambda: why)
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""

@@ -1,145 +1,207 @@
-"""Warnings about what is late: tasks that run or wait for too long, and event loops that do not come."""
+"""What is late: how late event loops are, and warnings about them and about tasks that run or wait for too long.
+
+A loop is late from the moment a worker wakes it until it comes to what it was woken for.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import partial
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from ebbpool._core.accel import Pool
+from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
-from ebbpool._pool import loop_lag
 from ebbpool._pool.census import LITTLE, clocks_of
-from ebbpool._pool.loop_lag import LateLoop
-from ebbpool._pool.running import RunningTask, called_name
-from ebbpool._pool.stats import Decisions
-from ebbpool._pool.timekeeper import Timekeeper
-from ebbpool._pool.writers import tell
+from ebbpool._pool.lifecycle import Registered, tell
+from ebbpool._pool.running import called_name
+from ebbpool._pool.timekeeper import Tick, Timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
-
 LEAST = 0.01
 """Least seconds between two looks for loops that are late."""
 
 
-class Watched(Protocol):
-    """The part of a crew that is needed here."""
+@dataclass(frozen=True)
+class LoopLag:
+    """How late an event loop was in the last minute: how long it took to pick up a result.
 
-    pool: Pool
+    Anything else that wakes the loop waits as long: other threads have the processor or the GIL, or a callback runs on.
+
+    Attributes:
+        name: The name of the thread that the loop runs in. Loops of one name are taken together.
+        p50: The median, to about 10% (seconds).
+        p99: The 99th percentile.
+        most: The longest.
+    """
+
+    __module__ = "ebbpool"
+
     name: str
-    decisions: Decisions
+    p50: float
+    p99: float
+    most: float
 
-    def running(self, stacks: bool) -> list[RunningTask]: ...
+
+_mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox], Callable[[], bool]]] = {}
+_told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
+"""Which loops have been told of as late, by when they were woken."""
+
+
+def _always() -> bool:
+    return True
+
+
+def register(mailbox: Mailbox, runs: Callable[[], bool] = _always) -> None:
+    """Have a mailbox of a loop in the calling thread read by `lags` as long as it lives.
+
+    `runs` tells whether the loop is running: nobody waits for one that is not.
+    """
+    key = id(mailbox)
+    reference = weakref.ref(mailbox, functools.partial(_forget, _mailboxes, key))
+    _mailboxes[key] = threading.current_thread(), reference, runs
+
+
+def _forget(mailboxes: dict[int, Any], key: int, _: object) -> None:
+    mailboxes.pop(key, None)
+
+
+def _alive() -> list[tuple[threading.Thread, Mailbox, Callable[[], bool]]]:
+    # In a forked child the threads of other loops have ended.
+    found = ((thread, reference(), runs) for thread, reference, runs in list(_mailboxes.values()) if thread.is_alive())
+    return [(thread, mailbox, runs) for thread, mailbox, runs in found if mailbox is not None]
+
+
+def lags(now: float | None = None) -> tuple[LoopLag, ...]:
+    """Return how late each loop was in the minute before `now`, without those that nothing was delivered to."""
+    now = monotonic() if now is None else now
+    counts: dict[str, list[int]] = {}
+    most: dict[str, float] = {}
+    for thread, mailbox, _ in _alive():
+        name = thread.name
+        passed = 0 if now < mailbox.turn else 1 + int((now - mailbox.turn) / SPELL)
+        for before in range(SPELLS - passed):
+            spell = (mailbox.spell - before) % SPELLS
+            spread = mailbox.lags[spell * LAGS : (spell + 1) * LAGS]
+            counts[name] = [sum(pair) for pair in zip(counts.get(name, [0] * LAGS), spread, strict=True)]
+            most[name] = max(most.get(name, 0.0), mailbox.most[spell])
+    return tuple(
+        LoopLag(name, min(_at(0.5, total), most[name]), min(_at(0.99, total), most[name]), most[name])
+        for name, total in sorted(counts.items())
+        if any(total)
+    )
+
+
+def _at(share: float, spread: Iterable[int]) -> float:
+    """Return below how many seconds `share` of the times lie, from the buckets that `Mailbox` sorts them into."""
+    below = list(accumulate(spread))
+    bucket = bisect_left(below, share * below[-1])
+    return float((2.0 ** ((bucket + 0.5) / 4.0) - 1.0) * 1e-6)
+
+
+def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, float]], float]:
+    """Return the threads of loops that a result has waited `limit` seconds for, each time once, and for how long.
+
+    And the longest wait of the others.
+    """
+    found = []
+    oldest = 0.0
+    for thread, mailbox, runs in _alive():
+        # In this order: when it was rung is written before it rings.
+        if not mailbox.ringing or (rung := mailbox.rung) == _told.get(mailbox) or not runs():
+            continue
+        seconds = now - rung
+        if seconds >= limit:
+            _told[mailbox] = rung
+            found.append((thread, seconds))
+        else:
+            oldest = max(oldest, seconds)
+    return found, oldest
 
 
 class Alarm(ABC):
-    """A look at one pool that comes again and again, for as long as the pool has threads: a book of the timekeeper.
+    """A look at one pool that comes again and again for as long as the pool has threads; see `timekeeper.Watched`.
 
-    Args:
-        keeper: The timekeeper.
-        limit: Seconds after which something is late; the first look comes after so many.
+    Attributes:
+        retry: Seconds after which something is late.
     """
 
-    def __init__(self, keeper: Timekeeper, limit: float) -> None:
-        self._keeper = keeper
-        self._limit = limit
-        self._alarm: object = None
-        self._crew: Callable[[], Watched | None] = lambda: None
+    def __init__(self, limit: float) -> None:
+        self.retry = limit
+        self._runs = False
+        self._crew: Callable[[], Registered | None] = lambda: None
         self._teller: threading.Thread | None = None
 
-    def begin(self, crew: Watched) -> None:
-        """Set the alarm, if it is not set; when a worker starts, in any thread."""
-        if self._alarm is None:
-            # Weakly: an alarm that is taken back stays with the timekeeper for a while.
+    def start(self, keeper: Timekeeper, crew: Registered) -> None:
+        """Have the timekeeper look at `crew`, if it does not; when a worker starts, in any thread."""
+        if not self._runs:
+            # Weakly, for the crew holds this.
             self._crew = weakref.ref(crew)
-            self._set(self._limit)
+            self._runs = True
+            try:
+                keeper.watch(self)
+            except BaseException:
+                self._runs = False
+                raise
 
-    def _set(self, delay: float) -> None:
-        alarm = self._alarm = object()
-        self._keeper.call_at(self._keeper.clock() + delay, self, alarm)
-
-    def end(self) -> None:
-        """Take the alarm back: the pool has no threads any more."""
-        if self._alarm is not None:
-            self._alarm = None
-            self._keeper.void()
-
-    def renew(self) -> None:
-        """In a forked child: forget the alarm, which stayed with the parent."""
-        self._alarm = None
-        self._teller = None
-
-    def wants(self, thing: Any) -> bool:
-        """Return whether the alarm is still set; see `Book.wants`."""
-        return self._alarm is thing
-
-    def fire(self, thing: Any) -> None:
-        """Look for what is late, have it told of, and set the next alarm; in the timekeeper's thread."""
-        self._alarm = None
+    def tick(self, _: Tick) -> float | None:
+        """Look once, in the timekeeper's thread; see `Watched.tick`."""
+        # In this order: a worker that starts now either finds that nobody looks, or is counted here.
+        self._runs = False
         crew = self._crew()
-        if crew is None:
-            return
-        delay = self._limit
-        try:
-            if self._teller is None or not self._teller.is_alive():
-                delay = self._look(crew)
-        finally:
-            # A pool whose last thread ends now finds no alarm to take back, or the one that is set here.
-            if crew.pool.headcount > 0:
-                self._set(delay)
-                if crew.pool.headcount == 0:
-                    self.end()
+        if crew is None or crew.pool.headcount == 0:
+            return None
+        self._runs = True
+        return self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
+
+    begin = tick
 
     def _tell(self, call: Callable[[], None]) -> None:
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
         self._teller = tell("ebbpool-warnings", call)
 
     @abstractmethod
-    def _look(self, crew: Watched) -> float:
+    def _look(self, crew: Registered) -> float:
         """Have what is late told of; return in how many seconds something may be late next."""
 
 
 class SlowTasks(Alarm):
-    """Which tasks have been warned of in one pool; see `Alarm`."""
+    """Warns of tasks that run, and of a queue whose oldest task waits, for too long."""
 
-    def __init__(self, keeper: Timekeeper, limit: float) -> None:
-        super().__init__(keeper, limit)
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
         # The number of the thread, and since when its task has run.
         self._warned: set[tuple[int | None, float]] = set()
         self._crowded = False
 
-    def renew(self) -> None:
-        """In a forked child: forget the alarm, and the tasks, which stayed with the parent."""
-        super().renew()
-        self._warned.clear()
-        self._crowded = False
-
-    def _look(self, crew: Watched) -> float:
+    def _look(self, crew: Registered) -> float:
         now = monotonic()
         seen = crew.pool.survey()
         tasks = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
         self._warned.intersection_update(tasks)
-        fresh = {task for task in tasks if now - task[1] >= self._limit} - self._warned
+        fresh = {task for task in tasks if now - task[1] >= self.retry} - self._warned
         waited = seen.counts["oldest_wait"]
-        crowded = waited >= self._limit
+        crowded = waited >= self.retry
         if fresh or (crowded and not self._crowded):
             names = {tasks[task] for task in fresh}
-            self._tell(partial(self._warn, crew, names, crowded and not self._crowded))
+            self._tell(functools.partial(self._warn, crew, names, crowded and not self._crowded))
         self._warned |= fresh
         self._crowded = crowded
         ages = [now - since for _, since in tasks.keys() - self._warned]
         if not crowded:
             ages.append(waited)
-        return max(0.0, self._limit - max(ages, default=0.0))
+        return max(0.0, self.retry - max(ages, default=0.0))
 
-    def _warn(self, crew: Watched, names: set[str], crowded: bool) -> None:
+    def _warn(self, crew: Registered, names: set[str], crowded: bool) -> None:
         for task in crew.running(True) if names else ():
-            if task.thread in names and task.seconds >= self._limit:
+            if task.thread in names and task.seconds >= self.retry:
                 lane = f", lane {task.lane!r}," if task.lane is not None else ""
                 LOGGER.warning(
                     "%s in pool %r%s has been running for %.1f s on %s:\n%s",
@@ -158,14 +220,14 @@ class SlowTasks(Alarm):
 
 
 class LateLoops(Alarm):
-    """What the threads of the process had computed when one pool last looked for event loops that are late."""
+    """Warns of event loops that are late, and says which thread has computed most since the last look."""
 
-    def __init__(self, keeper: Timekeeper, limit: float) -> None:
-        super().__init__(keeper, limit)
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
         self._used: dict[int, float] = {}
 
-    def _look(self, crew: Watched) -> float:
-        late, oldest = loop_lag.late(monotonic(), self._limit)
+    def _look(self, crew: Registered) -> float:
+        late, oldest = late_loops(monotonic(), self.retry)
         # This thread's own looking is left out.
         threads = [each for each in threading.enumerate() if each is not threading.current_thread()]
         used = clocks_of(threads)
@@ -175,15 +237,17 @@ class LateLoops(Alarm):
             shares = {number: seconds - before.get(number, 0.0) for number, seconds in used.items()}
             busiest = max(threads, key=lambda each: shares.get(each.native_id or 0, 0.0), default=None)
             share = 0.0 if busiest is None else shares.get(busiest.native_id or 0, 0.0)
-            texts = [self._told(crew, each, busiest, share) for each in late]
-            self._tell(partial(LOGGER.warning, "%s", "\n".join(texts)))
+            texts = [self._told(crew, thread, seconds, busiest, share) for thread, seconds in late]
+            self._tell(functools.partial(LOGGER.warning, "%s", "\n".join(texts)))
         self._used = used
-        return max(self._limit - oldest, LEAST)
+        return max(self.retry - oldest, LEAST)
 
-    def _told(self, crew: Watched, late: LateLoop, busiest: threading.Thread | None, share: float) -> str:
+    def _told(
+        self, crew: Registered, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
+    ) -> str:
         [stack] = stacks([late.ident])
-        text = f"The event loop in {late.name} has not responded for {late.seconds:.2f} s. It is at:\n{stack}"
-        if busiest is None or busiest.ident == late.ident or share < LITTLE * late.seconds:
+        text = f"The event loop in {late.name} has not responded for {seconds:.2f} s. It is at:\n{stack}"
+        if busiest is None or busiest is late or share < LITTLE * seconds:
             return text
         [stack] = stacks([busiest.ident])
         task = next((each.name for each in crew.running(False) if each.native_id == busiest.native_id), "other code")

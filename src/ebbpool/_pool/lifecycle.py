@@ -1,4 +1,7 @@
-"""What happens to pools when the interpreter exits and when the process forks, and the registry both need."""
+"""What happens to pools when the interpreter exits and when the process forks, and the registry both need.
+
+And threads that write warnings and dumps, so that nobody waits: the exit of the interpreter lets them finish.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from itertools import chain, count
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 from ebbpool._core.accel import Pool, keep_time, orphans
 from ebbpool._interpreter import daemon_threads
-from ebbpool._pool.threads import forget_loans
+from ebbpool._pool.running import RunningTask
+from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
+PATIENCE: Final = 2.0
+"""Seconds for which the interpreter's exit waits for all warnings and dumps together."""
 
 
 class Registered(Protocol):
@@ -30,8 +37,10 @@ class Registered(Protocol):
     prefix: str
     name: str
     cause: str
+    decisions: Any
 
     def owner(self) -> object: ...
+    def running(self, stacks: bool) -> list[RunningTask]: ...
     def join(self, timeout: float | None) -> bool: ...
     def renew(self, error: BaseException) -> None: ...
 
@@ -43,6 +52,33 @@ _exiting = False
 _outlasting: list[Callable[[], None]] = []
 _before_exit: list[Callable[[], None]] = []
 _after_exit: list[Callable[[], None]] = []
+
+
+class _Telling(WorkerThread):
+    given_up = False
+
+
+def tell(name: str, call: Callable[[], None]) -> WorkerThread:
+    """Have `call()` called in a thread of its own, and return that thread. A signal handler may call this.
+
+    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down.
+    """
+    thread = _Telling(target=call, name=name)
+    thread.start()
+    return thread
+
+
+def _let_finish() -> None:
+    # CPython aborts if a daemon thread is within a write when the interpreter flushes that file for the last time.
+    deadline = monotonic() + PATIENCE
+    # A thread that has forked is the main thread of the child, and cannot be waited for.
+    here = threading.current_thread()
+    while left := [
+        each for each in threading.enumerate() if isinstance(each, _Telling) and not each.given_up and each is not here
+    ]:
+        left[0].join(max(0.0, deadline - monotonic()))
+        # One that is stuck is not waited for again.
+        left[0].given_up = not left[0].ended()
 
 
 def register(crew: Registered) -> None:
@@ -177,5 +213,8 @@ def _after_fork_in_child() -> None:
 timekeeper.needed = _staffed
 # threading makes these calls before it joins threads, atexit only afterwards.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+# Functions given to `atexit` may close what is written to; and later a signal may ask for another text.
+after_exit(_let_finish)
+atexit.register(_let_finish)
 after_fork(_after_fork_in_child)
 after_fork(forget_loans)

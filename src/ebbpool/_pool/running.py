@@ -13,10 +13,8 @@ from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final
 
-from ebbpool._core.accel import Pool, Probe
+from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
-from ebbpool._pool.interrupt import Interruptible
-from ebbpool._pool.marks import Spillable
 
 OVER: Final = "a call that is over"
 """The name of a task whose function has been let go of; its callbacks may run."""
@@ -63,11 +61,7 @@ class RunningTask:
 def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any) -> list[RunningTask]:
     """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first.
 
-    Args:
-        pool: The pool.
-        below: See `_frames.stacks`.
-        stacks: Whether to include the stack of each.
-        elsewhere: The executor that runs those that are away, or None.
+    `below`, for their `stacks`, is that of `_frames.stacks`.
     """
     tasks = pool.survey(True).running
     here = [task.thread.ident for task in tasks if task.thread is not None]
@@ -112,15 +106,14 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
         owner: Any = getattr(fn, "__self__", None)
         if isinstance(fn, functools.partial):
             fn, args, keywords = fn.func, (*fn.args, *args), fn.keywords | keywords
-        elif isinstance(fn, (Interruptible, Probe, Spillable)):
+        elif _is_ours(fn):
             fn = fn.fn
         elif isinstance(owner, Context) and args:
             fn, args = args[0], args[1:]
         elif isinstance(owner, _GeneratorContextManager):
             fn = owner.gen
-        elif type(owner).__module__.startswith("ebbpool.") and hasattr(owner, "fn"):
-            # What ebbpool itself runs on behalf of a user's function, such as the turn of a map.
-            fn = getattr(owner, "fn", None)
+        elif _is_ours(owner):
+            fn = owner.fn
         elif type(owner).__module__ == "asgiref.sync":
             fn = getattr(owner, "func", None)
         elif (given := _given(fn, args, keywords)) is not None:
@@ -137,6 +130,11 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
     if isinstance(owner, ModuleType) and not isinstance(module, str):
         module = owner.__name__
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def _is_ours(thing: Any) -> bool:
+    """Return whether ebbpool itself runs this on behalf of a user's function: a wrapper, the turn of a map."""
+    return type(thing).__module__.startswith("ebbpool.") and hasattr(thing, "fn")
 
 
 def _given(fn: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:

@@ -17,49 +17,34 @@ from typing import Final, NamedTuple
 
 TICK: Final = 0.001
 """Seconds between two looks at a pool whose tasks wait."""
-
 QUICK_TICK: Final = 0.0005
 """The same while workers are started beside idle processors."""
-
 WINDOW: Final = 0.012
 """Seconds over which looks are averaged, and threads compared: the clock of a process may move in steps of 4 ms."""
-
 IDLE: Final = 0.35
 """A process that uses less than this share of its processors leaves one idle ..."""
-
 BUSY: Final = 0.8
 """... one that uses more than this share is busy, and has none to spare ..."""
-
 SPARE: Final = 0.6
 """... until it uses less than this share of them."""
-
 LATE: Final = 0.5
 """Looks that spend this share of the time waiting for their turn show that the GIL, or a processor, is short ..."""
-
 PUNCTUAL: Final = 0.3
 """... until it is less than this share."""
-
 OWN: Final = 0.1
 """A process that used less than this share of one processor has not made a look late itself."""
-
 CREW: Final = 4
 """Workers beyond the number of processors that may run at a time: they bridge what blocks for a moment."""
-
 PAUSE: Final = 0.004
 """Seconds between two starts while a processor is in use."""
-
 ARRIVAL: Final = 0.010
 """Seconds for which a worker that was started, and has not taken a task yet, holds further starts up."""
-
 STALL: Final = 0.2
 """Seconds without a task being taken until a pool with enough workers gets one more; also between refused starts."""
-
 STALL_PAUSE: Final = 0.5
 """Seconds between two starts in such a pool while processors are in use."""
-
 START_COST: Final = 150e-6
 """Seconds of processor time that starting one worker may take; they do not count as use of a processor."""
-
 MEMORY: Final = 0.1
 """Seconds without waiting tasks after which what was seen before is forgotten."""
 

@@ -1,27 +1,31 @@
-"""Tasks that have waited too long here go to another executor, if they are marked; what comes back runs here."""
+"""Marked tasks that have waited too long here go to another executor; what comes back runs here."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 import sys
 import threading
 import weakref
 from _thread import allocate_lock
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
-from ebbpool._core.accel import Pool
+from ebbpool._core.accel import Pool, Probe
 from ebbpool._pool.lifecycle import Registered
-from ebbpool._pool.marks import MarkedCall, Spillable, call_here, marked_call
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOGGER = logging.getLogger("concurrent.futures")
 
@@ -35,17 +39,112 @@ FIRST_PAUSE: Final = 0.1
 LAST_PAUSE: Final = 5.0
 """Seconds for which nothing is sent after a task came back: doubled each time, until one ends there."""
 
+_PLACEHOLDER: Final = getattr(functools, "Placeholder", object())
 _here = threading.local()
 
 
-def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
-    """Return where tasks go and after how many seconds; None if they stay.
+class Spillable:
+    """A function `fn` with the mark; see `spillable`."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self.fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        bound = self.fn.__get__(instance, owner) if hasattr(self.fn, "__get__") else self.fn
+        return self if bound is self.fn else Spillable(bound)
+
+    def __repr__(self) -> str:
+        return f"<spillable {self.fn!r}>"
+
+    def _found_by_name(self) -> bool:
+        thing: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for name in self._name.split("."):
+            thing = getattr(thing, name, None)
+        return thing is self
+
+    @property
+    def _name(self) -> str:
+        return str(vars(self).get("__qualname__", ""))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._name if self._found_by_name() else (Spillable, (self.fn,))
+
+    @property
+    def sent(self) -> Callable[..., Any]:
+        """What another process is asked to call: the function, or this where its name stands for this (a decorator)."""
+        return self if self._found_by_name() else self.fn
+
+
+def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
+    """Mark a function whose calls may run elsewhere, and again, for `AdaptiveExecutor(spill=...)`.
+
+    The mark is a promise: a call gives the same result in another process, and whether it is made once or twice. It
+    needs nothing of this process (no locks, no connections, no globals that change), and its arguments and its result
+    can be pickled where the other executor needs that. It may be used as a decorator, or where a call is submitted:
+    ``pool.submit(spillable(render), page)``. In a pool without `spill`, and called directly, it changes nothing.
+
+    Args:
+        fn: The function.
 
     Raises:
-        TypeError: `spill` is no executor, or does not say how many calls it takes; `spill_after` is not a number.
-        ValueError: `spill_after` is negative, infinite, not a number, or given without `spill`; `spill` is `owner`, or
-            leads back to it, or has been shut down.
+        TypeError: `fn` is not callable.
     """
+    if isinstance(fn, Spillable):
+        return fn
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    return Spillable(fn)
+
+
+class MarkedCall(NamedTuple):
+    """A call whose function is marked, without what it was wrapped in; with a context if it brought one itself."""
+
+    fn: Spillable
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    context: Context | None
+
+    def here(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
+        """Return the call without its mark, for this process."""
+        if self.context is None:
+            return self.fn.fn, self.args, self.kwargs or None
+        return self.context.run, (self.fn.fn, *self.args), self.kwargs or None
+
+
+def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> MarkedCall | None:
+    """See through partials, contexts and measuring to a marked function; return None where there is none.
+
+    `pool._is_marked`, in the core, finds the same marks, but makes no objects, and so does not put arguments together.
+    """
+    args = args or ()
+    kwargs = kwargs or {}
+    context: Context | None = None
+    while not isinstance(fn, Spillable):
+        owner = getattr(fn, "__self__", None)
+        # Compared by identity: an argument may have an `__eq__` of its own.
+        if type(fn) is functools.partial and not any(arg is _PLACEHOLDER for arg in fn.args):
+            fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+        elif isinstance(fn, Probe):
+            fn = fn.fn
+        elif type(owner) is Context and args:
+            fn, *rest = args
+            context, args = owner, tuple(rest)
+        else:
+            return None
+    return MarkedCall(fn, args, kwargs, context)
+
+
+def call_here(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `fn`; a call of this is not taken for a marked one."""
+    return fn(*args, **kwargs)
+
+
+def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
+    """Check arguments of `AdaptiveExecutor`; return where tasks go and after how many seconds, or None."""
     if spill is None:
         if spill_after is not None:
             raise ValueError(f"spill_after={spill_after!r} needs a spill, such as a ClusterExecutor")
@@ -104,7 +203,6 @@ class Spill:
         self._starting = threading.Lock()
         self._bell = allocate_lock()
         self._bell.acquire()
-        self._wanted = False
         self._ending = False
         self._crowded_until = 0.0
         self._paused_until = 0.0
@@ -117,10 +215,9 @@ class Spill:
 
     def _consider(self, now: float) -> None:
         if now >= self._paused_until and self._pool.overdue(now - self.after):
-            self._wanted = True
+            self._ring()
             if self._thread is None:
                 self._start()
-            self._ring()
 
     def _ring(self) -> None:
         with suppress(RuntimeError):
@@ -133,16 +230,13 @@ class Spill:
             return
         try:
             if self._thread is None:
-                name = f"{crew.prefix}_spill"
-                thread = WorkerThread(target=self._run, args=(crew,), name=name)
-                self._thread = thread
-                try:
-                    thread.start()
-                except BaseException as error:
-                    self._thread = None
-                    self._crowded_until = monotonic() + CROWDED
-                    if not isinstance(error, (RuntimeError, MemoryError)):
-                        raise
+                thread = self._thread = WorkerThread(target=self._run, args=(crew,), name=f"{crew.prefix}_spill")
+                thread.start()
+        except BaseException as error:
+            self._thread = None
+            self._crowded_until = monotonic() + CROWDED
+            if not isinstance(error, (RuntimeError, MemoryError)):
+                raise
         finally:
             self._starting.release()
 
@@ -159,32 +253,29 @@ class Spill:
 
     def _run(self, crew: Registered) -> None:
         while not self._ending:
-            self._wanted = False
-            pause = LINGER
             try:
-                pause = self._send(crew)
+                self._send(crew)
             except BaseException:
                 LOGGER.critical("Exception in the thread that spills tasks of %s:", crew.prefix, exc_info=True)
                 self._paused_until = monotonic() + LAST_PAUSE
-            if not self._bell.acquire(True, pause) and pause == LINGER:
+            if not self._bell.acquire(True, LINGER):
                 with self._starting:
-                    if not self._wanted:
+                    if not self._bell.acquire(False):
                         self._thread = None
                         return
         self._thread = None
 
-    def _send(self, crew: Registered) -> float:
-        """Hand over what is to go and finds room; return after how many seconds to look again."""
+    def _send(self, crew: Registered) -> None:
+        """Hand over what is to go and finds room."""
         while monotonic() >= self._paused_until:
             if self._room() <= 0:
                 self._crowded_until = monotonic() + CROWDED
-                break
+                return
             found = self._pool.take_marked(monotonic() - self.after)
             if found is None:
-                break
+                return
             self._hand_over(crew, *found)
             del found
-        return LINGER
 
     def _room(self) -> int:
         """Return how many calls more the other executor takes; those of others that wait there come first."""
@@ -248,7 +339,7 @@ class Spill:
         return type(error.__cause__).__name__ != "RemoteTraceback"
 
     def _loses_calls(self) -> bool:
-        """Return whether the other executor is a cluster's, which may lose one call and go on."""
+        # As a cluster may, and go on.
         return bool(getattr(self._place, "_loses_calls", False))
 
     def _given_up(self, future: Any) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Final
 
-from ebbpool._pool.loop_lag import LoopLag
+from ebbpool._pool.late import LoopLag
 
 KEPT: Final = 64
 """How many decisions are kept."""

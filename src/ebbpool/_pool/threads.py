@@ -49,12 +49,7 @@ def _lent(size: int) -> Iterator[None]:
 
 
 def stack_size(name: str, value: Any) -> int | None:
-    """Return `value` (bytes) rounded up to whole pages of memory, or None for None; start no thread.
-
-    Raises:
-        TypeError: `value` is not an integer, or a bool.
-        ValueError: The platform has no such stacks: `value` is too small, or there is no memory for one.
-    """
+    """Check a size in bytes, without a thread, and return it rounded up to whole pages of memory; None for None."""
     if value is None:
         return None
     import mmap
@@ -121,11 +116,7 @@ class WorkerThread(threading.Thread):
         self._stack_size = stack_size
 
     def start(self) -> None:
-        """Start the thread; see `threading.Thread.start`.
-
-        Raises:
-            RuntimeError: The system refuses another thread.
-        """
+        """Start the thread; see `threading.Thread.start`."""
         with nullcontext() if self._stack_size is None else _lent(self._stack_size):
             Context().run(self._start_watched if STILLBORN else super().start)
 

@@ -13,13 +13,10 @@ from time import monotonic, process_time
 from typing import NamedTuple, Protocol
 
 from ebbpool._core.accel import KeeperCore, keep_time
-from ebbpool._pool.sizing import TICK
 from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
-RETRY = 0.05
-"""Seconds until the next look after one that raised an error."""
 FIRE = 64
 """How many entries are fired between two looks at the pools."""
 PATIENCE = 1.0
@@ -45,18 +42,21 @@ class Tick(NamedTuple):
 
 
 class Watched(Protocol):
-    """What the timekeeper looks at."""
+    """What the timekeeper looks at, in its own thread.
 
-    def begin(self, tick: Tick) -> None:
-        """Note what the first look is to be compared with, in the timekeeper's thread."""
+    Attributes:
+        retry: Seconds until the next look after one that raised an error.
+    """
+
+    @property
+    def retry(self) -> float: ...
+
+    def begin(self, tick: Tick) -> float | None:
+        """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
         ...
 
     def tick(self, tick: Tick) -> float | None:
-        """Look once, in the timekeeper's thread.
-
-        Returns:
-            After how many seconds to look again; None for not before `Timekeeper.watch` is called again.
-        """
+        """Look once; return after how many seconds to look again, or None for not before `Timekeeper.watch`."""
         ...
 
 
@@ -99,11 +99,7 @@ class Timekeeper(KeeperCore):
         self._stopping = False
 
     def start(self) -> None:
-        """Start the thread if it does not run.
-
-        Raises:
-            RuntimeError: No thread can be started.
-        """
+        """Start the thread if it does not run; raise RuntimeError if there can be none."""
         self._callers.append(None)
         if self._thread is None:
             self._launch()
@@ -133,11 +129,7 @@ class Timekeeper(KeeperCore):
         self.start()
 
     def watch(self, watched: Watched) -> None:
-        """Have the thread look at `watched` every tick from now on. While the thread runs this takes no lock.
-
-        Raises:
-            RuntimeError: No thread can be started.
-        """
+        """Have the thread look at `watched` from now on; see `start`. While the thread runs this takes no lock."""
         self.start()
         self._arrivals.append(watched)
         self._ring()
@@ -151,8 +143,12 @@ class Timekeeper(KeeperCore):
         self._calls.append(call)
         self._ring()
 
-    def consider(self) -> None:
-        """Have the thread check whether it is needed. Takes no lock: a finaliser may call it."""
+    def consider(self, *watched: Watched) -> None:
+        """Have the thread look at `watched` now, which may be over, and check whether it is needed itself.
+
+        Takes no lock and starts no thread: a finaliser may call it.
+        """
+        self._arrivals.extend(watched)
         self._ring()
 
     def dismiss(self, timeout: float = PATIENCE) -> None:
@@ -246,16 +242,13 @@ class Timekeeper(KeeperCore):
     def turn(self) -> float:
         """Do what there is to do, in slices, so that looks at pools are not held up; in the timekeeper's thread.
 
-        Returns:
-            Until when, by its clock, there is nothing to do unless the bell rings.
+        Return until when, by its clock, there is nothing to do unless the bell rings.
         """
         while self._calls:
             self._safely(self._calls.popleft())
         while self._arrivals:
             watched = self._arrivals.popleft()
-            now = self.clock()
-            self._watched[watched] = now + TICK
-            self._safely(partial(watched.begin, Tick(now, process_time(), 0.0)))
+            self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
         more = self._alarms.merge()
         asked = min(self._watched.values(), default=inf)
         now = self.clock()
@@ -271,11 +264,14 @@ class Timekeeper(KeeperCore):
     def _check_pools(self, tick: Tick) -> None:
         for watched, due in list(self._watched.items()):
             if due <= tick.now:
-                again = self._safely(partial(watched.tick, tick), RETRY)
-                if again is None:
-                    del self._watched[watched]
-                else:
-                    self._watched[watched] = self.clock() + again
+                self._look(watched, watched.tick, tick)
+
+    def _look(self, watched: Watched, call: Callable[[Tick], float | None], tick: Tick) -> None:
+        again = self._safely(partial(call, tick), watched.retry)
+        if again is None:
+            self._watched.pop(watched, None)
+        else:
+            self._watched[watched] = self.clock() + again
 
     def _fire(self, now: float) -> None:
         for _ in range(FIRE):

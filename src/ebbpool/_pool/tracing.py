@@ -38,11 +38,7 @@ class QueueView:
         return self.qsize() == 0
 
     def put(self, item: Any) -> None:
-        """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread.
-
-        Raises:
-            RuntimeError: No `_seen` did.
-        """
+        """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread."""
         if _here.items is None:
             raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
         _here.items.append(item)
@@ -52,9 +48,6 @@ class Call:
     """A call that an instrumentation wants to be run.
 
     Attributes:
-        fn: What is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
         twin: The standard library's future for it, weakly; it lives on if the instrumentation keeps it.
     """
 
@@ -123,14 +116,10 @@ def submit(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Call `queue(fn, args, kwargs)`, which returns a future, with what the instrumentation makes of a call.
+    """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call.
 
     Returns:
         The future, or what the instrumentation returned in its place.
-
-    Raises:
-        TypeError: `fn` is not callable.
-        BaseException: What `queue` or the instrumentation raises.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
@@ -147,12 +136,7 @@ def submit(
 
 
 def delayed(executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Return what the instrumentation makes of a call that is not to be queued yet, or None.
-
-    Raises:
-        TypeError: `fn` is not callable.
-        BaseException: What the instrumentation raises.
-    """
+    """Return what the instrumentation makes of a call that is not to be queued yet, or None."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     return None if _here.items is not None else _seen(executor, fn, args, kwargs)[2]

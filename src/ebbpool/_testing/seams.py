@@ -22,8 +22,8 @@ from ebbpool._frames import is_joined as is_joined
 from ebbpool._interpreter import quota as quota
 from ebbpool._pool import census as census
 from ebbpool._pool import crew as crew
-from ebbpool._pool import growth, spill, writers
-from ebbpool._pool import loop_lag as loop_lag
+from ebbpool._pool import growth, lifecycle, spill
+from ebbpool._pool import late as late
 from ebbpool._pool import threads as threads
 from ebbpool._pool.running import OVER as OVER
 from ebbpool._pool.running import called_name as called_name
@@ -47,7 +47,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),
-    "wait_for_dump": (writers, "PATIENCE"),
+    "wait_for_dump": (lifecycle, "PATIENCE"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""
 
@@ -227,7 +227,7 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
 @contextmanager
 def no_loops_of_before() -> Iterator[None]:
     """Have pools show how late the loops of this block are, and no others."""
-    with mock.patch.object(loop_lag, "_mailboxes", {}):
+    with mock.patch.object(late, "_mailboxes", {}):
         yield
 
 
@@ -254,7 +254,7 @@ class Nobody(Timekeeper):
         """Call at once."""
         call()
 
-    def consider(self) -> None:
+    def consider(self, *watched: object) -> None:
         """Stay as it is."""
 
     def dismiss(self, timeout: float = 0.0) -> None:
