@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 from support.common import Gate, eventually, wait_for_idle
@@ -142,9 +143,11 @@ def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
     assert spell.window(used=1.0, wait=QUEUED, times=5) == seams.ALL
 
 
-def test_those_that_sleep_do_not_count(spell: Spell) -> None:
+def test_those_that_sleep_do_not_count_and_the_next_spell_holds_nobody_back(spell: Spell) -> None:
     spell.compute(2, asleep=40)
     assert spell.window(used=1.0, wait=QUEUED) == 1 + 40
+    spell.admission.rest()
+    assert spell.look() == seams.ALL
 
 
 def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell) -> None:
@@ -175,13 +178,6 @@ def test_what_others_compute_keeps_few_of_the_pools_own_back(spell: Spell) -> No
     assert spell.window(used=1.0, wait=QUEUED) == CPUS + CREW + 3
 
 
-def test_the_next_spell_begins_with_nobody_held_back(spell: Spell) -> None:
-    spell.compute(8)
-    assert spell.window(used=1.0, wait=QUEUED) == 4
-    spell.admission.rest()
-    assert spell.look() == seams.ALL
-
-
 @pytest.fixture
 def pool() -> Iterator[AdaptiveExecutor]:
     """A pool of up to three workers at which only the test looks."""
@@ -203,17 +199,10 @@ def one_of_three(pool: AdaptiveExecutor) -> Iterator[Gate]:
         yield second
 
 
-def test_workers_beyond_those_allowed_park_as_their_tasks_end(pool: AdaptiveExecutor) -> None:
+def test_workers_beyond_those_allowed_park_as_their_tasks_end_until_more_are(pool: AdaptiveExecutor) -> None:
     with one_of_three(pool) as second:
         assert second.nobody_begins()
-        assert (pool.stats().running, pool.stats().queued) == (1, 2)
-        second.open()
-        wait_for_idle(pool)
-    assert second.peak == 1
-
-
-def test_more_are_woken_as_soon_as_they_are_allowed(pool: AdaptiveExecutor) -> None:
-    with one_of_three(pool) as second:
+        assert (pool.stats().running, pool.stats().queued, second.peak) == (1, 2, 1)
         seams.allow(pool, 2)
         second.await_begun()
         assert second.nobody_begins()
@@ -229,19 +218,17 @@ def warm(pool: AdaptiveExecutor, count: int = 3) -> None:
     eventually(lambda: pool.stats().idle == count)
 
 
-def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back(pool: AdaptiveExecutor) -> None:
+def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back_unless_one_waits_for_its_own_pool(
+    pool: AdaptiveExecutor,
+) -> None:
     warm(pool)
+    seams.allow(pool, 1)
     with Gate() as gate:
-        seams.allow(pool, 1)
         gate.hold(pool)
         pool.submit(gate)
         assert gate.nobody_begins()
         assert pool.stats().idle == 2
-
-
-def test_a_worker_that_waits_for_its_own_pool_lets_another_run(pool: AdaptiveExecutor) -> None:
-    warm(pool)
-    seams.allow(pool, 1)
+    wait_for_idle(pool)
     assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
 
 
@@ -272,8 +259,7 @@ class OneAtATime(Admission):
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
     seams.follow(pool, admission=OneAtATime())
-    first, second = Gate(), Gate()
-    with first, second:
+    with Gate() as first, Gate() as second:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
@@ -286,35 +272,9 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         assert second.nobody_begins()
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is the bottleneck: 1 may run at a time"
         assert seams.look_at(pool, 1000.3, 1.3) == HELD_TICK, "a look takes the GIL from those that compute"
-
-
-def test_a_pool_whose_tasks_must_not_wait_holds_nobody_back(pool: AdaptiveExecutor) -> None:
-    seams.follow(pool, admission=OneAtATime())
-    with Gate() as gate:
-        gate.hold(pool, 3)
-        pool.submit(gate)
         pool.resize(max_queue=0)
-        seams.begin_looks(pool, 1000.0, 1.0)
-        seams.look_at(pool, 1000.1, 1.1)
-        assert seams.allowed(pool) == seams.ALL
-
-
-class Watching(seams.Nobody):
-    """Counts how often it is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def watch(self, watched: object) -> None:
-        self.calls += 1
-
-
-@pytest.fixture
-def watching() -> Iterator[Watching]:
-    watching = Watching()
-    with seams.watched_by(watching):
-        yield watching
+        seams.look_at(pool, 1000.4, 1.4)
+        assert seams.allowed(pool) == seams.ALL, "its tasks must not wait"
 
 
 @pytest.fixture(autouse=True)
@@ -324,35 +284,40 @@ def two_are_a_crowd() -> Iterator[None]:
 
 
 @contextmanager
-def watched(watching: Watching, workers: int) -> Iterator[AdaptiveExecutor]:
-    """A pool with so many parked workers, at which nobody looks yet."""
-    with AdaptiveExecutor(8, min_workers=workers) as pool:
+def watched(workers: int) -> Iterator[tuple[AdaptiveExecutor, mock.Mock]]:
+    """A pool with so many parked workers, at which nobody looks yet, and what is called to have it looked at."""
+    keeper = seams.Nobody()
+    with (
+        mock.patch.object(keeper, "watch") as watch,
+        seams.watched_by(keeper),
+        AdaptiveExecutor(8, min_workers=workers) as pool,
+    ):
         warm(pool, workers)
         seams.look_at(pool, 900.0, 1.0)
-        watching.calls = 0
-        yield pool
+        watch.reset_mock()
+        yield pool, watch
 
 
-def test_many_that_run_are_looked_at_though_no_task_waits(watching: Watching) -> None:
-    with watched(watching, 4) as pool, Gate() as gate:
+def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
+    with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 2)
-        assert watching.calls == 0
+        assert watch.call_count == 0
         gate.hold(pool)
-        assert watching.calls == 1
+        assert watch.call_count == 1
         gate.hold(pool)
-        assert watching.calls == 1, "it looks already"
+        assert watch.call_count == 1, "it looks already"
         seams.begin_looks(pool, 1000.0, 1.0)
         seams.follow(pool, admission=OneAtATime())
         assert seams.look_at(pool, 1000.1, 1.2) == CEILING_TICK
         pool.submit(gate)
-        assert watching.calls == 2, "once a task waits it is called all the same"
+        assert watch.call_count == 2, "once a task waits it is called all the same"
         assert seams.allowed(pool) == 1
 
 
-def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
-    with watched(watching, 4) as pool, Gate() as gate:
+def test_many_that_sleep_are_left_alone() -> None:
+    with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 3)
-        assert watching.calls == 1
+        assert watch.call_count == 1
         seams.follow(pool, admission=Admission())
         seams.begin_looks(pool, 1000.0, 1.0)
         assert seams.look_at(pool, 1000.0 + TICK, 1.0) == CEILING_TICK
@@ -360,11 +325,11 @@ def test_many_that_sleep_are_left_alone(watching: Watching) -> None:
             assert seams.look_at(pool, 1000.0 + number * WINDOW, 1.0) == CEILING_TICK
         assert seams.look_at(pool, 1000.1, 1.0) is None
         gate.hold(pool)
-        assert watching.calls == 2, "and looked at again when another one runs"
+        assert watch.call_count == 2, "and looked at again when another one runs"
 
 
-def test_what_was_found_out_is_kept_for_a_moment(watching: Watching) -> None:
-    with watched(watching, 2) as pool:
+def test_what_was_found_out_is_kept_for_a_moment() -> None:
+    with watched(2) as (pool, _):
         seams.follow(pool, admission=OneAtATime())
         with Gate() as gate:
             gate.hold(pool, 2)

@@ -24,6 +24,11 @@ def hang(gate: Gate) -> None:
     gate()
 
 
+class Odd(AdaptiveExecutor):
+    def stats(self) -> Any:
+        raise RuntimeError("not today")
+
+
 def test_it_tells_of_pools_lanes_and_tasks() -> None:
     out = io.StringIO()
     with AdaptiveExecutor(2, thread_name_prefix="web") as pool, Gate() as gate:
@@ -67,31 +72,23 @@ def test_it_tells_of_what_came_too_late_and_of_what_nobody_waits_for() -> None:
     assert re.search(r"web_0: .*hang, running for .* s, abandoned: nobody waits for it\n", out.getvalue())
 
 
-def test_a_pool_that_waits_for_its_last_task_is_shown() -> None:
-    out = io.StringIO()
-    with AdaptiveExecutor(thread_name_prefix="ending") as pool, Gate() as gate:
+def test_a_pool_that_waits_for_its_last_task_is_shown_and_an_odd_one_does_not_hide_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with (
+        Odd(thread_name_prefix="odd"),
+        AdaptiveExecutor(thread_name_prefix="idle"),
+        AdaptiveExecutor(thread_name_prefix="ending") as pool,
+        Gate() as gate,
+    ):
         gate.hold(pool)
         pool.shutdown(wait=False)
-        dump(out)
-    assert "pool 'ending' (shut down): 1 of at most 256 threads" in out.getvalue()
-
-
-class Odd(AdaptiveExecutor):
-    def stats(self) -> Any:
-        raise RuntimeError("not today")
-
-
-def test_one_odd_pool_does_not_hide_the_others() -> None:
-    out = io.StringIO()
-    with Odd(thread_name_prefix="odd"), AdaptiveExecutor(thread_name_prefix="web"):
-        dump(out)
-    assert "pool 'odd': cannot be looked at: RuntimeError('not today')\n" in out.getvalue()
-    assert "pool 'web': 0 of at most 256 threads" in out.getvalue()
-
-
-def test_it_goes_to_standard_error_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    dump()
-    assert capsys.readouterr().err.startswith("ebbpool: ")
+        dump()
+    text = capsys.readouterr().err
+    assert text.startswith("ebbpool: ")
+    assert "pool 'odd': cannot be looked at: RuntimeError('not today')\n" in text
+    assert "pool 'idle': 0 of at most 256 threads" in text
+    assert "pool 'ending' (shut down): 1 of at most 256 threads" in text
 
 
 @pytest.fixture
@@ -106,14 +103,11 @@ def handled() -> Iterator[list[int]]:
 @has_usr1
 def test_a_signal_asks_for_it_and_the_handler_before_is_called_too(handled: list[int]) -> None:
     out = io.StringIO()
-    dump_on_signal(signal.SIGUSR1, out)
-    signal.raise_signal(signal.SIGUSR1)
-    eventually(lambda: out.getvalue().startswith("ebbpool: "))
-    assert handled == [signal.SIGUSR1]
-    dump_on_signal(signal.SIGUSR1, out)
-    signal.raise_signal(signal.SIGUSR1)
-    eventually(lambda: out.getvalue().count("ebbpool: ") == 2)
-    assert len(handled) == 2
+    for count in (1, 2):
+        dump_on_signal(signal.SIGUSR1, out)
+        signal.raise_signal(signal.SIGUSR1)
+        eventually(lambda: out.getvalue().count("ebbpool: ") == count)  # noqa: B023  (used at once)
+        assert handled == [signal.SIGUSR1] * count
 
 
 @has_usr1
@@ -162,18 +156,18 @@ def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
 
 @has_usr1
 @pytest.mark.parametrize(
-    "when",
+    "closing",
     [
-        "main is over",
+        False,
         pytest.param(
-            "closing",
+            True,
             marks=pytest.mark.skipif(
                 sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit"
             ),
         ),
     ],
 )
-def test_the_exit_waits_until_it_is_written(when: str) -> None:
+def test_the_exit_waits_until_it_is_written(closing: bool) -> None:
     lines = output_of(
         f"""
         import atexit, signal, sys, threading
@@ -182,10 +176,9 @@ def test_the_exit_waits_until_it_is_written(when: str) -> None:
         def close():
             # It comes before ours, which were registered before.
             global closed
-            if {when!r} == "closing":
+            closed = not {closing}
+            if {closing}:
                 ask()
-            else:
-                closed = True
         atexit.register(close)
         begun, awaited = threading.Event(), threading.Event()
         class Out:
@@ -203,7 +196,7 @@ def test_the_exit_waits_until_it_is_written(when: str) -> None:
         def ask():
             signal.raise_signal(signal.SIGUSR1)
             begun.wait()
-        if {when!r} != "closing":
+        if not {closing}:
             ask()
         """
     )
@@ -251,13 +244,5 @@ def test_bad_arguments(signum: Any, file: Any, error: type[Exception], text: str
     with pytest.raises(error, match=text):
         dump_on_signal(signum, file)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-@has_usr1
-def test_only_the_main_thread_may_ask_for_it() -> None:
-    def elsewhere() -> None:
-        assert threading.current_thread() is not threading.main_thread()
-        with pytest.raises(ValueError, match="main thread"):
-            dump_on_signal(signal.SIGUSR1)
-
-    Background(elsewhere).join()
+    with pytest.raises(ValueError, match="main thread"):
+        Background(lambda: dump_on_signal(signal.SIGINT)).join()

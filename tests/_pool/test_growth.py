@@ -75,17 +75,14 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
     assert seams.look_at(pool, 1001.0) is None
     seams.begin_looks(pool, 1001.0 + MEMORY)
     assert told.begun == pytest.approx([float("inf"), MEMORY])
-
-
-def test_a_spell_that_begins_anew_at_the_ceiling_is_the_same_one(pool: AdaptiveExecutor, told: Recorded) -> None:
+    # One that begins anew at the ceiling is the same one.
     pool.resize(max_workers=1)
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        seams.begin_looks(pool, 1000.0)
-        assert seams.look_at(pool, 1001.0) == CEILING_TICK
+        assert seams.look_at(pool, 1002.0) == CEILING_TICK
         pool.resize(max_workers=4)
-        seams.begin_looks(pool, 1001.0 + TICK)
+        seams.begin_looks(pool, 1002.0 + TICK)
     assert told.begun[-1] == pytest.approx(TICK)
 
 
@@ -136,18 +133,13 @@ def test_the_reasons(look: Sample, text: str, settled: bool) -> None:
     assert sizing.settled == settled
 
 
-def test_only_the_last_decisions_are_kept() -> None:
+def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size() -> None:
     decisions = Decisions()
     assert decisions.last() == ""
     for count in range(2 * KEPT):
         decisions.note(count, 1, 5, lambda: "reasons")
-    listed = decisions.listed()
-    assert len(listed) == KEPT and listed[-1].workers == 2 * KEPT - 1
+    assert len(decisions.listed()) == KEPT and decisions.listed()[-1].workers == 2 * KEPT - 1
     assert decisions.last() == "grew by 1: 5 waiting, reasons"
-
-
-def test_a_decision_not_to_grow_is_noted_once_for_each_size() -> None:
-    decisions = Decisions()
 
     def unwanted() -> str:
         raise AssertionError("the reason is put into words although nothing is noted")
@@ -157,7 +149,7 @@ def test_a_decision_not_to_grow_is_noted_once_for_each_size() -> None:
     decisions.note(8, 1, 6, lambda: "idle")
     decisions.note(8, 0, 6, lambda: "busy")
     decisions.note(9, 0, 0, lambda: "busy")
-    assert [decision.reason for decision in decisions.listed()] == [
+    assert [decision.reason for decision in decisions.listed()[-4:]] == [
         "stayed at 8: 5 waiting, busy",
         "grew by 1: 6 waiting, idle",
         "stayed at 8: 6 waiting, busy",

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -22,13 +22,6 @@ from ebbpool._testing import seams
 
 SOON = 0.02
 """Seconds that a task may wait, and does not get a thread within."""
-
-
-@pytest.fixture
-def nobody_looks() -> Iterator[None]:
-    """Keep the timekeeper away: only a worker finds out that a task has waited for too long."""
-    with seams.watched_by(seams.Nobody()):
-        yield
 
 
 def is_late(future: Any, limit: str = "max_wait=0.02") -> None:
@@ -70,9 +63,10 @@ def test_it_fails_though_no_thread_comes(way: str) -> None:
     assert stats.submitted == stats.completed + stats.failed == 3
 
 
-def test_a_worker_leaves_out_what_is_late(nobody_looks: None) -> None:
+def test_a_worker_leaves_out_what_is_late() -> None:
+    """Only a worker finds out that a task has waited for too long: the timekeeper does not look."""
     ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
         lane = pool.lane("lane", limit=5)
         late = lane.within(SOON).submit(ran.append, 1)
@@ -87,8 +81,8 @@ def test_a_worker_leaves_out_what_is_late(nobody_looks: None) -> None:
         assert (lane.stats().expired, lane.stats().failed, lane.stats().completed) == (1, 1, 1)
 
 
-def test_a_lane_says_for_itself() -> None:
-    with AdaptiveExecutor(1, max_wait=SOON) as pool, Gate() as gate:
+def test_a_lane_says_for_itself_and_a_submitter_that_waits_for_room_gives_up_too() -> None:
+    with AdaptiveExecutor(1, max_queue=3, max_wait=SOON) as pool, Gate() as gate:
         gate.hold(pool.within(LONG))
         patient = pool.lane("patient", limit=1, max_wait=math.inf).submit(int)
         also = pool.within(LONG).submit(int)
@@ -96,6 +90,10 @@ def test_a_lane_says_for_itself() -> None:
         is_late(pool.lane("like the pool", limit=1).submit(int))
         assert not patient.done()
         assert not also.done()
+        pool.within(LONG).submit(int)
+        with pytest.raises(QueueTimeout, match="no room in the queue"):
+            pool.submit(int)
+        assert pool.stats().rejected == 1
         gate.open()
         assert (patient.result(TIMEOUT), also.result(TIMEOUT)) == (0, 0)
 
@@ -129,17 +127,6 @@ async def test_calls_of_a_loop() -> None:
             await running
             assert await queued == 0
         assert pool.stats().expired == 2
-
-
-def test_a_submitter_that_waits_for_room() -> None:
-    with AdaptiveExecutor(1, max_queue=1, max_wait=SOON) as pool, Gate() as gate:
-        gate.hold(pool.within(LONG))
-        blocker = pool.within(LONG).submit(int)
-        with pytest.raises(QueueTimeout, match="no room in the queue"):
-            pool.submit(int)
-        assert pool.stats().rejected == 1
-        gate.open()
-        assert blocker.result(TIMEOUT) == 0
 
 
 @pytest.mark.parametrize(
@@ -260,8 +247,7 @@ def test_what_cancels(way: str, in_lane: bool) -> None:
 def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
     begun = threading.Event()
     with AdaptiveExecutor(1) as pool:
-        first = pool.submit(until_cancelled, begun)
-        second = pool.submit(ebbpool.cancelled)
+        first, second = pool.submit(until_cancelled, begun), pool.submit(ebbpool.cancelled)
         assert begun.wait(TIMEOUT)
         first.cancel()
         assert second.result(TIMEOUT) is False
@@ -287,7 +273,7 @@ async def test_what_nobody_waits_for_is_seen() -> None:
         assert (pool.stats().abandoned, pool.stats().longest_abandoned) == (0, 0)
 
 
-def test_the_time_that_is_left() -> None:
+def test_the_time_that_is_left_and_a_deadline_holds_for_the_queue_too() -> None:
     with AdaptiveExecutor(1) as pool:
         assert pool.submit(ebbpool.time_left).result(TIMEOUT) is None
         assert pool.within(5).submit(ebbpool.time_left).result(TIMEOUT) is None
@@ -300,15 +286,11 @@ def test_the_time_that_is_left() -> None:
             return ebbpool.time_left()
 
         assert pool.within(deadline=SHORT).submit(use_it_up).result(TIMEOUT) == 0.0
-
-
-def test_a_deadline_holds_for_the_queue_too() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        late = pool.within(LONG, deadline=SHORT).submit(int)
-        error = late.exception(TIMEOUT)
-        assert type(error) is QueueTimeout
-        assert "deadline=0.05" in str(error)
+        with Gate() as gate:
+            gate.hold(pool)
+            error = pool.within(LONG, deadline=SHORT).submit(int).exception(TIMEOUT)
+            assert type(error) is QueueTimeout
+            assert "deadline=0.05" in str(error)
 
 
 def test_outside_of_a_task_nothing_is_cancelled() -> None:

@@ -66,25 +66,15 @@ def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(
 
 
 def test_many_parents_never_run_more_tasks_at_once_than_the_ceiling() -> None:
-    lock = threading.Lock()
-    active, peak = 0, 0
-
-    def leaf(number: int) -> int:
-        nonlocal active, peak
-        with lock:
-            active += 1
-            peak = max(peak, active)
-        with lock:
-            active -= 1
-        return number
-
+    leaves = Gate()
+    leaves.open()
     with AdaptiveExecutor(2) as pool:
-        parents = [pool.submit(lambda n=number: pool.submit(leaf, n).result(TIMEOUT)) for number in range(50)]
+        parents = [pool.submit(lambda n=number: pool.submit(leaves, n).result(TIMEOUT)) for number in range(50)]
         assert [parent.result(TIMEOUT) for parent in parents] == list(range(50))
         wait_for_idle(pool)
         eventually(lambda: pool.stats().workers <= 2)
         assert pool.stats().blocked == 0
-    assert peak <= 2
+    assert leaves.peak <= 2
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.001])
@@ -111,28 +101,21 @@ def test_a_wait_that_times_out_is_blocked_no_longer(timeout: float) -> None:
         assert future.result(TIMEOUT) == "timed out"
 
 
-def test_a_worker_that_waits_for_something_else_is_not_blocked() -> None:
+@pytest.mark.parametrize("of_another_pool", [False, True])
+def test_a_worker_that_waits_for_something_else_is_not_blocked(of_another_pool: bool) -> None:
     """Only futures of the own pool make a worker count as blocked: here the ceiling holds."""
     foreign: Any = concurrent.futures.Future()
-    with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as other, Gate() as gate, Gate() as begun:
-        of_another_pool = other.submit(gate, 1)
-
-        def parent(future: Any) -> Any:
-            begun()
-            return future.result(TIMEOUT)
-
-        for future in (of_another_pool, foreign):
-            waiting = pool.submit(parent, future)
-            begun.await_begun()
-            begun.open()
+    with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as other:
+        with Gate() as gate:
+            future = other.submit(gate, 1) if of_another_pool else foreign
+            begun = threading.Event()
+            waiting = pool.submit(lambda: (begun.set(), future.result(TIMEOUT))[1])
+            assert begun.wait(TIMEOUT)
             queued = pool.submit(int)
             assert not concurrent.futures.wait([queued], A_MOMENT).done
             assert pool.stats().blocked == 0
-            gate.open()
-            if future is foreign:
-                foreign.set_result(1)
-            assert waiting.result(TIMEOUT) == 1
-            assert queued.result(TIMEOUT) == 0
+        foreign.set_result(1)
+        assert (waiting.result(TIMEOUT), queued.result(TIMEOUT)) == (1, 0)
 
 
 def test_a_finished_future_blocks_nobody(collect: Callable[[Any], Any]) -> None:

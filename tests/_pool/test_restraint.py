@@ -57,13 +57,16 @@ def test_where_more_get_no_more_done_few_are_used(places: int, each: float, max_
     assert pool.seen == seen
 
 
-@pytest.mark.parametrize("why", ["short tasks", "few tasks", "a moment"])
-def test_nothing_is_tried_where_nothing_is_to_be_gained_or_seen(why: str) -> None:
-    seconds, max_wait = {"short tasks": (0.5, 60.0), "few tasks": (10.0, 1.0), "a moment": (0.5, 1.0)}[why]
+@pytest.mark.parametrize(
+    ("seconds", "max_wait", "stands"),
+    [(0.5, 60.0, WATCH), (10.0, 1.0, WATCH), (0.5, 1.0, WATCH / 2)],
+    ids=["short tasks", "few tasks", "a moment"],
+)
+def test_nothing_is_tried_where_nothing_is_to_be_gained_or_seen(seconds: float, max_wait: float, stands: float) -> None:
     pool = Overload(lambda workers: workers / seconds, max_wait)
     for _ in range(30):
-        pool.go_on(WATCH / 2 if why == "a moment" else WATCH)
-        if why == "a moment":
+        pool.go_on(stands)
+        if stands < WATCH:
             pool.restraint.rest(pool.now)
     assert pool.seen == [ALL]
 
@@ -122,20 +125,16 @@ def test_workers_that_do_not_come_free_end_a_trial() -> None:
     assert pool.restraint.most == ALL
 
 
-def test_more_are_used_once_they_get_more_done() -> None:
-    places = 8
-    pool = Overload(lambda workers: min(places, workers) / 0.05)
-    assert pool.go_on(5.0) == 16
-    places = 100
-    assert pool.go_on(2.0 * HOLD) == 128
-
-
-def test_more_are_used_once_each_one_counts_though_all_get_less_done_than_before() -> None:
+@pytest.mark.parametrize(
+    ("rate", "most"),
+    [(lambda workers: min(100, workers) / 0.05, 128), (lambda workers: workers / 0.2, WORKERS)],
+    ids=["more places", "each one counts, though all get half as much done as before"],
+)
+def test_more_are_used_once_they_get_more_done(rate: Callable[[int], float], most: int) -> None:
     pool = Overload(lambda workers: min(8, workers) / 0.05)
     assert pool.go_on(5.0) == 16
-    # Of these, half as many as before.
-    pool.rate = lambda workers: workers / 0.2
-    assert pool.go_on(2 * HOLD) == WORKERS
+    pool.rate = rate
+    assert pool.go_on(2.0 * HOLD) == most
 
 
 def test_a_look_without_a_worker_in_use_does_no_harm() -> None:

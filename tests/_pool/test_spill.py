@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -89,6 +89,14 @@ WAYS: dict[str, Callable[..., Any]] = {
     "partial of a context": lambda pool, fn, arg: pool.submit(partial(run_in_context(fn), arg)),
     "context of a partial": lambda pool, *call: pool.submit(run_in_context(partial(*call))),
     "context in a context": lambda pool, *call: pool.submit(run_in_context(copy_context().run, *call)),
+}
+
+FROM_A_LOOP: dict[str, Callable[..., Any]] = {
+    "run": lambda pool, *call: pool.run(*call),
+    "run_in_executor": lambda pool, *call: asyncio.get_running_loop().run_in_executor(None, *call),
+    "partial": lambda pool, *call: asyncio.get_running_loop().run_in_executor(pool, partial(*call)),
+    "lane": lambda pool, *call: pool.lane("aside", limit=1).run(*call),
+    "to_thread": lambda pool, *call: asyncio.ensure_future(asyncio.to_thread(*call)),
 }
 
 
@@ -195,37 +203,20 @@ def test_every_way_in(way: str) -> None:
     assert there.sent == 2
 
 
-@pytest.mark.parametrize(
-    ("way", "own_loop", "lost"),
-    [
-        *[("run", own_loop, lost) for own_loop in (False, True) for lost in (False, True)],
-        *[(way, False, True) for way in ("partial", "to_thread")],
-        *[(way, True, False) for way in ("run_in_executor", "lane", "to_thread")],
-        ("lane", False, True),
-    ],
-)
-def test_every_way_in_from_a_loop(way: str, own_loop: bool, lost: bool) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop])
+@pytest.mark.parametrize("way", FROM_A_LOOP)
+def test_every_way_in_from_a_loop(way: str, factory: Callable[[], asyncio.AbstractEventLoop], lost: bool) -> None:
     async def main(pool: AdaptiveExecutor, there: Elsewhere, gate: Gate) -> Any:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(pool)
-        if way == "run":
-            future: Any = pool.run(decorated, 1)
-        elif way == "run_in_executor":
-            future = loop.run_in_executor(None, decorated, 1)
-        elif way == "partial":
-            future = loop.run_in_executor(pool, partial(decorated, number=1))
-        elif way == "lane":
-            future = pool.lane("aside", limit=1).run(decorated, 1)
-        else:
-            future = asyncio.ensure_future(asyncio.to_thread(decorated, 1))
-            await asyncio.sleep(0)
+        asyncio.get_running_loop().set_default_executor(pool)
+        future = FROM_A_LOOP[way](pool, decorated, 1)
+        await asyncio.sleep(0)
         # Meanwhile the loop goes on.
         await pool_of_ours.run(there.await_sent)
         there.end(lost)
         gate.open()
         return await future
 
-    factory = new_event_loop if own_loop else asyncio.new_event_loop
     with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
         with asyncio.Runner(loop_factory=factory) as runner:
             assert runner.run(main(pool, there, gate)) == 2
@@ -250,19 +241,7 @@ def test_a_call_that_its_loop_has_given_up_is_not_made_again() -> None:
 
 @pytest.mark.parametrize("carries", [False, True])
 def test_the_context_is_the_one_that_the_task_would_have_here(carries: bool) -> None:
-    class Noting(Elsewhere):
-        seen: list[str] = []  # noqa: RUF012  (one object in this test)
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            self.seen.append(REQUEST.get())
-            return super().submit(fn, *args, **kwargs)
-
-    there = Noting()
-    with (
-        AdaptiveExecutor(1, spill=there, spill_after=0, propagate_context=carries) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool)
+    with spilling(propagate_context=carries) as (pool, there, gate):
         token = REQUEST.set("mine")
         try:
             first, second = pool.submit(spillable(request)), pool.submit(spillable(request))
@@ -273,9 +252,8 @@ def test_the_context_is_the_one_that_the_task_would_have_here(carries: bool) -> 
         there.lose()
         gate.open()
         expected = "mine" if carries else "none"
-        assert there.seen == [expected] * 2
-        assert first.result(TIMEOUT) == "none"
-        assert second.result(TIMEOUT) == expected
+        assert [context.get(REQUEST, "none") for context in there.contexts] == [expected] * 2
+        assert (first.result(TIMEOUT), second.result(TIMEOUT)) == ("none", expected)
 
 
 def test_items_of_a_map_stay() -> None:
@@ -400,8 +378,7 @@ def test_a_call_that_was_cancelled_there_runs_here() -> None:
         theirs._state = "PENDING"
         assert theirs.cancel()
         gate.open()
-        assert future.result(TIMEOUT) == 2
-        assert pool.stats().spill_returned == 1
+        assert (future.result(TIMEOUT), pool.stats().spill_returned) == (2, 1)
 
 
 class RemoteTraceback(Exception):
@@ -412,41 +389,19 @@ def of_its_own() -> None:
     raise BrokenExecutor("a pool that the task itself uses") from RemoteTraceback()
 
 
+@pytest.mark.parametrize("kind", [Elsewhere, ThreadPoolExecutor])
 @pytest.mark.parametrize(("fn", "error"), [(fail, Boom), (of_its_own, BrokenExecutor)])
-def test_an_error_of_the_task_is_its_outcome(fn: Callable[[], None], error: type[Exception]) -> None:
-    with spilling() as (pool, there, _):
+def test_an_error_of_the_task_is_its_outcome(
+    fn: Callable[[], None], error: type[Exception], kind: type[Executor]
+) -> None:
+    with kind(1) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:  # type: ignore[call-arg]  # both take a number
+        gate.hold(pool)
         future = pool.submit(spillable(fn))
-        there.await_sent()
-        there.make()
+        if isinstance(there, Elsewhere):
+            there.await_sent()
+            there.make()
         assert type(future.exception(TIMEOUT)) is error
         assert (pool.stats().failed, pool.stats().spill_returned) == (1, 0)
-
-
-def test_a_broken_pool_of_the_task_s_own_is_no_loss_of_the_pool_it_runs_in() -> None:
-    made = []
-
-    def work() -> None:
-        made.append(1)
-        raise BrokenExecutor("a pool that the task itself uses")
-
-    with ThreadPoolExecutor(1) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
-        gate.hold(pool)
-        future = pool.submit(spillable(work))
-        assert isinstance(future.exception(TIMEOUT), BrokenExecutor)
-        assert (len(made), pool.stats().spill_returned) == (1, 0)
-
-
-def test_a_callback_that_raises_does_not_reach_the_other_executor() -> None:
-    def leave(_: object) -> None:
-        raise SystemExit(3)
-
-    with spilling() as (pool, there, _):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
-        future.add_done_callback(leave)
-        there.make()
-        assert future.result(TIMEOUT) == 2
-        assert (pool.stats().away, pool.stats().spill_returned) == (0, 0)
 
 
 def test_a_refusal_is_told_once_and_then_less_is_tried(caplog: pytest.LogCaptureFixture) -> None:
@@ -487,18 +442,11 @@ def test_processes_take_what_can_be_pickled_and_why_the_rest_stays_is_told_once(
 
 def test_an_executor_that_fails_in_other_ways_is_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(Elsewhere):
-        broken = False
-
         @property
         def _work_queue(self) -> Any:
-            if self.broken:
-                raise Boom("no idea")
-            return None
+            raise Boom("no idea")
 
-    there = Odd()
-    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
-        gate.hold(pool)
-        there.broken = True
+    with spilling(spill=Odd()) as (pool, _, gate):
         future = pool.submit(decorated, 1)
         eventually(lambda: "no idea" in caplog.text)
         gate.open()
@@ -558,23 +506,26 @@ def test_a_pool_is_idle_only_when_nothing_is_away_callbacks_included() -> None:
         assert pool.wait_idle(TIMEOUT)
 
 
-@pytest.mark.parametrize("call", ["shutdown", "wait_idle"])
-def test_a_callback_of_a_task_that_was_away_must_not_wait_for_its_pool(call: str) -> None:
-    errors: list[BaseException] = []
+def test_callbacks_of_a_task_that_was_away_raise_nothing_there_and_must_not_wait_for_the_pool() -> None:
+    errors: list[str] = []
 
-    def wait_for_own(_: Any) -> None:
-        try:
-            getattr(pool, call)()
-        except RuntimeError as error:
-            errors.append(error)
+    def wait_for_own(wait_for_it: Callable[[], object], _: object) -> None:
+        with pytest.raises(RuntimeError, match="own pool"):
+            wait_for_it()
+        errors.append(wait_for_it.__name__)
+
+    def leave(_: object) -> None:
+        raise SystemExit(3)
 
     with spilling() as (pool, there, _):
         future = pool.submit(decorated, 1)
-        future.add_done_callback(wait_for_own)
         there.await_sent()
+        for callback in (partial(wait_for_own, pool.wait_idle), leave, partial(wait_for_own, pool.shutdown)):
+            future.add_done_callback(callback)
         there.make()
-        assert len(errors) == 1
-        assert "own pool" in str(errors[0])
+        assert errors == ["wait_idle", "shutdown"]
+        assert future.result(TIMEOUT) == 2
+        assert (pool.stats().away, pool.stats().spill_returned) == (0, 0)
 
 
 # Lanes.
@@ -594,12 +545,7 @@ def test_the_limit_of_a_lane_holds_wherever_its_tasks_run() -> None:
         there.lose()
         assert (lane.stats().running, lane.stats().queued) == (1, 3)
         gate.open()
-        for _ in range(100):
-            if futures[-1].done():
-                break
-            eventually(lambda: there.calls or futures[-1].done())
-            while there.calls:
-                there.make()
+        eventually(lambda: there.make() if there.calls else futures[-1].done())
         assert [future.result(TIMEOUT) for future in futures] == [1, 2, 3, 4, 5]
         lane.shutdown(timeout=TIMEOUT)
         assert lane.stats().completed == 5
@@ -766,16 +712,9 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
         gone(*references, pool=pool)
 
 
-def test_it_leaves_by_itself() -> None:
-    with seams.setting(spill_linger=0.01), spilling() as (pool, there, _):
-        for _ in range(3):
-            pool.submit(decorated, 1)
-            there.await_sent()
-            there.make()
-            eventually(lambda: not any(thread.name.endswith("_spill") for thread in threading.enumerate()))
-
-
-def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_thread_leaves_by_itself_and_comes_again_though_the_system_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     start, refused = threading.Thread.start, []
 
     def refuse(thread: threading.Thread) -> None:
@@ -785,11 +724,12 @@ def test_the_system_refuses_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with spilling() as (pool, there, _):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
-        there.make()
-        assert future.result(TIMEOUT) == 2
+    with seams.setting(spill_linger=0.01), spilling() as (pool, there, _):
+        for _ in range(3):
+            pool.submit(decorated, 1)
+            there.await_sent()
+            there.make()
+            eventually(lambda: not any(thread.name.endswith("_spill") for thread in threading.enumerate()))
     assert len(refused) == 2
 
 

@@ -6,10 +6,9 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, output_of
+from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, no_thread, output_of, together
 
 from ebbpool import AdaptiveExecutor
 
@@ -65,7 +64,7 @@ def stacks_of(pool: AdaptiveExecutor, workers: int) -> list[int]:
 
 @glibc_only
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_workers_have_the_stack_that_was_asked_for(size: int) -> None:
+def test_workers_have_the_stack_that_was_asked_for_and_other_threads_have_not(size: int) -> None:
     assert not fits(Background(own_stack).join(), size)
     with AdaptiveExecutor(3, thread_stack_size=size) as pool:
         found = stacks_of(pool, 3)
@@ -88,17 +87,12 @@ def test_a_pool_without_a_size_follows_the_interpreter() -> None:
 
 @glibc_only
 def test_pools_with_sizes_of_their_own_beside_each_other() -> None:
-    sizes = [SMALL, LARGE, SMALL, LARGE]
-    ready = threading.Barrier(len(sizes))
-
-    def fill(size: int) -> list[int]:
+    def fill(number: int) -> tuple[int, list[int]]:
+        size = (SMALL, LARGE)[number % 2]
         with AdaptiveExecutor(8, thread_stack_size=size) as pool:
-            ready.wait(TIMEOUT)
-            return stacks_of(pool, 8)
+            return size, stacks_of(pool, 8)
 
-    fillers = [Background(lambda size=size: fill(size)) for size in sizes]  # type: ignore[misc]
-    for size, filler in zip(sizes, fillers, strict=True):
-        found = filler.join()
+    for size, found in together(fill):
         assert all(fits(stack, size) for stack in found), (size, found)
 
 
@@ -150,19 +144,15 @@ def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a thread was started")
-
     threading.stack_size(SMALL)
     try:
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
         AdaptiveExecutor(thread_stack_size=LARGE)
         for wrong in (1, 2**60):
             with pytest.raises(ValueError):
                 AdaptiveExecutor(thread_stack_size=wrong)
         assert setting() == SMALL
     finally:
-        monkeypatch.undo()
         threading.stack_size(0)
 
 

@@ -33,7 +33,17 @@ from ebbpool._testing import seams
 from ebbpool._testing.rules import NAME, Timekeeper
 from ebbpool._testing.seams import crew, threads, timekeeper
 
-STEPS = ["timekeeper", "strike_off", "worker", "name", "thread", "thread_init", "stack", "thread_start"]
+STEPS: dict[str, Callable[[AdaptiveExecutor], tuple[Any, str]]] = {
+    "timekeeper": lambda pool: (timekeeper, "start"),
+    "strike_off": lambda pool: (seams.crew_of(pool), "_strike_off"),
+    "worker": lambda pool: (crew, "Worker"),
+    "name": lambda pool: (crew, "next"),
+    "thread": lambda pool: (crew, "WorkerThread"),
+    "thread_init": lambda pool: (threading.Thread, "__init__"),
+    "stack": lambda pool: (threads.WorkerThread, "start"),
+    "thread_start": lambda pool: (threading.Thread, "start"),
+}
+"""The steps of the start of a worker, and where each is."""
 SETTINGS: list[dict[str, Any]] = [{}, {"initializer": int}, {"max_queue": 0}, {"max_queue": 1}]
 
 
@@ -47,17 +57,7 @@ def break_step(
         attempts.release()
         raise error
 
-    places: dict[str, tuple[Any, str]] = {
-        "timekeeper": (timekeeper, "start"),
-        "strike_off": (seams.crew_of(pool), "_strike_off"),
-        "worker": (crew, "Worker"),
-        "name": (crew, "next"),
-        "thread": (crew, "WorkerThread"),
-        "thread_init": (threading.Thread, "__init__"),
-        "stack": (threads.WorkerThread, "start"),
-        "thread_start": (threading.Thread, "start"),
-    }
-    patch.setattr(*places[step], fail, raising=False)
+    patch.setattr(*STEPS[step](pool), fail, raising=False)
     return attempts
 
 
@@ -86,7 +86,7 @@ def test_a_start_that_fails_gives_back_its_place(
 
 
 @pytest.mark.parametrize(
-    ("step", "error"), [*zip(STEPS[1:], cycle([MemoryError, RecursionError, RuntimeError]), strict=False)]
+    ("step", "error"), [*zip([*STEPS][1:], cycle([MemoryError, RecursionError, RuntimeError]), strict=False)]
 )
 def test_the_pool_grows_again_after_starts_that_fail(
     step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -246,20 +246,6 @@ REFUSAL = "can't start new thread"
 BROKEN = f"no worker can run this task: {REFUSAL}"
 
 
-@pytest.fixture
-def at_once() -> Iterator[None]:
-    """Have pools give up as soon as a thread is refused."""
-    with seams.setting(give_up=0.0):
-        yield
-
-
-@pytest.fixture
-def never() -> Iterator[None]:
-    """Have pools ask for threads as long as a test may take."""
-    with seams.setting(give_up=LONG):
-        yield
-
-
 @contextmanager
 def starting_workers(start_worker: Callable[[Callable[[], None]], None]) -> Iterator[None]:
     """Have `start_worker` called inside with what starts a worker, each time that a pool does so."""
@@ -278,7 +264,7 @@ def starting_workers(start_worker: Callable[[Callable[[], None]], None]) -> Iter
 
 @contextmanager
 def few_threads(count: int) -> Iterator[None]:
-    """Have the system refuse workers inside, but for `count` of them."""
+    """Have the system refuse workers inside, but for `count` of them, and pools give up at once."""
     places = threading.Semaphore(count)
 
     def refuse(start: Callable[[], None]) -> None:
@@ -286,15 +272,15 @@ def few_threads(count: int) -> Iterator[None]:
             raise RuntimeError(REFUSAL)
         start()
 
-    with starting_workers(refuse):
+    with seams.setting(give_up=0.0), starting_workers(refuse):
         yield
 
 
 @contextmanager
-def stranded(pool: AdaptiveExecutor, submit: Callable[[], object]) -> Iterator[None]:
+def stranded(pool: AdaptiveExecutor, submit: Callable[[], object], give_up: float = 0.0) -> Iterator[None]:
     """Have the system refuse threads inside, and `submit` called while the first of them is being refused.
 
-    What it submits waits for that thread, and is left without any.
+    What it submits waits for that thread, and is left without any, until the pool gives up after so many seconds.
     """
     calls = [submit]
 
@@ -303,7 +289,7 @@ def stranded(pool: AdaptiveExecutor, submit: Callable[[], object]) -> Iterator[N
             calls.pop()()
         raise RuntimeError(REFUSAL)
 
-    with starting_workers(refuse):
+    with seams.setting(give_up=give_up), starting_workers(refuse):
         with pytest.raises(RuntimeError, match=REFUSAL):
             pool.submit(int)
         assert not calls
@@ -325,7 +311,6 @@ WAITS: dict[str, Callable[[list[Future[int]]], object]] = {
 }
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(("await_all", "threads"), [*zip(WAITS.values(), (1, 3, 1, 3), strict=True)], ids=WAITS)
 def test_a_tree_of_tasks_deeper_than_there_are_threads_ends(
     await_all: Callable[[list[Future[int]]], object], threads: int
@@ -366,7 +351,7 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         futures[2].cancel()
 
     with AdaptiveExecutor(4, **settings) as pool:
-        with seams.setting(give_up=0.05), stranded(pool, submit):
+        with stranded(pool, submit, 0.05):
             assert all(map(says_why, futures[:2]))
             assert futures[2].cancelled()
         eventually(lambda: len(told) == 3)
@@ -376,7 +361,6 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         assert (stats.submitted, stats.completed, stats.failed, stats.cancelled, stats.queued) == (4, 1, 2, 1, 0)
 
 
-@pytest.mark.usefixtures("at_once")
 def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     lane = pool.lane("narrow", limit=1)
@@ -402,16 +386,15 @@ def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool, give_u
         futures.append(pool.submit(int))
         futures.extend(seams.line_up(pool, int) for _ in range(3))
 
-    with seams.setting(give_up=give_up), stranded(pool, submit):
+    with stranded(pool, submit, give_up):
         Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
         assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
 
 
-@pytest.mark.usefixtures("never")
-def test_a_timeout_is_kept_and_the_report_counts_what_has_no_worker() -> None:
+def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worker() -> None:
     pool = AdaptiveExecutor(4)
     futures: list[Future[Any]] = []
-    with stranded(pool, lambda: futures.append(pool.submit(pow, 2, 3))):
+    with stranded(pool, lambda: futures.append(pool.submit(threading.current_thread)), LONG):
 
         def reported() -> bool:
             # While the timekeeper tries to start a thread, the report counts on that thread.
@@ -420,23 +403,13 @@ def test_a_timeout_is_kept_and_the_report_counts_what_has_no_worker() -> None:
             return str(caught.value).endswith("after 0 s 1 tasks are waiting, and no thread could be started for them")
 
         eventually(reported)
-        assert not futures[0].done()
-    assert futures[0].result(TIMEOUT) == 8
-    pool.shutdown()
-
-
-@pytest.mark.usefixtures("never")
-def test_a_task_runs_when_there_are_threads_again() -> None:
-    pool = AdaptiveExecutor(4)
-    futures: list[Future[Any]] = []
-    with stranded(pool, lambda: futures.append(pool.submit(threading.current_thread))):
         closing = Background(pool.shutdown)
         assert closing.still_waits()
+        assert not futures[0].done()
     closing.join()
     assert futures[0].result(TIMEOUT) is not closing.thread
 
 
-@pytest.mark.usefixtures("at_once")
 def test_a_task_behind_one_that_runs_waits_for_its_worker() -> None:
     with AdaptiveExecutor(4) as pool, Gate() as gate:
         gate.hold(pool)
@@ -448,7 +421,6 @@ def test_a_task_behind_one_that_runs_waits_for_its_worker() -> None:
             assert future.result(TIMEOUT) == 8
 
 
-@pytest.mark.usefixtures("at_once")
 def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
     futures: list[Future[Any]] = []
 
@@ -482,8 +454,8 @@ def told(count: int) -> str:
     return f"CRITICAL {count} tasks have failed: {BROKEN}"
 
 
-def test_exit_fails_what_no_worker_takes() -> None:
-    lines = output_of(
+EXITS = {
+    "exit fails what no worker takes": (
         """
         pool = AdaptiveExecutor(4)
         def submit_and_refuse(*_):
@@ -498,14 +470,10 @@ def test_exit_fails_what_no_worker_takes() -> None:
             print(error)
         pool.shutdown(wait=False)
         print("main is over", flush=True)
-    """,
-        REFUSE,
-    )
-    assert lines == [REFUSAL, "main is over", told(2), SHOWN, SHOWN]
-
-
-def test_exit_ends_a_wait_for_another_pool() -> None:
-    lines = output_of(
+        """,
+        [REFUSAL, "main is over", told(2), SHOWN, SHOWN],
+    ),
+    "exit ends a wait for another pool": (
         """
         first, second = AdaptiveExecutor(4), AdaptiveExecutor(4)
         waits, stuck = threading.Event(), []
@@ -524,14 +492,10 @@ def test_exit_ends_a_wait_for_another_pool() -> None:
             have_workers_started_by(refuse)
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
-    """,
-        REFUSE,
-    )
-    assert lines == [told(1), SHOWN]
-
-
-def test_without_a_timekeeper_tasks_fail_at_once() -> None:
-    lines = output_of(
+        """,
+        [told(1), SHOWN],
+    ),
+    "without a timekeeper tasks fail at once": (
         """
         pool = AdaptiveExecutor(4)
         def submit_and_refuse(*_):
@@ -543,7 +507,12 @@ def test_without_a_timekeeper_tasks_fail_at_once() -> None:
             pool.submit(int)
         except RuntimeError as error:
             print(error, flush=True)
-    """,
-        REFUSE,
-    )
-    assert lines == [told(1), SHOWN, REFUSAL]
+        """,
+        [told(1), SHOWN, REFUSAL],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "printed"), EXITS.values(), ids=EXITS)
+def test_exit(script: str, printed: list[str]) -> None:
+    assert output_of(script, REFUSE) == printed

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +21,8 @@ from support.common import (
     all_end,
     eventually,
     needs_stacks,
+    no_collector,
+    together,
     wait_for_idle,
 )
 
@@ -31,12 +31,17 @@ from ebbpool import AdaptiveExecutor, PoolStats
 from ebbpool._testing.seams import OVER, called_name
 
 
-def test_a_fresh_pool_counts_nothing() -> None:
+def test_a_fresh_pool_counts_nothing_and_tells_its_limits() -> None:
     with AdaptiveExecutor() as pool:
         fields = [field.name for field in dataclasses.fields(PoolStats)]
         settings = {"name": pool.name, "max_workers": 256, "max_queue": None, "max_wait": None}
         settings |= {"last_decision": "", "loop_lag": ()}
         assert dataclasses.asdict(pool.stats()) == dict.fromkeys(fields, 0) | settings
+        pool.resize(min_workers=2, max_workers=9, max_queue=100)
+        stats = pool.stats()
+        assert (stats.min_workers, stats.max_workers, stats.max_queue) == (2, 9, 100)
+        pool.resize(max_queue=None)
+        assert pool.stats().max_queue is None
 
 
 def test_the_figures_of_a_busy_pool() -> None:
@@ -72,31 +77,23 @@ def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
 
 
 def test_wait_idle() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
+    with AdaptiveExecutor(1) as pool, Gate() as gate, Gate() as callback:
         assert pool.wait_idle() is True
         assert pool.wait_idle(0) is True
         futures = [pool.submit(gate), pool.submit(gate)]
+        futures[1].add_done_callback(callback)
         gate.await_begun()
         for timeout in (0, -1, 0.001):
             assert pool.wait_idle(timeout) is False
         waiting = [Background(pool.wait_idle), Background(lambda: pool.wait_idle(TIMEOUT))]
         assert all(each.still_waits() for each in waiting)
         gate.open()
-        assert [each.join() for each in waiting] == [True, True]
-        assert all(future.done() for future in futures)
-    assert pool.wait_idle(0) is True
-
-
-def test_wait_idle_counts_callbacks_as_work() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate, Gate() as callback:
-        future = pool.submit(gate)
-        future.add_done_callback(callback)
-        gate.open()
         callback.await_begun()
-        assert future.done()
-        assert pool.wait_idle(0) is False
+        assert all(future.done() for future in futures)
+        assert pool.wait_idle(0) is False, "callbacks are work"
         callback.open()
-        wait_for_idle(pool)
+        assert [each.join() for each in waiting] == [True, True]
+    assert pool.wait_idle(0) is True
 
 
 def test_wait_idle_ends_when_the_last_queued_task_is_cancelled() -> None:
@@ -170,15 +167,10 @@ def test_spare_workers_are_kept_ahead_of_demand(how: str) -> None:
         assert pool.stats().workers <= 6
 
 
-def test_a_pool_is_named_after_its_prefix() -> None:
-    with AdaptiveExecutor(thread_name_prefix="web") as pool:
-        assert pool.name == "web" == pool.stats().name
-        assert "'web'" in repr(pool)
-
-
-def test_no_two_live_pools_share_a_name() -> None:
+def test_a_pool_is_named_after_its_prefix_and_no_two_live_pools_share_a_name() -> None:
     with AdaptiveExecutor(thread_name_prefix="twin") as first, AdaptiveExecutor(thread_name_prefix="twin") as second:
         assert (first.name, second.name) == ("twin", "twin-2")
+        assert second.stats().name == "twin-2" and "'twin-2'" in repr(second)
         with AdaptiveExecutor(thread_name_prefix="twin-2") as third:
             assert third.name == "twin-2-2"
     with AdaptiveExecutor(thread_name_prefix="twin") as pool:
@@ -186,15 +178,8 @@ def test_no_two_live_pools_share_a_name() -> None:
 
 
 def test_names_given_at_once_differ() -> None:
-    pools: list[AdaptiveExecutor] = []
-
-    def make() -> None:
-        for _ in range(50):
-            pools.append(AdaptiveExecutor(thread_name_prefix="many"))
-
-    for maker in [Background(make) for _ in range(4)]:
-        maker.join()
-    assert len({pool.name for pool in pools}) == 200
+    made = together(lambda _: [AdaptiveExecutor(thread_name_prefix="many") for _ in range(50)])
+    assert len({pool.name for pools in made for pool in pools}) == 200
 
 
 def test_live_pools_are_listed_oldest_first() -> None:
@@ -212,15 +197,6 @@ def test_lanes_are_listed_oldest_first() -> None:
         assert [lane.stats().name for lane in pool.lanes()] == ["b", "a"]
         first.shutdown()
         assert pool.lanes() == [second]
-
-
-def test_stats_tell_the_limits() -> None:
-    with AdaptiveExecutor(8, min_workers=2, max_queue=100) as pool:
-        stats = pool.stats()
-        assert (stats.min_workers, stats.max_workers, stats.max_queue) == (2, 8, 100)
-        pool.resize(max_workers=9, max_queue=None)
-        stats = pool.stats()
-        assert (stats.max_workers, stats.max_queue) == (9, None)
 
 
 # What runs, what it is called, and where it is.
@@ -312,6 +288,13 @@ class Strange:
         pass
 
 
+class Proxy:
+    """A callable whose attributes fail, as those of a proxy without its request do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
 @pytest.mark.parametrize(
     ("fn", "name"),
     [
@@ -329,11 +312,8 @@ def test_the_names_of_callables(fn: Any, name: str) -> None:
     assert called_name(fn) == name
 
 
-@pytest.fixture
-def quiet_collector() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
+def test_a_callable_whose_attributes_fail_is_named_after_its_class() -> None:
+    assert called_name(Proxy()) == "Proxy"
 
 
 class Last:
@@ -360,29 +340,12 @@ def test_the_end_of_what_was_called_may_wait_for_its_pool(max_workers: int) -> N
 
 
 @pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
-def test_a_look_at_stacks_keeps_nothing_of_any_thread(quiet_collector: None) -> None:
+def test_a_look_at_stacks_keeps_nothing_of_any_thread() -> None:
     def look(pool: AdaptiveExecutor) -> weakref.ref[Thing]:
         thing = Thing()
         assert len(pool.running(stacks=True)) == 1
         return weakref.ref(thing)
 
-    with AdaptiveExecutor() as pool, Gate() as gate:
+    with no_collector(), AdaptiveExecutor() as pool, Gate() as gate:
         gate.hold(pool)
         assert look(pool)() is None
-
-
-class Proxy:
-    """A callable whose attributes fail, as those of a proxy without its request do."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("outside of a request")
-
-    def __call__(self, gate: Gate) -> None:
-        gate()
-
-
-def test_a_callable_whose_attributes_fail_is_named_after_its_class() -> None:
-    with AdaptiveExecutor() as pool, Gate() as gate:
-        pool.submit(Proxy(), gate)
-        gate.await_begun()
-        assert [task.name for task in pool.running()] == ["Proxy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import LONG, TIMEOUT, Gate, Thing, all_end, eventually, gone, no_thread
+from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone, no_thread
 from support.manual_time import ManualTimekeeper, timed_pool
 
 from ebbpool import AdaptiveExecutor
@@ -171,28 +170,24 @@ def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
     assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
 
 
-def test_nothing_is_fired_early(keeper: ManualTimekeeper) -> None:
+def test_nothing_is_fired_early_and_the_bell_is_rung_only_for_what_is_due_sooner(keeper: ManualTimekeeper) -> None:
     book = Notes()
-    keeper.call_at(keeper.now + 5.0, book, "five")
-    assert keeper.settle() == 5.0
-    assert keeper.advance(4.999) == pytest.approx(0.001)
-    assert book.fired == []
-    keeper.now = 1005.0
-    assert keeper.settle() == inf
-    assert book.fired == ["five"]
-
-
-def test_the_bell_is_rung_only_for_what_is_due_sooner(keeper: ManualTimekeeper) -> None:
-    book = Notes()
-    keeper.call_at(keeper.now + 60.0, book, 1)
+    keeper.call_at(keeper.now + 60.0, book, 60)
     assert keeper.rings == 1, "it would sleep for ever"
     keeper.settle()
-    keeper.call_at(keeper.now + 70.0, book, 2)
-    keeper.call_at(keeper.now + 60.0, book, 3)
+    keeper.call_at(keeper.now + 70.0, book, 70)
+    keeper.call_at(keeper.now + 60.0, book, 60)
     assert keeper.rings == 1
-    keeper.call_at(keeper.now + 59.0, book, 4)
+    keeper.call_at(keeper.now + 59.0, book, 59)
     assert keeper.rings == 2
     assert keeper.settle() == 59.0
+    assert keeper.advance(58.999) == pytest.approx(0.001)
+    assert book.fired == []
+    keeper.now = 1059.0
+    assert keeper.settle() == 1.0
+    keeper.now = 1070.0
+    assert keeper.settle() == inf
+    assert book.fired == [59, 60, 60, 70]
 
 
 def test_what_is_added_while_a_turn_ends_is_not_slept_over(keeper: ManualTimekeeper) -> None:
@@ -230,52 +225,50 @@ def test_a_look_comes_between_slices_of_what_is_due(keeper: ManualTimekeeper) ->
     assert book.fired == list(range(10 * FIRE))
 
 
-def test_a_look_is_told_how_late_it_is(keeper: ManualTimekeeper) -> None:
+def test_a_look_is_told_when_it_begins_and_how_late_it_is(keeper: ManualTimekeeper) -> None:
     look = Look(0.05)
-    keeper.watch(look)
-    assert keeper.settle() == pytest.approx(TICK)
-    keeper.advance(TICK + 0.25)
-    assert look.ticks[0].late == pytest.approx(0.25)
-    assert look.ticks[0].now == keeper.now
-    assert keeper.advance(0.0) == pytest.approx(0.05)
-
-
-def test_what_is_looked_at_is_told_when_that_begins(keeper: ManualTimekeeper) -> None:
-    look = Look(TICK)
     for count in (1, 2):
         began = keeper.now
         keeper.watch(look)
-        keeper.settle()
-        keeper.advance(TICK)
+        assert keeper.settle() == pytest.approx(TICK)
+        keeper.advance(TICK + 0.25)
         assert [tick.now for tick in look.begun][count - 1 :] == [began]
         assert look.begun[-1].cpu <= look.ticks[-1].cpu
+        assert look.ticks[-1].late == pytest.approx(0.25)
+        assert look.ticks[-1].now == keeper.now
+        assert keeper.advance(0.0) == pytest.approx(0.05)
 
 
-def test_an_error_while_firing_is_logged_and_the_rest_is_fired(
-    keeper: ManualTimekeeper, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_is_logged_and_the_rest_is_done(keeper: ManualTimekeeper, caplog: pytest.LogCaptureFixture) -> None:
     class Breaks(Notes):
         def fire(self, thing: Any) -> None:
             if thing == 1:
                 raise OSError("broken")
             super().fire(thing)
 
-    book = Breaks()
+    class Fails(Look):
+        retry = 5.0
+
+        def tick(self, tick: Tick) -> float | None:
+            super().tick(tick)
+            raise OSError("it fails")
+
+    book, look = Breaks(), Fails(None)
     for thing in range(3):
         keeper.call_at(keeper.now, book, thing)
-    with caplog.at_level(logging.CRITICAL, "concurrent.futures"):
-        keeper.settle()
+    keeper.watch(look)
+    keeper.settle()
     assert book.fired == [0, 2]
     assert "broken" in caplog.text
+    assert keeper.advance(TICK) == pytest.approx(5.0), "it is looked at again"
+    assert "it fails" in caplog.text
 
 
 @pytest.mark.parametrize("due", [1e300, threading.TIMEOUT_MAX * 3])
 def test_the_thread_can_sleep_longer_than_a_lock_can_wait(living: Timekeeper, due: float) -> None:
     living.call_at(due, Notes(), "some day")
     eventually(lambda: len(living._alarms) == 1 and not living._alarms.arrived())
-    called = threading.Event()
-    living.call_soon(called.set)
-    assert called.wait(TIMEOUT)
+    eventually(use(living, "call_soon"))
 
 
 def test_a_stopped_timekeeper_comes_back_with_what_it_had(living: Timekeeper) -> None:
@@ -368,12 +361,7 @@ def test_what_comes_as_the_thread_ends_is_done(ending: Interrupted, way: str, in
     used = threading.Event()
 
     def act() -> None:
-        if inside:
-            done.append(use(ending, way))
-        else:
-            thread = threading.Thread(target=lambda: done.append(use(ending, way)))
-            thread.start()
-            thread.join(TIMEOUT)
+        done.append(use(ending, way) if inside else Background(lambda: use(ending, way)).join())
         used.set()
 
     ending.at(place, act)
@@ -469,7 +457,7 @@ def none_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("none_before")
-def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
+def test_it_is_gone_when_the_last_pool_has_shut_down_or_the_last_worker_has_gone() -> None:
     with AdaptiveExecutor(keep_alive=LONG, warn_after=LONG, warn_lag=LONG) as pool:
         with AdaptiveExecutor() as other:
             assert other.submit(abs, -1).result(TIMEOUT) == 1
@@ -481,10 +469,6 @@ def test_it_is_gone_when_the_last_pool_has_shut_down() -> None:
     assert len(timekeepers()) == 1
     pool.shutdown()
     assert timekeepers() == []
-
-
-@pytest.mark.usefixtures("none_before")
-def test_it_goes_when_the_last_worker_has_gone() -> None:
     pool = AdaptiveExecutor(3, keep_alive=0.01, warn_after=LONG)
     with Gate() as gate:
         gate.hold(pool, 3)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from typing import Any
 
 from ebbpool import AdaptiveExecutor
@@ -29,11 +30,12 @@ class Watched(Future[Any]):
 
 
 class Elsewhere(Executor):
-    """Keeps each call until the test says what becomes of it."""
+    """Keeps each call until the test says what becomes of it, and the context in which it came."""
 
     def __init__(self, width: int = 100) -> None:
         self._max_workers = width
         self.calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.contexts: list[Context] = []
         self.sent = 0
         self.refuses: BaseException | None = None
         self._came = threading.Semaphore(0)
@@ -44,6 +46,7 @@ class Elsewhere(Executor):
         future = Watched(self._came)
         future.set_running_or_notify_cancel()
         self.calls.append((future, fn, args, kwargs))
+        self.contexts.append(copy_context())
         self.sent += 1
         return future
 
@@ -74,8 +77,8 @@ class Elsewhere(Executor):
 @contextmanager
 def spilling(width: int = 100, **settings: Any) -> Iterator[tuple[AdaptiveExecutor, Elsewhere, Gate]]:
     """A pool whose one worker is held by a gate, and the executor that its marked tasks go to at the next look."""
-    there = Elsewhere(width)
-    settings = {"spill": there, "spill_after": 0, "keep_alive": LONG} | settings
+    settings = {"spill": Elsewhere(width), "spill_after": 0, "keep_alive": LONG} | settings
+    there = settings["spill"]
     with AdaptiveExecutor(1, **settings) as pool, Gate() as gate:
         gate.hold(pool)
         try:
