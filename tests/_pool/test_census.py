@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Gate, eventually
+from support.common import Background, Gate, eventually
 
 from ebbpool._testing.rules import WINDOW, Asleep
 from ebbpool._testing.seams import census
@@ -73,20 +73,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_counts_those_that_wait_outside_and_those_that_wait_for_locks(world: World) -> None:
     workers = world.thread(1, 2) + world.thread(3, place=Place.LOCK) + world.thread(4, 5, 6, place=Place.OUTSIDE)
     assert world.measure(workers) == Asleep(6, outside=3, in_locks=1)
-
-
-def test_threads_that_have_not_begun_or_have_ended_are_left_out(world: World) -> None:
-    workers = [*world.thread(1, 2, place=Place.OUTSIDE), Numbered(None)]
-    del world.used[2]
-    assert world.measure(workers) == Asleep(1, outside=1, in_locks=0)
-
-
-def test_one_that_was_asleep_outside_and_has_not_run_since_is_not_looked_at_again(world: World) -> None:
-    workers = world.thread(1, 2, place=Place.OUTSIDE) + world.thread(3, place=Place.LOCK)
-    world.measure(workers)
-    world.compute(0.001, 2)
-    assert world.measure(workers) == Asleep(3, outside=2, in_locks=1)
-    assert world.looked == [2, 3]
+    # One that was asleep outside, and has not run since, is not looked at again.
+    world.compute(0.001, 4)
+    assert world.measure(workers) == Asleep(6, outside=3, in_locks=1)
+    assert world.looked == [1, 2, 3, 4]
+    # Nor is one that has not begun, or has ended.
+    del world.used[5]
+    assert world.measure([*workers, Numbered(None)]) == Asleep(5, outside=2, in_locks=1)
 
 
 @pytest.mark.parametrize(
@@ -147,21 +140,18 @@ def test_a_platform_that_cannot_tell(world: World) -> None:
 def test_the_clock_of_a_thread() -> None:
     told: list[float] = []
 
-    def work(gate: Gate) -> None:
+    def work() -> None:
         while time.thread_time() < 0.02:
             pass
         told.append(time.thread_time())
         gate()
 
     with Gate() as gate:
-        thread = threading.Thread(target=work, args=(gate,))
-        thread.start()
+        thread = Background(work).thread
         gate.await_begun()
         assert thread.native_id is not None
         seconds = census.seconds_of(thread.native_id)
         assert seconds is not None and told[0] <= seconds < told[0] + 1.0
-        gate.open()
-    thread.join(TIMEOUT)
 
 
 @needs_places
@@ -177,26 +167,20 @@ def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) ->
         while not stop.is_set():
             pass
 
-    waits = threading.Thread(target=os.read, args=(entrance, 1))
-    blocked = threading.Thread(target=lock.acquire)
-    computes = threading.Thread(target=compute)
-    threads = [waits, blocked, computes]
-    for thread in threads:
-        thread.start()
+    calls: list[Any] = [lambda: os.read(entrance, 1), lock.acquire, compute]
+    threads = [Background(call) for call in calls]
     try:
-        for thread, place in zip(threads, (Place.OUTSIDE, Place.LOCK, None), strict=True):
-            assert thread.native_id is not None
-            if place is not None:
-                eventually(lambda tid=thread.native_id, place=place: census.place_of(tid) is place)
-            else:
-                # With a GIL it may be waiting for that.
-                assert census.place_of(thread.native_id) is not Place.OUTSIDE
+        waits, blocked, computes = (thread.thread.native_id or 0 for thread in threads)
+        eventually(lambda: census.place_of(waits) is Place.OUTSIDE)
+        eventually(lambda: census.place_of(blocked) is Place.LOCK)
+        # With a GIL it may be waiting for that.
+        assert census.place_of(computes) is not Place.OUTSIDE
     finally:
         stop.set()
         os.write(way_out, b"x")
         lock.release()
         for thread in threads:
-            thread.join(TIMEOUT)
+            thread.join()
         os.close(entrance)
         os.close(way_out)
 

@@ -109,24 +109,47 @@ def test_doubles_from_look_to_look() -> None:
     assert Spell().grow(6) == [1, 2, 4, 8, 16, 32]
 
 
-def test_never_starts_more_than_are_queued() -> None:
+FIRST_LOOKS: dict[str, list[tuple[WorkerBounds, dict[str, int], int]]] = {
+    "never lifts the pool above its ceiling": [(WorkerBounds(0, 20, 0), {"workers": 25}, 0)],
+    "a worker blocked on its own pool makes room for another": [
+        (WorkerBounds(0, 2, 0), {"workers": 2}, 0),
+        (WorkerBounds(0, 2, 0), {"workers": 2, "blocked": 1}, 1),
+    ],
+    "does not grow while enough workers are idle or on their way": [
+        (BOUNDS, {"queued": 2, "workers": 3, "idle": 2}, 0),
+        (BOUNDS, {"queued": 2, "workers": 2, "idle": 1, "starting": 1}, 0),
+    ],
+    "keeps the floor": [
+        (WorkerBounds(8, 200, 0), {"workers": 3}, 5),
+        (WorkerBounds(8, 200, 0), {"queued": 0, "workers": 3, "idle": 3}, 5),
+    ],
+    "a task without any worker gets one at once": [(BOUNDS, {"workers": 0}, 1)],
+    "keeps spare workers ahead of demand": [
+        (WorkerBounds(0, 200, 10), {"queued": 0, "workers": 5, "idle": 2}, 8),
+        (WorkerBounds(0, 200, 10), {"queued": 0, "workers": 13, "idle": 2, "starting": 8}, 0),
+        (WorkerBounds(0, 200, 10), {"queued": 0, "workers": 13, "idle": 10}, 0),
+        (WorkerBounds(0, 200, 10), {}, 10),
+        (WorkerBounds(0, 12, 10), {"queued": 0, "workers": 8, "idle": 0}, 4),
+    ],
+}
+
+
+@pytest.mark.parametrize("looks", FIRST_LOOKS.values(), ids=FIRST_LOOKS)
+def test_what_a_first_look_starts(looks: list[tuple[WorkerBounds, dict[str, int], int]]) -> None:
+    for bounds, changes, started in looks:
+        assert Spell(bounds).look(IDLE, **changes) == started, changes
+
+
+@pytest.mark.parametrize("sample", [LATE, FULL], ids=["late", "full"])
+def test_the_floor_and_the_first_worker_come_whatever_keeps_the_processor_busy(sample: Sample) -> None:
+    assert Spell(WorkerBounds(8, 200, 0)).look(sample, workers=3) == 5
+    assert Spell().look(sample, workers=0) == 1
+
+
+def test_no_more_are_started_than_are_queued_or_fit_below_the_ceiling() -> None:
     assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
-
-
-def test_never_lifts_the_pool_above_its_ceiling() -> None:
     assert sum(Spell(WorkerBounds(0, 20, 0)).grow(10)) == 19
-    assert Spell(WorkerBounds(0, 20, 0)).look(IDLE, workers=25) == 0
-
-
-def test_a_worker_blocked_on_its_own_pool_makes_room_for_another() -> None:
     assert ceiling(WorkerBounds(0, 2, 0), 3) == 5
-    assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2) == 0
-    assert Spell(WorkerBounds(0, 2, 0)).look(IDLE, workers=2, blocked=1) == 1
-
-
-def test_does_not_grow_while_enough_workers_are_idle_or_on_their_way() -> None:
-    assert Spell().look(IDLE, queued=2, workers=3, idle=2) == 0
-    assert Spell().look(IDLE, queued=2, workers=2, idle=1, starting=1) == 0
 
 
 def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
@@ -278,11 +301,8 @@ def test_a_busy_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None
     assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * WINDOW
 
 
-def test_a_look_made_late_by_another_process_counts_for_nothing() -> None:
+def test_a_late_look_counts_for_nothing_if_another_process_made_it_late_and_a_first_one_for_little() -> None:
     assert Spell().look(LATE, cpu=0.05 * TICK) == 1
-
-
-def test_a_first_look_that_is_late_starts_one_worker_at_most() -> None:
     assert Spell().look(LATE) <= 1
 
 
@@ -293,34 +313,11 @@ def test_a_spell_soon_after_another_goes_on_with_what_was_learnt(rest: float, gr
     assert spell.look(IDLE, workers=LIMIT, taken=1) == grown
 
 
-# Bounds, spare workers, refused threads.
-
-
 def test_a_refused_thread_is_tried_again_now_and_then() -> None:
     spell = Spell()
     assert spell.look(IDLE) == 1
     pauses = [spell.until_growth(IDLE, refused=True) for _ in range(3)]
     assert pauses == pytest.approx([STALL] * 3, abs=2 * TICK)
-
-
-def test_keeps_the_floor_whatever_keeps_the_processor_busy() -> None:
-    for sample in IDLE, LATE, FULL:
-        assert Spell(WorkerBounds(8, 200, 0)).look(sample, workers=3) == 5
-    assert Spell(WorkerBounds(8, 200, 0)).look(IDLE, queued=0, workers=3, idle=3) == 5
-
-
-def test_a_task_without_any_worker_gets_one_at_once() -> None:
-    for sample in IDLE, LATE, FULL:
-        assert Spell().look(sample, workers=0, taken=0) == 1
-
-
-def test_keeps_spare_workers_ahead_of_demand() -> None:
-    spell = Spell(WorkerBounds(0, 200, 10))
-    assert spell.look(IDLE, queued=0, workers=5, idle=2) == 8
-    assert spell.look(IDLE, queued=0, workers=13, idle=2, starting=8) == 0
-    assert spell.look(IDLE, queued=0, workers=13, idle=10) == 0
-    assert Spell(WorkerBounds(0, 200, 10)).look(IDLE) == 10
-    assert Spell(WorkerBounds(0, 12, 10)).look(IDLE, queued=0, workers=8, idle=0) == 4
 
 
 # Whatever a look sees.

@@ -6,7 +6,6 @@ import threading
 from abc import ABC, abstractmethod
 from math import inf
 from time import monotonic
-from typing import NamedTuple
 
 from ebbpool._core.accel import ALL, Pool, Snapshot
 from ebbpool._interpreter import GIL_ENABLED, processors
@@ -30,12 +29,6 @@ CEILING_TICK = 0.01
 """Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
 
 
-class _Reading(NamedTuple):
-    now: float
-    cpu: float
-    taken: int
-
-
 class Growth(ABC):
     """What one pool remembers from look to look; the threads are those of a subclass."""
 
@@ -56,7 +49,8 @@ class Growth(ABC):
         self._admission = Admission()
         self._restraint = Restraint()
         self._census = Census()
-        self._previous: _Reading | None = None
+        # A tick, and how many tasks had been taken then.
+        self._previous: tuple[Tick, int] | None = None
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
@@ -72,7 +66,7 @@ class Growth(ABC):
             self._restraint.rest(tick.now)
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
-        self._previous = _Reading(tick.now, tick.cpu, self.pool.taken)
+        self._previous = tick, self.pool.taken
         return TICK
 
     def tick(self, tick: Tick) -> float | None:
@@ -84,7 +78,7 @@ class Growth(ABC):
             self._refusal = None
             self._stuck = inf
             return None
-        if seen.workers > seen.blocked or previous is None or seen.taken > previous.taken:
+        if seen.workers > seen.blocked or previous is None or seen.taken > previous[1]:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
@@ -105,10 +99,9 @@ class Growth(ABC):
             if allowed != ALL:
                 return HELD_TICK
             return CEILING_TICK if self.spill is None else max(TICK, min(CEILING_TICK, self.spill.after))
-        self._previous = _Reading(tick.now, tick.cpu, seen.taken)
-        if previous is None:
-            previous = _Reading(tick.now - TICK - tick.late, tick.cpu, seen.taken)
-        self._grow(tick, seen, previous, allowed, cpus)
+        self._previous = tick, seen.taken
+        before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)
+        self._grow(tick, before, seen, taken, allowed, cpus)
         if self._refusal is not None and seen.workers <= seen.blocked:
             self._stuck = min(self._stuck, tick.now)
             if tick.now - self._stuck >= GIVE_UP:
@@ -118,17 +111,17 @@ class Growth(ABC):
             self._sizing.tick = HELD_TICK
         return self._sizing.tick
 
-    def _grow(self, tick: Tick, seen: Snapshot, previous: _Reading, allowed: int, cpus: int) -> None:
+    def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
         sample = Sample(
             queued=seen.queued,
-            taken=seen.taken - previous.taken,
+            taken=seen.taken - taken,
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
             blocked=seen.blocked,
-            elapsed=tick.now - previous.now,
+            elapsed=tick.now - before.now,
             late=tick.late,
-            cpu=tick.cpu - previous.cpu,
+            cpu=tick.cpu - before.cpu,
             cpus=cpus,
             refused=self._refusal is not None,
             asleep=self._asleep(tick) if seen.workers - seen.blocked < allowed else None,

@@ -143,12 +143,7 @@ class Decisions:
     def note(self, workers: int, grown: int, queued: int, why: Callable[[], str], new: bool = False) -> None:
         """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second.
 
-        Args:
-            workers: How many threads there are.
-            grown: How many are to be started.
-            queued: How many tasks wait.
-            why: Says in words why.
-            new: Whether the decision is another than the one before in any case.
+        `why` says it in words; `new`, that the decision is another than the one before in any case.
         """
         last = self._noted[-1] if self._noted else None
         if grown == 0 and not new and last is not None and (last.workers, last.grown) == (workers, 0):
