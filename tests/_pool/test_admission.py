@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from unittest import mock
 
 import pytest
 from support.common import Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing import seams
-from ebbpool._testing.rules import (
-    CEILING_TICK,
-    CREW,
-    HELD_TICK,
-    LOOKS,
-    MEMORY,
-    PUNCTUAL,
-    QUEUE,
-    RETRY,
-    STALL,
-    STALL_PAUSE,
-    TICK,
-    TURN,
-    WINDOW,
-    Admission,
-    Look,
-    Workers,
-)
+from ebbpool._testing import rules, seams
 
 CPUS = 4
 
@@ -37,9 +20,9 @@ class Spell:
     """Looks at a pool, a window apart, under an injected clock."""
 
     def __init__(self) -> None:
-        self.admission = Admission()
+        self.admission = rules.Admission()
         self.now, self.cpu, self.taken = 1000.0, 50.0, 0
-        self.workers = Workers(0, 0, 0)
+        self.workers = rules.Workers(0, 0, 0)
         self.gil = True
         self.look()
 
@@ -48,16 +31,18 @@ class Spell:
         self.now += after
         self.cpu += used * after
         self.taken += taken
-        return self.admission.decide(Look(self.now, self.cpu, wait, CPUS, self.taken, lambda: self.workers, self.gil))
+        return self.admission.decide(
+            rules.Look(self.now, self.cpu, wait, CPUS, self.taken, lambda: self.workers, self.gil)
+        )
 
     def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1) -> int:
         allowed = seams.ALL
-        for _ in range(times * LOOKS):
-            allowed = self.look(used, wait, 1.01 * WINDOW / LOOKS)
+        for _ in range(times * rules.LOOKS):
+            allowed = self.look(used, wait, 1.01 * rules.WINDOW / rules.LOOKS)
         return allowed
 
     def compute(self, running: int, long: int = 0, asleep: int = 0) -> None:
-        self.workers = Workers(running, long, asleep)
+        self.workers = rules.Workers(running, long, asleep)
 
 
 @pytest.fixture
@@ -65,14 +50,14 @@ def spell() -> Spell:
     return Spell()
 
 
-QUEUED = 1.2 * QUEUE
+QUEUED = 1.2 * rules.QUEUE
 """What looks wait where threads queue."""
 SHORT = 2, 1.0, QUEUED, 1, 1
 """One of two that compute may run."""
 SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
     "nobody is held back while looks are punctual": [
         (6, 1.0, 0.0, 5, seams.ALL),
-        (6, 1.0, 0.9 * QUEUE, 5, seams.ALL),
+        (6, 1.0, 0.9 * rules.QUEUE, 5, seams.ALL),
         (6, 0.2, QUEUED, 5, seams.ALL),
     ],
     "where threads queue for the GIL fewer run from window to window": [
@@ -82,9 +67,9 @@ SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
         (1, 1.0, QUEUED, 1, 1),
     ],
     "long waits show a short GIL though others have the processors": [
-        (8, 0.5, 0.9 * TURN, 1, seams.ALL),
-        (8, 0.3, 1.1 * TURN, 1, seams.ALL),
-        (8, 0.5, 1.1 * TURN, 1, 4),
+        (8, 0.5, 0.9 * rules.TURN, 1, seams.ALL),
+        (8, 0.3, 1.1 * rules.TURN, 1, seams.ALL),
+        (8, 0.5, 1.1 * rules.TURN, 1, 4),
     ],
     "where the GIL is let go as many run as there are processors": [
         (0, CPUS, 0.0, 1, seams.ALL),
@@ -102,14 +87,14 @@ SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
     ],
     "room on the processors lets more run where the GIL is free": [
         SHORT,
-        (2, 1.0, 1.2 * PUNCTUAL, 1, 1),
-        (2, 1.0, 0.8 * PUNCTUAL, 1, 2),
-        (2, 0.9 * CPUS, 0.8 * PUNCTUAL, 1, 2),
+        (2, 1.0, 1.2 * rules.PUNCTUAL, 1, 1),
+        (2, 1.0, 0.8 * rules.PUNCTUAL, 1, 2),
+        (2, 0.9 * CPUS, 0.8 * rules.PUNCTUAL, 1, 2),
     ],
     "fewer are not tried again for a while where they left the GIL idle": [
         SHORT,
         (2, 0.7, 0.0, 1, 2),
-        (2, 1.0, QUEUED, int(RETRY / WINDOW) - 2, 2),
+        (2, 1.0, QUEUED, int(rules.RETRY / rules.WINDOW) - 2, 2),
         (2, 1.0, QUEUED, 3, 1),
     ],
     "what slept and now computes is not kept at as many": [
@@ -118,7 +103,11 @@ SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
         (8, 1.0, QUEUED, 1, 4),
     ],
     "a GIL that is just busy enough changes nothing": [(4, 1.0, QUEUED, 1, 2), (4, 0.95, QUEUED, 5, 2)],
-    "a GIL that looks wait for is not idle": [SHORT, (2, 0.7, 1.2 * TURN, 5, 1), (2, 0.7, 0.8 * TURN, 1, 2)],
+    "a GIL that looks wait for is not idle": [
+        SHORT,
+        (2, 0.7, 1.2 * rules.TURN, 5, 1),
+        (2, 0.7, 0.8 * rules.TURN, 1, 2),
+    ],
 }
 """What is seen: how many compute, how many processors are used, and for how long looks wait, in so many windows; and
 how many may run then."""
@@ -133,8 +122,8 @@ def test_the_rule(spell: Spell, steps: list[tuple[int, float, float, int, int]])
 
 def test_a_look_that_waited_for_a_whole_window_is_enough(spell: Spell) -> None:
     spell.compute(8)
-    assert spell.look(used=1.0, wait=0.9 * WINDOW, after=1.01 * WINDOW) == seams.ALL
-    assert spell.look(used=1.0, wait=0.2 * WINDOW) == 4
+    assert spell.look(used=1.0, wait=0.9 * rules.WINDOW, after=1.01 * rules.WINDOW) == seams.ALL
+    assert spell.look(used=1.0, wait=0.2 * rules.WINDOW) == 4
 
 
 def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
@@ -156,26 +145,26 @@ def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell)
     spell.compute(0, long=1)
     assert spell.look() == CPUS + 1, "no fewer than processors: they queue for the GIL in any case"
     spell.compute(0, long=30)
-    assert spell.look() == CPUS + CREW
+    assert spell.look() == CPUS + rules.CREW
     spell.compute(0, long=30, asleep=5)
-    assert spell.look() == CPUS + CREW + 5
+    assert spell.look() == CPUS + rules.CREW + 5
 
 
 def test_where_nothing_is_taken_for_long_one_more_may_run_each_pause(spell: Spell) -> None:
     spell.compute(2)
     spell.window(used=1.0, wait=QUEUED)
     spell.compute(1, long=30)
-    assert spell.look(after=STALL - 0.01, used=0.95, wait=QUEUED, taken=0) == CPUS + CREW
+    assert spell.look(after=rules.STALL - 0.01, used=0.95, wait=QUEUED, taken=0) == CPUS + rules.CREW
     assert spell.look(after=0.02, used=0.95, wait=QUEUED, taken=0) == 31 + 1
-    assert spell.look(after=STALL_PAUSE, used=0.95, wait=QUEUED, taken=0) == 31 + 2
-    assert spell.look(taken=1) == CPUS + CREW
+    assert spell.look(after=rules.STALL_PAUSE, used=0.95, wait=QUEUED, taken=0) == 31 + 2
+    assert spell.look(taken=1) == CPUS + rules.CREW
 
 
 def test_what_others_compute_keeps_few_of_the_pools_own_back(spell: Spell) -> None:
     spell.compute(0, asleep=3)
     spell.window(used=1.0, wait=QUEUED)
     spell.admission.quick = 1
-    assert spell.window(used=1.0, wait=QUEUED) == CPUS + CREW + 3
+    assert spell.window(used=1.0, wait=QUEUED) == CPUS + rules.CREW + 3
 
 
 @pytest.fixture
@@ -250,8 +239,8 @@ def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
                 pool.submit(gate)
 
 
-class OneAtATime(Admission):
-    def decide(self, look: Look) -> int:
+class OneAtATime(rules.Admission):
+    def decide(self, look: rules.Look) -> int:
         self._short = "the GIL is"
         self.quick = 1
         return 1
@@ -271,7 +260,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         seams.look_at(pool, 1000.2, 1.2)
         assert second.nobody_begins()
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is the bottleneck: 1 may run at a time"
-        assert seams.look_at(pool, 1000.3, 1.3) == HELD_TICK, "a look takes the GIL from those that compute"
+        assert seams.look_at(pool, 1000.3, 1.3) == rules.HELD_TICK, "a look takes the GIL from those that compute"
         pool.resize(max_queue=0)
         seams.look_at(pool, 1000.4, 1.4)
         assert seams.allowed(pool) == seams.ALL, "its tasks must not wait"
@@ -308,7 +297,7 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         assert watch.call_count == 1, "it looks already"
         seams.begin_looks(pool, 1000.0, 1.0)
         seams.follow(pool, admission=OneAtATime())
-        assert seams.look_at(pool, 1000.1, 1.2) == CEILING_TICK
+        assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
         assert seams.allowed(pool) == 1
@@ -318,11 +307,11 @@ def test_many_that_sleep_are_left_alone() -> None:
     with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 3)
         assert watch.call_count == 1
-        seams.follow(pool, admission=Admission())
+        seams.follow(pool, admission=rules.Admission())
         seams.begin_looks(pool, 1000.0, 1.0)
-        assert seams.look_at(pool, 1000.0 + TICK, 1.0) == CEILING_TICK
-        for number in range(1, LOOKS):
-            assert seams.look_at(pool, 1000.0 + number * WINDOW, 1.0) == CEILING_TICK
+        assert seams.look_at(pool, 1000.0 + rules.TICK, 1.0) == rules.CEILING_TICK
+        for number in range(1, rules.LOOKS):
+            assert seams.look_at(pool, 1000.0 + number * rules.WINDOW, 1.0) == rules.CEILING_TICK
         assert seams.look_at(pool, 1000.1, 1.0) is None
         gate.hold(pool)
         assert watch.call_count == 2, "and looked at again when another one runs"
@@ -335,10 +324,175 @@ def test_what_was_found_out_is_kept_for_a_moment() -> None:
             gate.hold(pool, 2)
             pool.submit(gate)
             seams.begin_looks(pool, 1000.0, 1.0)
-            seams.look_at(pool, 1000.0 + TICK, 1.0)
+            seams.look_at(pool, 1000.0 + rules.TICK, 1.0)
         wait_for_idle(pool)
-        assert seams.look_at(pool, 1000.0 + 2 * TICK, 1.0) is None
-        seams.begin_looks(pool, 1000.0 + MEMORY, 1.0)
+        assert seams.look_at(pool, 1000.0 + 2 * rules.TICK, 1.0) is None
+        seams.begin_looks(pool, 1000.0 + rules.MEMORY, 1.0)
         assert seams.allowed(pool) == 1
-        seams.begin_looks(pool, 1000.0 + 3 * TICK + MEMORY, 1.0)
+        seams.begin_looks(pool, 1000.0 + 3 * rules.TICK + rules.MEMORY, 1.0)
         assert seams.allowed(pool) == seams.ALL
+
+
+# Under overload: as few as get as much done, and all of them where each one counts.
+
+WORKERS = 256
+
+
+class Overload:
+    """A pool with a standing queue, at whose tasks `rate(workers)` tasks a second end."""
+
+    def __init__(self, rate: Callable[[int], float], max_wait: float = 1.0) -> None:
+        self.rate, self.max_wait = rate, max_wait
+        self.restraint = rules.Restraint()
+        self.now = 1000.0
+        self.ended = 0.0
+        self.seen: list[int] = []
+        self.used = WORKERS
+        self.held = 0.0
+
+    def go_on(self, seconds: float) -> int:
+        """Let time pass; return how many workers are used then."""
+        for _ in range(round(seconds / 0.01)):
+            self.used = min(WORKERS, self.restraint.most)
+            self.ended += 0.01 * self.rate(self.used)
+            full = self.used == WORKERS
+            most = self.restraint.decide(self.now, int(self.ended), self.used, full, self.max_wait)
+            self.held += 0.01 * (most != seams.ALL)
+            if self.seen[-1:] != [most]:
+                self.seen.append(most)
+            self.now += 0.01
+        return self.used
+
+
+@pytest.mark.parametrize(
+    ("places", "each", "max_wait", "seen"),
+    [
+        (8, 0.05, 1.0, [seams.ALL, 64, 16]),
+        (8, 0.05, 0.2, [seams.ALL, 64, 16, 4, 8]),
+        (100, 0.5, 1.0, [seams.ALL, 64, 128]),
+    ],
+    ids=["few", "too few are given back", "half, where a quarter get less done"],
+)
+def test_where_more_get_no_more_done_few_are_used(places: int, each: float, max_wait: float, seen: list[int]) -> None:
+    pool = Overload(lambda workers: min(places, workers) / each, max_wait)
+    assert pool.go_on(5.0) == seen[-1]
+    assert pool.seen == seen
+
+
+@pytest.mark.parametrize(
+    ("seconds", "max_wait", "stands"),
+    [(0.5, 60.0, rules.WATCH), (10.0, 1.0, rules.WATCH), (0.5, 1.0, rules.WATCH / 2)],
+    ids=["short tasks", "few tasks", "a moment"],
+)
+def test_nothing_is_tried_where_nothing_is_to_be_gained_or_seen(seconds: float, max_wait: float, stands: float) -> None:
+    pool = Overload(lambda workers: workers / seconds, max_wait)
+    for _ in range(30):
+        pool.go_on(stands)
+        if stands < rules.WATCH:
+            pool.restraint.rest(pool.now)
+    assert pool.seen == [seams.ALL]
+
+
+def test_where_each_one_counts_all_are_used_and_few_are_tried_ever_more_seldom() -> None:
+    pool = Overload(lambda workers: workers / 0.5)
+    pool.go_on(600.0)
+    assert pool.seen.count(64) in range(10, 15)
+    assert pool.held < 0.02 * 600.0
+
+
+def test_the_rest_after_a_trial_outlasts_a_queue_that_stands_no_longer() -> None:
+    pool = Overload(lambda workers: workers / 0.5)
+    for _ in range(100):
+        pool.go_on(rules.WATCH + 0.3)
+        pool.restraint.rest(pool.now)
+    assert pool.seen.count(64) < 10, "a trial that nobody has judged has not paid"
+
+
+def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -> None:
+    pool = Overload(lambda workers: 0)
+    for beat in range(200):
+        # All of them end together, and wait for a while again.
+        pool.ended += min(WORKERS, pool.restraint.most)
+        pool.go_on(0.2)
+        assert pool.restraint.most >= 64, beat
+
+
+@pytest.mark.parametrize("at", [64, 16])
+def test_where_those_left_wait_for_those_held_back_all_are_used_at_once(at: int) -> None:
+    pool = Overload(lambda workers: 130 if workers > at else 0)
+    while pool.restraint.most != at:
+        pool.go_on(0.01)
+    pool.go_on(0.3)
+    assert pool.restraint.most == seams.ALL
+
+
+@pytest.mark.parametrize("left", [0, 1, 4])
+def test_where_most_of_the_few_hang_all_are_used(left: int) -> None:
+    hung = 0
+    pool = Overload(lambda workers: max(0, min(8, workers - hung)) / 0.05)
+    pool.go_on(5.0)
+    hung = 16 - left
+    pool.go_on(3.0)
+    assert (pool.restraint.most == seams.ALL) is (left < 4)
+
+
+def test_workers_that_do_not_come_free_end_a_trial() -> None:
+    pool = Overload(lambda workers: 160)
+    while pool.restraint.most == seams.ALL:
+        pool.go_on(0.01)
+    for _ in range(500):
+        pool.ended += 1
+        pool.now += 0.01
+        pool.restraint.decide(pool.now, int(pool.ended), WORKERS, True, 1.0)
+    assert pool.restraint.most == seams.ALL
+
+
+@pytest.mark.parametrize(
+    ("rate", "most"),
+    [(lambda workers: min(100, workers) / 0.05, 128), (lambda workers: workers / 0.2, WORKERS)],
+    ids=["more places", "each one counts, though all get half as much done as before"],
+)
+def test_more_are_used_once_they_get_more_done(rate: Callable[[int], float], most: int) -> None:
+    pool = Overload(lambda workers: min(8, workers) / 0.05)
+    assert pool.go_on(5.0) == 16
+    pool.rate = rate
+    assert pool.go_on(2.0 * rules.HOLD) == most
+
+
+def test_a_look_without_a_worker_in_use_does_no_harm() -> None:
+    pool = Overload(lambda workers: min(8, workers) / 0.05)
+    pool.go_on(5.0)
+    for _ in range(1000):
+        pool.now += 0.01
+        pool.ended += 2
+        assert pool.restraint.decide(pool.now, int(pool.ended), 0, True, 1.0) >= 16
+
+
+class Half(rules.Restraint):
+    def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
+        self.most = 2
+        return 2
+
+
+def test_a_standing_queue_asks_for_restraint_and_its_end_lets_all_work(pool: AdaptiveExecutor) -> None:
+    pool.resize(min_workers=4, max_wait=1.0)
+    seams.follow(pool, restraint=Half())
+    with Gate() as gate:
+        gate.hold(pool, 4)
+        waiting = pool.within(100.0).submit(gate)
+        now = monotonic()
+        seams.begin_looks(pool, now, 1.0)
+        seams.look_at(pool, now + 0.2, 1.1)
+        assert seams.allowed(pool) == seams.ALL, "late, and not for long enough"
+        seams.look_at(pool, now + 0.4, 1.2)
+        assert seams.allowed(pool) == 2
+        assert "more workers got no more done: 2 may be used" in pool.stats().last_decision
+        assert not waiting.done()
+    waiting.result()
+    with Gate() as gate:
+        gate.hold(pool, 2)
+        pool.submit(gate)
+        assert gate.nobody_begins()
+        seams.look_at(pool, now, 1.3)
+        assert seams.allowed(pool) == seams.ALL
+        gate.await_begun()

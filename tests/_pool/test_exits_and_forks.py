@@ -64,21 +64,17 @@ EXITS = {
         """,
         ["main is over", "0", "1", "2"],
     ),
-    "exit does not wait for idle workers": (
+    "exit does not wait for idle workers, and runs finalizers": (
         """
+            def finalize():
+                print("finalized", flush=True)
             for daemon in (False, True):
-                pool = AdaptiveExecutor(2, keep_alive=600, min_workers=2, daemon=daemon)
+                hook = None if daemon else finalize
+                pool = AdaptiveExecutor(1, keep_alive=600, min_workers=1, daemon=daemon, finalizer=hook)
                 print(pool.submit(pow, 2, 3).result(10))
                 globals()[f"kept_{daemon}"] = pool
         """,
-        ["8", "8"],
-    ),
-    "exit runs finalizers": (
-        """
-            pool = AdaptiveExecutor(2, keep_alive=600, finalizer=lambda: print("finalized", flush=True))
-            pool.submit(int).result(10)
-        """,
-        ["finalized"],
+        ["8", "8", "finalized"],
     ),
     "daemon leaves what computes": (
         # A thread in the middle of bytecode is where an interpreter that ends can go wrong.
@@ -97,21 +93,7 @@ EXITS = {
         """,
         ["over"],
     ),
-    "submit in an atexit handler": (
-        """
-            pool, unused = AdaptiveExecutor(), AdaptiveExecutor()
-            pool.submit(int).result(10)
-            def late():
-                for each in (pool, unused, AdaptiveExecutor()):
-                    try:
-                        each.submit(print, "never")
-                    except RuntimeError as error:
-                        print(error)
-            atexit.register(late)
-        """,
-        ["cannot schedule new futures after interpreter shutdown"] * 3,
-    ),
-    "a task that keeps submitting is stopped at exit": (
+    "submit in a task, and in an atexit handler": (
         """
             begun = threading.Event()
             def keep_submitting():
@@ -123,11 +105,18 @@ EXITS = {
                         return
                     begun.set()
                     future.result(10)
-            pool = AdaptiveExecutor(2)
+            pool, unused = AdaptiveExecutor(2), AdaptiveExecutor()
             pool.submit(keep_submitting)
             begun.wait(10)
+            def late():
+                for each in (pool, unused, AdaptiveExecutor()):
+                    try:
+                        each.submit(print, "never")
+                    except RuntimeError as error:
+                        print(error)
+            atexit.register(late)
         """,
-        ["cannot schedule new futures after interpreter shutdown"],
+        ["cannot schedule new futures after interpreter shutdown"] * 4,
     ),
     "a pool that a module forgets at exit": (
         # The executor is freed while the interpreter takes its modules apart: no noise.
@@ -146,12 +135,13 @@ EXITS = {
     ),
 }
 FORKS = {
-    "fork with an idle pool": (
+    "fork with an idle pool, and one that was shut down": (
         FORK,
         """
-            pool = AdaptiveExecutor(4, keep_alive=600)
-            print(pool.submit(pow, 2, 3).result(10))
+            pool, closed = AdaptiveExecutor(4, keep_alive=600), AdaptiveExecutor(2)
+            print(pool.submit(pow, 2, 3).result(10), closed.submit(int).result(10))
             assert pool.wait_idle(10)
+            closed.shutdown()
             def check():
                 stats = pool.stats()
                 assert (stats.workers, stats.idle, stats.queued, len(pool._threads)) == (0, 0, 0, 0), stats
@@ -160,10 +150,15 @@ FORKS = {
                 print(sorted(future.result(10) for future in [pool.submit(barrier.wait, 10) for _ in range(4)]))
                 assert pool.wait_idle(10)
                 pool.shutdown()
+                try:
+                    closed.submit(int)
+                except RuntimeError as error:
+                    print(error)
+                closed.shutdown()
             print(in_child(check))
             print(pool.submit(pow, 2, 4).result(10))
         """,
-        ["8", "[0, 1, 2, 3]", "0", "16"],
+        ["8 0", "[0, 1, 2, 3]", "cannot schedule new futures after shutdown", "0", "16"],
     ),
     "fork while others submit": (
         # The child must not inherit a lock that another thread held.
@@ -211,22 +206,6 @@ FORKS = {
         """,
         ["0 False", "0", "0", "True"],
     ),
-    "fork of a pool that was shut down": (
-        FORK,
-        """
-            pool = AdaptiveExecutor(2)
-            pool.submit(int).result(10)
-            pool.shutdown()
-            def check():
-                try:
-                    pool.submit(int)
-                except RuntimeError as error:
-                    print(error)
-                pool.shutdown()
-            print(in_child(check))
-        """,
-        ["cannot schedule new futures after shutdown", "0"],
-    ),
     "a child that ends like any interpreter": (
         # The parent's workers are not there to be joined, the child's are.
         "",
@@ -246,24 +225,32 @@ FORKS = {
         """,
         ["from the child", "7"],
     ),
-    "a task submitted in a hook runs in the parent and fails in the child": (
+    "a task submitted, and a pool made by another thread, in a hook": (
+        # The task runs in the parent, and fails in the child.
         HOOKS + FORK,
         """
             pool = AdaptiveExecutor(1)
             gate = threading.Event()
             pool.submit(gate.wait, 20)
-            futures = []
-            hooks["before"] = lambda: futures.append(pool.submit(print, "ran", flush=True))
+            futures, pools = [], []
+            def make():
+                pools.append(AdaptiveExecutor(1, keep_alive=600))
+                return pools[0].submit(pow, 2, 3).result(10)
+            def before():
+                futures.append(pool.submit(print, "ran", flush=True))
+                print(in_thread(make), flush=True)
+            hooks["before"] = before
             def check():
                 try:
                     futures[0].result(10)
                 except BrokenThreadPool as error:
                     print(error)
+                print(pools[0].submit(pow, 2, 4).result(10))
             print(in_child(check), flush=True)
             gate.set()
             futures[0].result(10)
         """,
-        ["the process was forked; this call was left with the parent", "0", "ran"],
+        ["8", "the process was forked; this call was left with the parent", "16", "0", "ran"],
     ),
     "a pool is as new in the hooks of the child already": (
         # Even in those that were registered before ebbpool's own.
@@ -284,20 +271,6 @@ FORKS = {
             print(in_child(check))
         """,
         ["8", "[16, 32]", "[16, 32] 64", "128", "0", "0"],
-    ),
-    "a pool that another thread makes while the process forks": (
-        HOOKS + FORK,
-        """
-            pools = []
-            def make():
-                pools.append(AdaptiveExecutor(1, keep_alive=600))
-                return pools[0].submit(pow, 2, 3).result(10)
-            hooks["before"] = lambda: print(in_thread(make), flush=True)
-            def check():
-                print(pools[0].submit(pow, 2, 4).result(10))
-            print(in_child(check))
-        """,
-        ["8", "16", "0"],
     ),
     "a fork does not wait for a thread in the middle of a step": (
         # Plain, a thread may be anywhere in a step. Here it is stopped with a task in its hands that is on no queue.

@@ -26,140 +26,79 @@ OTHERS = (
 )
 
 
-class Tree:
-    """A root directory, with the files of control groups that a test puts there."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def put(self, path: str, text: str) -> None:
-        file = self.root / path
+def make(root: Path, groups: str, mounts: str, files: dict[str, str]) -> int | None:
+    """Say in which groups the process is, what is mounted, and what is in files below that; return the quota."""
+    for path, text in {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts, **files}.items():
+        file = root / ("" if path.startswith("proc") else "sys/fs/cgroup") / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-
-    def process(self, groups: str, mounts: str) -> None:
-        """Say in which groups the process is, and what is mounted."""
-        self.put("proc/self/cgroup", groups)
-        self.put("proc/self/mountinfo", mounts)
-
-    def v2(self, group: str, limit: str) -> None:
-        self.put(f"sys/fs/cgroup/{group}/cpu.max", f"{limit}\n")
-
-    def v1(self, group: str, quota: object, period: object = 100000) -> None:
-        self.put(f"sys/fs/cgroup/cpu,cpuacct/{group}/cpu.cfs_quota_us", f"{quota}\n")
-        self.put(f"sys/fs/cgroup/cpu,cpuacct/{group}/cpu.cfs_period_us", f"{period}\n")
-
-    def quota(self) -> int | None:
-        return cpu_quota(str(self.root))
+    return cpu_quota(str(root))
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+def v1(group: str, quota: int) -> dict[str, str]:
+    folder = f"cpu,cpuacct/{group}"
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
 
 
-@pytest.mark.parametrize(
-    ("limit", "quota"),
-    [
-        ("max 100000", None),
-        ("100000 100000", 1),
-        ("150000 100000", 2),
-        ("1000 100000", 1),
-        ("200000 50000", 4),
-        ("6400000 100000", 64),
-    ],
-)
-def test_a_namespaced_container(tree: Tree, limit: str, quota: int | None) -> None:
-    tree.process("0::/\n", OTHERS + V2.format(root="/"))
-    tree.v2("", limit)
-    assert tree.quota() == quota
+def v2(limits: dict[str, str]) -> dict[str, str]:
+    return {f"./{group}/cpu.max": f"{limit}\n" for group, limit in limits.items()}
 
 
-def test_the_least_of_all_groups_above_counts(tree: Tree) -> None:
-    tree.process("0::/kubepods.slice/pod.slice/task.scope\n", V2.format(root="/"))
-    tree.v2("kubepods.slice", "max 100000")
-    tree.v2("kubepods.slice/pod.slice", "300000 100000")
-    tree.v2("kubepods.slice/pod.slice/task.scope", "500000 100000")
-    tree.v2("other.slice", "100000 100000")
-    assert tree.quota() == 3
-    tree.v2("kubepods.slice", "200000 100000")
-    assert tree.quota() == 2
-    tree.v2("kubepods.slice/pod.slice/task.scope", "50000 100000")
-    assert tree.quota() == 1
+DOCKER = "4:cpu,cpuacct:/docker/abc\n"
+HERE, THERE = V2.format(root="/"), V2.format(root="/docker/abc")
+BLANKS = V2.format(root="/my\\040slice").replace("/sys/fs/cgroup", "/sys/fs/cgroup/c\\040group\\134")
+BOTH = OTHERS + V1.format(root="/") + HERE.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+LIMITS = {"max 100000": None, "100000 100000": 1, "150000 100000": 2, "1000 100000": 1, "200000 50000": 4}
+MALFORMED = ["", "max", "100000", "x 100000", "100000 x", "0 100000", "-5 100000", "100000 0", "1 2 3", "1.5 2", "\0"]
+OUTSIDE = ["/elsewhere/xyz", "/../../elsewhere", "/docker/abcdef", "/docker/abc/../.."]
+TREES: list[tuple[str, str, dict[str, str], int | None]] = [
+    # A namespaced container.
+    *(("0::/\n", OTHERS + HERE, v2({"": limit}), quota) for limit, quota in LIMITS.items()),
+    # The least of all groups above counts.
+    (
+        "0::/a/b\n",
+        HERE,
+        v2({"a": "max 100000", "a/b": "300000 100000", "a/b/c": "100000 100000", "d": "100000 100000"}),
+        3,
+    ),
+    ("0::/a/b\n", HERE, v2({"a": "200000 100000", "a/b": "300000 100000"}), 2),
+    ("0::/a/b\n", HERE, v2({"a": "200000 100000", "a/b": "50000 100000"}), 1),
+    # A process outside of what is mounted.
+    *(
+        (f"0::{group}\n", THERE, v2({"": "300000 100000", "def": "100000 100000", "..": "100000 100000"}), 3)
+        for group in OUTSIDE
+    ),
+    # Version 1, in which the cpuset controller is another one, and both versions at once.
+    (f"5:memory:/docker/abc\n{DOCKER}3:cpuset:/\n", OTHERS + V1.format(root="/docker/abc"), v1("", 250000), 3),
+    (f"5:memory:/docker/abc\n{DOCKER}3:cpuset:/\n", OTHERS + V1.format(root="/docker/abc"), v1("", -1), None),
+    ("4:cpuset:/\n", OTHERS + V1.format(root="/"), v1("", 100000), None),
+    (f"{DOCKER}0::/docker/abc\n", BOTH, v1("docker/abc", 200000), 2),
+    (f"{DOCKER}0::/docker/abc\n", BOTH, v1("docker/abc", 200000) | v2({"unified/docker/abc": "100000 100000"}), 1),
+    # No control groups at all.
+    *((groups, mounts, {}, None) for groups, mounts in [("", ""), ("0::/\n", OTHERS), ("0::/\n", HERE)]),
+    # What can be read above a malformed limit counts all the same.
+    *(("0::/a\n", HERE, v2({"a": text}), None) for text in MALFORMED),
+    *(("0::/a\n", HERE, v2({"a": text, "": "700000 100000"}), 7) for text in MALFORMED),
+]
 
 
-@pytest.mark.parametrize("group", ["/elsewhere/xyz", "/../../elsewhere", "/docker/abcdef", "/docker/abc/../.."])
-def test_a_process_outside_of_what_is_mounted(tree: Tree, group: str) -> None:
-    tree.process(f"0::{group}\n", V2.format(root="/docker/abc"))
-    tree.v2("", "300000 100000")
-    tree.put("sys/fs/cpu.max", "100000 100000\n")
-    tree.v2("def", "100000 100000")
-    assert tree.quota() == 3
-
-
-def test_version_1(tree: Tree) -> None:
-    tree.process(
-        "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n3:cpuset:/\n", OTHERS + V1.format(root="/docker/abc")
-    )
-    tree.v1("", 250000)
-    assert tree.quota() == 3
-    tree.v1("", -1)
-    assert tree.quota() is None
-
-
-def test_the_cpuset_controller_is_another_one(tree: Tree) -> None:
-    tree.process("4:cpuset:/\n", OTHERS + V1.format(root="/"))
-    tree.v1("", 100000)
-    assert tree.quota() is None
-
-
-def test_both_versions_at_once(tree: Tree) -> None:
-    unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-    tree.process("4:cpu,cpuacct:/docker/abc\n0::/docker/abc\n", OTHERS + V1.format(root="/") + unified.format(root="/"))
-    tree.v1("docker/abc", 200000)
-    assert tree.quota() == 2
-    tree.put("sys/fs/cgroup/unified/docker/abc/cpu.max", "100000 100000\n")
-    assert tree.quota() == 1
+@pytest.mark.parametrize(("groups", "mounts", "files", "quota"), TREES)
+def test_what_is_read(tmp_path: Path, groups: str, mounts: str, files: dict[str, str], quota: int | None) -> None:
+    assert make(tmp_path, groups, mounts, files) == quota
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no such names there")
-def test_names_with_blanks_and_colons(tree: Tree) -> None:
-    mount = V2.format(root="/my\\040slice").replace("/sys/fs/cgroup", "/sys/fs/c\\040group\\134")
-    tree.process("0::/my slice/a:b\n", mount)
-    tree.put("sys/fs/c group\\/a:b/cpu.max", "100000 100000\n")
-    assert tree.quota() == 1
+def test_names_with_blanks_and_colons(tmp_path: Path) -> None:
+    assert make(tmp_path, "0::/my slice/a:b\n", BLANKS, {"c group\\/a:b/cpu.max": "100000 100000\n"}) == 1
 
 
-def test_no_control_groups_at_all(tree: Tree) -> None:
-    assert tree.quota() is None
-    tree.process("", "")
-    assert tree.quota() is None
-    tree.process("0::/\n", OTHERS)
-    assert tree.quota() is None
-    tree.process("0::/\n", V2.format(root="/"))
-    assert tree.quota() is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "max", "100000", "x 100000", "100000 x", "0 100000", "-5 100000", "100000 0", "1 2 3", "1.5 2", "\0"]
-)
-def test_a_malformed_limit_is_none(tree: Tree, text: str) -> None:
-    tree.process("0::/a\n", V2.format(root="/"))
-    tree.v2("a", text)
-    assert tree.quota() is None
-    # What can be read above it counts all the same.
-    tree.v2("", "700000 100000")
-    assert tree.quota() == 7
-
-
-def test_a_file_that_cannot_be_read(tree: Tree) -> None:
-    tree.process("0::/a\n", V2.format(root="/"))
-    (tree.root / "sys/fs/cgroup/a/cpu.max").mkdir(parents=True)
-    tree.v2("", "200000 100000")
-    assert tree.quota() == 2
-    (tree.root / "proc/self/mountinfo").unlink()
-    (tree.root / "proc/self/mountinfo").mkdir()
-    assert tree.quota() is None
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert cpu_quota(str(tmp_path)) is None
+    (tmp_path / "sys/fs/cgroup/a/cpu.max").mkdir(parents=True)
+    assert make(tmp_path, "0::/a\n", HERE, v2({"": "200000 100000"})) == 2
+    (tmp_path / "proc/self/mountinfo").unlink()
+    (tmp_path / "proc/self/mountinfo").mkdir()
+    assert cpu_quota(str(tmp_path)) is None
 
 
 @given(
@@ -170,11 +109,10 @@ def test_a_file_that_cannot_be_read(tree: Tree) -> None:
 def test_nothing_that_is_read_raises(
     tmp_path_factory: pytest.TempPathFactory, groups: str, mounts: str, limit: bytes
 ) -> None:
-    tree = Tree(tmp_path_factory.mktemp("root"))
-    tree.process(groups + "\n0::/\n", mounts + "\n" + V2.format(root="/"))
-    tree.v2("", "")
-    (tree.root / "sys/fs/cgroup/cpu.max").write_bytes(limit)
-    quota = tree.quota()
+    root = tmp_path_factory.mktemp("root")
+    make(root, groups + "\n0::/\n", mounts + "\n" + HERE, v2({"": ""}))
+    (root / "sys/fs/cgroup/cpu.max").write_bytes(limit)
+    quota = cpu_quota(str(root))
     assert quota is None or quota >= 1
 
 

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import FORK, LONG, STACKS, TIMEOUT, Gate, eventually, needs_fork, output_of, wait_for_idle
+from support.common import (
+    FORK,
+    LONG,
+    STACKS,
+    TIMEOUT,
+    Background,
+    Gate,
+    eventually,
+    needs_fork,
+    output_of,
+    wait_for_idle,
+)
 
 from ebbpool import AdaptiveExecutor, LoopLag
 from ebbpool._testing import seams
@@ -50,7 +61,6 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             with Gate() as gate:
                 gate.hold(pool)
                 eventually(lambda: len(warnings(caplog, "has been running for")) == count)  # noqa: B023  (used at once)
-                gate.open()
             wait_for_idle(pool)
 
 
@@ -70,9 +80,8 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
         assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
 
 
-@needs_fork
-def test_a_forked_child_warns_of_its_own_tasks() -> None:
-    script = """
+FORKS = {
+    "a child warns of its own tasks": """
         import logging
         pool = AdaptiveExecutor(warn_after=0.05)
         pool.submit(int).result(10)
@@ -84,31 +93,41 @@ def test_a_forked_child_warns_of_its_own_tasks() -> None:
             logging.getLogger("concurrent.futures").addHandler(Handler())
             assert pool.submit(told.wait, 10).result(20)
         print(in_child(check))
-    """
+    """,
+    "a process that a handler forks ends well": """
+        import logging, multiprocessing
+        context = multiprocessing.get_context("fork")
+        over = threading.Event()
+        class Forking(logging.Handler):
+            def emit(self, record):
+                process = context.Process(target=int)
+                process.start()
+                process.join()
+                print(process.exitcode)
+                over.set()
+        logging.getLogger("concurrent.futures").addHandler(Forking())
+        with AdaptiveExecutor(1, warn_after=0.01) as pool:
+            pool.submit(over.wait, 60).result()
+    """,
+}
+
+
+@needs_fork
+@pytest.mark.parametrize("script", FORKS.values(), ids=FORKS)
+def test_fork(script: str) -> None:
     assert output_of(script, FORK) == ["0"]
 
 
-class Handler(logging.Handler):
-    """A handler that needs a pool, and the timekeeper, to be done."""
+def test_a_handler_may_need_a_pool_that_needs_the_timekeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
 
-    def __init__(self, pool: AdaptiveExecutor) -> None:
-        super().__init__()
-        self.pool = pool
-        self.sent: list[int] = []
+    def emit(record: logging.LogRecord) -> None:
+        sent.append(other.submit_later(0.0, int).result(TIMEOUT))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.sent.append(self.pool.submit_later(0.0, int).result(TIMEOUT))
-
-
-def test_a_handler_may_need_a_pool_that_needs_the_timekeeper() -> None:
     with AdaptiveExecutor(warn_after=0.01) as pool, AdaptiveExecutor() as other, Gate() as gate:
-        handler = Handler(other)
-        logging.getLogger("concurrent.futures").addHandler(handler)
-        try:
-            gate.hold(pool)
-            eventually(lambda: handler.sent == [0])
-        finally:
-            logging.getLogger("concurrent.futures").removeHandler(handler)
+        monkeypatch.setattr(logging.getLogger("concurrent.futures"), "handle", emit)
+        gate.hold(pool)
+        eventually(lambda: sent == [0])
 
 
 LOOP_CALLS = seams.running_part("loop_calls")
@@ -175,8 +194,7 @@ def test_figures_are_read_while_a_loop_notes_others() -> None:
             now += SPELL
             note(loop.mailbox, now, 0.001)
 
-    noting = threading.Thread(target=keep_noting)
-    noting.start()
+    noting = Background(keep_noting)
     try:
         for _ in range(300):
             for lag in shown(loop.mailbox.turn - 1.0):
@@ -292,33 +310,3 @@ def test_nobody_waits_for_a_loop_that_does_not_run() -> None:
         assert seams.late.late_loops(found[0].rung + 99.0, 0.05) == ([], 0.0)
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-
-
-FORKING = """
-import logging
-import multiprocessing
-import threading
-from ebbpool import AdaptiveExecutor
-
-context = multiprocessing.get_context("fork")
-over = threading.Event()
-codes = []
-
-class Forking(logging.Handler):
-    def emit(self, record):
-        process = context.Process(target=int)
-        process.start()
-        process.join()
-        codes.append(process.exitcode)
-        over.set()
-
-logging.getLogger("concurrent.futures").addHandler(Forking())
-with AdaptiveExecutor(1, warn_after=0.01) as pool:
-    pool.submit(over.wait, 60).result()
-print(codes[0])
-"""
-
-
-@needs_fork
-def test_a_process_that_a_handler_of_the_warning_forks_ends_well() -> None:
-    assert output_of(FORKING, FORK) == ["0"]

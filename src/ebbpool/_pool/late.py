@@ -151,7 +151,7 @@ class Alarm(ABC):
                 self._runs = False
                 raise
 
-    def tick(self, _: Tick) -> float | None:
+    def tick(self, tick: Tick) -> float | None:
         """Look once, in the timekeeper's thread; see `Watched.tick`."""
         # In this order: a worker that starts now either finds that nobody looks, or is counted here.
         self._runs = False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import threading
 import weakref
@@ -45,7 +44,7 @@ class Registered(Protocol):
     def renew(self, error: BaseException) -> None: ...
 
 
-_live: dict[int, weakref.ref[Registered]] = {}
+_live: weakref.WeakValueDictionary[int, Registered] = weakref.WeakValueDictionary()
 # Re-entrant: a finaliser that runs here may make a pool.
 _naming = threading.RLock()
 _exiting = False
@@ -83,21 +82,17 @@ def _let_finish() -> None:
 
 def register(crew: Registered) -> None:
     """Register a pool for as long as it lives, and name it after its prefix, unlike any other open pool."""
-    key = id(crew)
     with _naming:
         taken = {other.name for other in live() if not other.pool.closed}
         names = chain([crew.prefix], (f"{crew.prefix}-{number}" for number in count(2)))
         crew.name = next(name for name in names if name not in taken)
-        _live[key] = weakref.ref(crew, functools.partial(_forget, _live, key))
-
-
-def _forget(live: dict[int, Any], key: int, _: object) -> None:
-    live.pop(key, None)
+        _live[id(crew)] = crew
 
 
 def live() -> list[Registered]:
     """Return the pools that still live."""
-    return [crew for crew in (reference() for reference in list(_live.values())) if crew is not None]
+    # Not `values()`, which fails if another thread makes a pool meanwhile.
+    return [crew for reference in _live.valuerefs() if (crew := reference()) is not None]
 
 
 def in_view() -> list[tuple[Registered, Any]]:

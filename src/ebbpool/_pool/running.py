@@ -113,7 +113,7 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
         elif isinstance(owner, _GeneratorContextManager):
             fn = owner.gen
         elif _is_ours(owner):
-            fn = owner.fn
+            fn = getattr(owner, "fn", None)
         elif type(owner).__module__ == "asgiref.sync":
             fn = getattr(owner, "func", None)
         elif (given := _given(fn, args, keywords)) is not None:
