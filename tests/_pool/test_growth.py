@@ -10,19 +10,8 @@ import pytest
 from support.common import LONG, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, Decision
-from ebbpool._testing import seams
-from ebbpool._testing.rules import (
-    CEILING_TICK,
-    CREW,
-    KEPT,
-    MEMORY,
-    TICK,
-    Asleep,
-    Decisions,
-    Sample,
-    Sizing,
-    WorkerBounds,
-)
+from ebbpool._testing import rules, seams
+from ebbpool._testing.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing, WorkerBounds
 
 
 class Recorded(Sizing):
@@ -73,14 +62,14 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
 def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExecutor, told: Recorded) -> None:
     seams.begin_looks(pool, 1000.0)
     assert seams.look_at(pool, 1001.0) is None
-    seams.begin_looks(pool, 1001.0 + MEMORY)
-    assert told.begun == pytest.approx([float("inf"), MEMORY])
+    seams.begin_looks(pool, 1001.0 + rules.MEMORY)
+    assert told.begun == pytest.approx([float("inf"), rules.MEMORY])
     # One that begins anew at the ceiling is the same one.
     pool.resize(max_workers=1)
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        assert seams.look_at(pool, 1002.0) == CEILING_TICK
+        assert seams.look_at(pool, 1002.0) == rules.CEILING_TICK
         pool.resize(max_workers=4)
         seams.begin_looks(pool, 1002.0 + TICK)
     assert told.begun[-1] == pytest.approx(TICK)
@@ -136,9 +125,9 @@ def test_the_reasons(look: Sample, text: str, settled: bool) -> None:
 def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size() -> None:
     decisions = Decisions()
     assert decisions.last() == ""
-    for count in range(2 * KEPT):
+    for count in range(2 * rules.KEPT):
         decisions.note(count, 1, 5, lambda: "reasons")
-    assert len(decisions.listed()) == KEPT and decisions.listed()[-1].workers == 2 * KEPT - 1
+    assert len(decisions.listed()) == rules.KEPT and decisions.listed()[-1].workers == 2 * rules.KEPT - 1
     assert decisions.last() == "grew by 1: 5 waiting, reasons"
 
     def unwanted() -> str:

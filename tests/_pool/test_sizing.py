@@ -13,23 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbpool._testing.rules import (
-    ARRIVAL,
-    CREW,
-    MEMORY,
-    PAUSE,
-    QUICK_TICK,
-    STALL,
-    STALL_PAUSE,
-    START_COST,
-    TICK,
-    WINDOW,
-    Asleep,
-    Sample,
-    Sizing,
-    WorkerBounds,
-    ceiling,
-)
+from ebbpool._testing import rules
+from ebbpool._testing.rules import CREW, TICK, Asleep, Sample, Sizing, WorkerBounds
 
 PAGE = Path(__file__).parents[2] / "docs/design/growth.md"
 BOUNDS = WorkerBounds(min_workers=0, max_workers=200, min_spare_workers=0)
@@ -66,7 +51,7 @@ class Spell:
 
     def settle(self, sample: Sample) -> Spell:
         """Look for so long that nothing else is remembered; tasks are taken, and none waits."""
-        for _ in range(10 + round(4 * WINDOW / sample.elapsed)):
+        for _ in range(10 + round(4 * rules.WINDOW / sample.elapsed)):
             assert not self.look(sample, queued=0, taken=1)
         return self
 
@@ -110,7 +95,7 @@ def test_doubles_from_look_to_look() -> None:
 
 
 FIRST_LOOKS: dict[str, list[tuple[WorkerBounds, dict[str, int], int]]] = {
-    "never lifts the pool above its ceiling": [(WorkerBounds(0, 20, 0), {"workers": 25}, 0)],
+    "never lifts the pool above its rules.ceiling": [(WorkerBounds(0, 20, 0), {"workers": 25}, 0)],
     "a worker blocked on its own pool makes room for another": [
         (WorkerBounds(0, 2, 0), {"workers": 2}, 0),
         (WorkerBounds(0, 2, 0), {"workers": 2, "blocked": 1}, 1),
@@ -149,7 +134,7 @@ def test_the_floor_and_the_first_worker_come_whatever_keeps_the_processor_busy(s
 def test_no_more_are_started_than_are_queued_or_fit_below_the_ceiling() -> None:
     assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
     assert sum(Spell(WorkerBounds(0, 20, 0)).grow(10)) == 19
-    assert ceiling(WorkerBounds(0, 2, 0), 3) == 5
+    assert rules.ceiling(WorkerBounds(0, 2, 0), 3) == 5
 
 
 def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
@@ -163,11 +148,11 @@ def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
 def test_does_not_wait_for_ever_for_workers_to_arrive() -> None:
     spell = Spell()
     spell.grow(3)
-    assert spell.until_growth(IDLE, workers=8, starting=4) == pytest.approx(ARRIVAL, abs=2 * TICK)
+    assert spell.until_growth(IDLE, workers=8, starting=4) == pytest.approx(rules.ARRIVAL, abs=2 * TICK)
     spell = Spell().settle(HALF)
     assert spell.look(HALF, workers=5, asleep=Asleep(5, outside=5, in_locks=0)) == 1
     pause = spell.until_growth(HALF, workers=6, asleep=Asleep(5, outside=5, in_locks=0))
-    assert pause == pytest.approx(MEMORY, abs=2 * TICK)
+    assert pause == pytest.approx(rules.MEMORY, abs=2 * TICK)
 
 
 @pytest.mark.parametrize("rest", [TICK, inf])
@@ -181,7 +166,7 @@ def test_doubling_begins_anew_in_each_spell(rest: float) -> None:
 def test_starting_threads_is_not_mistaken_for_a_processor_in_use() -> None:
     spell = Spell()
     spell.grow(7)
-    cost = 64 * START_COST
+    cost = 64 * rules.START_COST
     assert spell.look(IDLE, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
 
 
@@ -195,7 +180,7 @@ def test_no_more_than_the_start_of_threads_is_taken_for_that() -> None:
 def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:
     spell = Spell()
     assert spell.sizing.tick == TICK
-    for changes, tick in (({}, QUICK_TICK), ({"cpu": 16 * TICK, "cpus": 64}, TICK), ({"queued": 0}, TICK)):
+    for changes, tick in (({}, rules.QUICK_TICK), ({"cpu": 16 * TICK, "cpus": 64}, TICK), ({"queued": 0}, TICK)):
         for _ in range(20):
             spell.look(IDLE, workers=5, **changes)
         assert spell.sizing.tick == tick, changes
@@ -210,7 +195,7 @@ def test_workers_that_run_get_company_one_by_one_up_to_the_limit(sample: Sample)
     spell = Spell().settle(sample)
     for workers in range(1, LIMIT):
         pause = spell.until_growth(sample, workers=workers, asleep=awake(workers), taken=1)
-        assert pause < PAUSE + sample.elapsed + TICK or workers == 1
+        assert pause < rules.PAUSE + sample.elapsed + TICK or workers == 1
     for _ in range(1000):
         assert not spell.look(sample, workers=LIMIT, asleep=awake(LIMIT), taken=1)
 
@@ -249,7 +234,7 @@ def test_beside_idle_processors_those_that_wait_for_locks_get_company_all_the_sa
     spell = Spell()
     crowd = Asleep(LIMIT + 5, outside=0, in_locks=0, in_doubt=LIMIT + 4)
     gaps = [spell.until_growth(IDLE, workers=LIMIT + 5, taken=1, asleep=crowd) for _ in range(5)]
-    assert gaps[1:] == pytest.approx([PAUSE] * 4, abs=TICK)
+    assert gaps[1:] == pytest.approx([rules.PAUSE] * 4, abs=TICK)
     spell.settle(FULL)
     for _ in range(500):
         assert not spell.look(FULL, workers=LIMIT + 5, taken=1, asleep=crowd)
@@ -260,8 +245,8 @@ def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken() -> None:
         spell = Spell().settle(sample)
         workers = LIMIT + 3
         gaps = [spell.until_growth(sample, workers=workers + n, asleep=awake(workers + n)) for n in range(4)]
-        assert gaps[0] > STALL - TICK
-        assert gaps[1:] == pytest.approx([STALL_PAUSE] * 3, abs=2 * sample.elapsed)
+        assert gaps[0] > rules.STALL - TICK
+        assert gaps[1:] == pytest.approx([rules.STALL_PAUSE] * 3, abs=2 * sample.elapsed)
         for _ in range(1000):
             assert not spell.look(sample, workers=workers, asleep=awake(workers), taken=1)
 
@@ -269,8 +254,8 @@ def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken() -> None:
 def test_a_crowd_at_which_nothing_is_taken_beside_idle_processors_gets_workers_sooner() -> None:
     spell = Spell()
     gaps = [spell.until_growth(IDLE, workers=LIMIT + n, asleep=awake(LIMIT + n)) for n in range(4)]
-    assert gaps[0] == pytest.approx(STALL, abs=2 * TICK)
-    assert gaps[1:] == pytest.approx([PAUSE] * 3, abs=TICK)
+    assert gaps[0] == pytest.approx(rules.STALL, abs=2 * TICK)
+    assert gaps[1:] == pytest.approx([rules.PAUSE] * 3, abs=TICK)
 
 
 # Where the platform does not tell who is blocked.
@@ -279,16 +264,16 @@ def test_a_crowd_at_which_nothing_is_taken_beside_idle_processors_gets_workers_s
 def test_where_nobody_can_tell_a_half_idle_processor_gets_one_worker_a_pause() -> None:
     spell = Spell().settle(HALF)
     pauses = [spell.until_growth(HALF, workers=n, taken=1) for n in range(5, 30)]
-    assert pauses[1:] == pytest.approx([PAUSE] * 24, abs=TICK)
+    assert pauses[1:] == pytest.approx([rules.PAUSE] * 24, abs=TICK)
 
 
 @pytest.mark.parametrize("sample", [FULL, LATE], ids=["full", "late"])
 def test_where_nobody_can_tell_every_worker_of_a_busy_processor_runs(sample: Sample) -> None:
     spell = Spell().settle(sample)
-    assert spell.until_growth(sample, workers=LIMIT - 1, taken=1) <= PAUSE + sample.elapsed
+    assert spell.until_growth(sample, workers=LIMIT - 1, taken=1) <= rules.PAUSE + sample.elapsed
     for _ in range(1000):
         assert not spell.look(sample, workers=LIMIT, taken=1)
-    assert spell.until_growth(sample, workers=LIMIT) == pytest.approx(STALL, abs=sample.elapsed)
+    assert spell.until_growth(sample, workers=LIMIT) == pytest.approx(rules.STALL, abs=sample.elapsed)
 
 
 # How it is told that a processor is busy.
@@ -298,7 +283,7 @@ def test_a_busy_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None
     spell = Spell().settle(FULL)
     for _ in range(100):
         assert not spell.look(HALF, workers=LIMIT, cpu=1.3 * TICK, taken=1)
-    assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * WINDOW
+    assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * rules.WINDOW
 
 
 def test_a_late_look_counts_for_nothing_if_another_process_made_it_late_and_a_first_one_for_little() -> None:
@@ -306,7 +291,7 @@ def test_a_late_look_counts_for_nothing_if_another_process_made_it_late_and_a_fi
     assert Spell().look(LATE) <= 1
 
 
-@pytest.mark.parametrize(("rest", "grown"), [(0.5 * MEMORY, 0), (1.5 * MEMORY, 1)])
+@pytest.mark.parametrize(("rest", "grown"), [(0.5 * rules.MEMORY, 0), (1.5 * rules.MEMORY, 1)])
 def test_a_spell_soon_after_another_goes_on_with_what_was_learnt(rest: float, grown: int) -> None:
     spell = Spell().settle(FULL)
     spell.sizing.begin(rest)
@@ -317,7 +302,7 @@ def test_a_refused_thread_is_tried_again_now_and_then() -> None:
     spell = Spell()
     assert spell.look(IDLE) == 1
     pauses = [spell.until_growth(IDLE, refused=True) for _ in range(3)]
-    assert pauses == pytest.approx([STALL] * 3, abs=2 * TICK)
+    assert pauses == pytest.approx([rules.STALL] * 3, abs=2 * TICK)
 
 
 # Whatever a look sees.
@@ -368,7 +353,7 @@ def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[W
     for sample, bounds in zip(looks, cycle(resized), strict=False):
         started = sizing.decide(sample, bounds)
         assert started >= 0
-        assert sample.workers + started <= max(sample.workers, ceiling(bounds, sample.blocked))
+        assert sample.workers + started <= max(sample.workers, rules.ceiling(bounds, sample.blocked))
         waiting = sample.queued - sample.idle - sample.starting
         spare = bounds.min_spare_workers - sample.idle - sample.starting
         floor = max(bounds.min_workers, 1 if sample.queued else 0) - sample.workers
@@ -401,7 +386,7 @@ def test_growth_never_stops_while_nothing_is_taken_below_the_ceiling(
         # The next count comes, and counts everybody.
         asleep=sample.asleep and sample.asleep._replace(counted=workers),
     )
-    looks = 2 + round((STALL + STALL_PAUSE) / stuck.elapsed)
+    looks = 2 + round((rules.STALL + rules.STALL_PAUSE) / stuck.elapsed)
     assert any(sizing.decide(stuck, BOUNDS) for _ in range(looks))
 
 

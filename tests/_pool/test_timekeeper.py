@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -57,14 +56,13 @@ class Look:
         return self.again
 
 
-def emptied(alarms: Alarms) -> list[Any]:
-    """Take everything off, in order."""
-    while alarms.merge():
-        pass
-    taken = []
-    while (entry := alarms.pop_due(inf)) is not None:
-        taken.append(entry[3])
-    return taken
+def taken(alarms: Alarms, now: float) -> list[tuple[float, Any]]:
+    """Take off what is due, in order: when it was, and the thing."""
+    entries = []
+    while (entry := alarms.pop_due(now)) is not None:
+        assert entry[0] <= now, "early"
+        entries.append((entry[0], entry[3]))
+    return entries
 
 
 @pytest.fixture
@@ -136,20 +134,17 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
                 alarms.merge()
             assert alarms.next_due() <= min(waiting.values(), default=inf)
             due = sorted((when, number) for number, when in waiting.items() if when <= now)
-            taken = []
-            while (entry := alarms.pop_due(now)) is not None:
-                assert entry[0] <= now, "early"
-                if entry[3] not in book.out:
-                    taken.append((entry[0], entry[3]))
-            assert taken == due
+            assert [entry for entry in taken(alarms, now) if entry[1] not in book.out] == due
             for _, number in due:
                 del waiting[number]
         elif step == "rest":
             while alarms.merge():
                 pass
             assert len(alarms) < max(2 * (len(waiting) + 1), len(waiting) + VOID) + 1, "void entries pile up"
-    left = [number for number in emptied(alarms) if number not in book.out]
-    assert left == [number for _, number in sorted((when, number) for number, when in waiting.items())]
+    while alarms.merge():
+        pass
+    left = [entry for entry in taken(alarms, inf) if entry[1] not in book.out]
+    assert left == sorted((when, number) for number, when in waiting.items())
 
 
 @pytest.mark.parametrize("slices", range(1, 8))
@@ -163,11 +158,9 @@ def test_the_order_holds_however_far_a_sweep_has_come(slices: int) -> None:
         book.out.add(thing)
         alarms.void()
     assert [alarms.merge() for _ in range(slices)] == [True] * slices
-    taken = []
-    while (entry := alarms.pop_due(count / 2)) is not None:
-        taken.append(entry[3])
-    assert taken == sorted(taken)
-    assert [thing for thing in taken if thing not in book.out] == list(range(1, count // 2, 2))
+    things = [thing for _, thing in taken(alarms, count / 2)]
+    assert things == sorted(things)
+    assert [thing for thing in things if thing not in book.out] == list(range(1, count // 2, 2))
 
 
 def test_nothing_is_fired_early_and_the_bell_is_rung_only_for_what_is_due_sooner(keeper: ManualTimekeeper) -> None:
@@ -345,14 +338,6 @@ def use(ending: Timekeeper, way: str) -> Callable[[], bool]:
     return lambda: bool(look.ticks) or book.fired == [1] or called.is_set()
 
 
-@contextmanager
-def held(ending: Interrupted) -> Iterator[None]:
-    """Keep the thread: it may end between its start and the moment in which there is something to do."""
-    ending.stays = True
-    yield
-    ending.stays = False
-
-
 @pytest.mark.parametrize("place", ["asked", "announced"])
 @pytest.mark.parametrize("inside", [True, False], ids=["in its thread", "in another"])
 @pytest.mark.parametrize("way", ["watch", "call_at", "call_at later", "call_soon"])
@@ -387,8 +372,9 @@ def test_a_caller_that_starts_it_as_it_ends_has_it(ending: Interrupted) -> None:
 
 def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
     book = Notes()
-    with held(ending):
-        ending.call_at(ending.clock() + LONG, book, 1)
+    ending.stays = True
+    ending.call_at(ending.clock() + LONG, book, 1)
+    ending.stays = False
     ending.dismiss()
     assert ending.threads[0].is_alive()
     # Void, it is nothing to wait for.
@@ -408,8 +394,9 @@ def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted, mo
         ending.start()
 
     monkeypatch.setattr(threading.Thread, "start", nested)
-    with held(ending):
-        eventually(use(ending, "watch"))
+    # It may end between its start and the moment in which there is something to do.
+    ending.stays = True
+    eventually(use(ending, "watch"))
     assert len(ending.threads) == 1
 
 

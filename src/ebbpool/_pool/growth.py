@@ -11,7 +11,7 @@ from ebbpool._core.accel import ALL, Pool, Snapshot
 from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool.admission import LONG, Admission, Look, Restraint
 from ebbpool._pool.census import Census, Workers
-from ebbpool._pool.sizing import CREW, MEMORY, TICK, Asleep, Sample, Sizing, WorkerBounds
+from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing, WorkerBounds
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
@@ -112,6 +112,10 @@ class Growth(ABC):
         return self._sizing.tick
 
     def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
+        asleep = None
+        if self._sizing.asks and seen.workers - seen.blocked < allowed:
+            threads = self.threads, threading.enumerate()
+            asleep = self._census.measure(tick.now, tick.cpu, *threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
             taken=seen.taken - taken,
@@ -124,7 +128,7 @@ class Growth(ABC):
             cpu=tick.cpu - before.cpu,
             cpus=cpus,
             refused=self._refusal is not None,
-            asleep=self._asleep(tick) if seen.workers - seen.blocked < allowed else None,
+            asleep=asleep,
         )
         pool = self.pool
         most = min(pool.max_workers, max(allowed, pool.min_workers))
@@ -170,11 +174,6 @@ class Growth(ABC):
         if allowed != ALL or pool.allowed != ALL:
             pool.admit(allowed)
         return allowed
-
-    def _asleep(self, tick: Tick) -> Asleep | None:
-        if not self._sizing.asks:
-            return None
-        return self._census.measure(tick.now, tick.cpu, self.threads, threading.enumerate(), self._sizing.busy)
 
     def _start_many(self, count: int) -> None:
         self._refusal = None

@@ -133,7 +133,10 @@ class Timekeeper(KeeperCore):
         self.start()
         self._arrivals.append(watched)
         self._ring()
-        self._come_back()
+        # A thread that ends clears `_thread` before it looks at its queues for the last time. So either it sees what
+        # was queued, or this sees that there is no thread.
+        if self._thread is None:
+            self.start()
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have `call()` called in the timekeeper's thread. Takes no lock and starts no thread: a finaliser may call it.
@@ -178,12 +181,6 @@ class Timekeeper(KeeperCore):
         self._ring()
         thread.join()
         self._stopping = False
-
-    def _come_back(self) -> None:
-        # The caller has queued something before this line, and a thread that ends clears `_thread` before it looks at
-        # its queues for the last time. So either it sees what was queued, or this sees that there is no thread.
-        if self._thread is None:
-            self.start()
 
     def _run(self) -> None:
         # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would
