@@ -77,7 +77,7 @@ class Crew(Growth):
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
         super().forget()
-        self._alarms = [kind(limit) for kind, limit in self._warnings if limit is not None]
+        self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
 
     def spill_to(self, target: Executor, after: float) -> None:
         """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
@@ -119,7 +119,7 @@ class Crew(Growth):
             self.threads.add(thread)
             thread.start()
             for alarm in self._alarms:
-                alarm.start(timekeeper, self)
+                timekeeper.watch(alarm)
         except BaseException as error:
             # A signal may interrupt the start after the thread has begun. Only one `pop` gets the worker: if the new
             # thread's does, the thread works; if this one does, the thread ends at once.

@@ -22,7 +22,7 @@ from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.lifecycle import Registered, tell
 from ebbpool._pool.running import called_name
-from ebbpool._pool.timekeeper import Tick, Timekeeper
+from ebbpool._pool.timekeeper import Tick
 
 LOGGER = logging.getLogger("concurrent.futures")
 LEAST = 0.01
@@ -127,38 +127,23 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
 
 
 class Alarm(ABC):
-    """A look at one pool that comes again and again for as long as the pool has threads; see `timekeeper.Watched`.
+    """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper.
 
     Attributes:
         retry: Seconds after which something is late.
     """
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, crew: Registered, limit: float) -> None:
+        # Weakly, for the crew holds this.
+        self._crew = weakref.ref(crew)
         self.retry = limit
-        self._runs = False
-        self._crew: Callable[[], Registered | None] = lambda: None
         self._teller: threading.Thread | None = None
-
-    def start(self, keeper: Timekeeper, crew: Registered) -> None:
-        """Have the timekeeper look at `crew`, if it does not; when a worker starts, in any thread."""
-        if not self._runs:
-            # Weakly, for the crew holds this.
-            self._crew = weakref.ref(crew)
-            self._runs = True
-            try:
-                keeper.watch(self)
-            except BaseException:
-                self._runs = False
-                raise
 
     def tick(self, tick: Tick) -> float | None:
         """Look once, in the timekeeper's thread; see `Watched.tick`."""
-        # In this order: a worker that starts now either finds that nobody looks, or is counted here.
-        self._runs = False
         crew = self._crew()
         if crew is None or crew.pool.headcount == 0:
             return None
-        self._runs = True
         return self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
 
     begin = tick
@@ -175,8 +160,8 @@ class Alarm(ABC):
 class SlowTasks(Alarm):
     """Warns of tasks that run, and of a queue whose oldest task waits, for too long."""
 
-    def __init__(self, limit: float) -> None:
-        super().__init__(limit)
+    def __init__(self, crew: Registered, limit: float) -> None:
+        super().__init__(crew, limit)
         # The number of the thread, and since when its task has run.
         self._warned: set[tuple[int | None, float]] = set()
         self._crowded = False
@@ -222,8 +207,8 @@ class SlowTasks(Alarm):
 class LateLoops(Alarm):
     """Warns of event loops that are late, and says which thread has computed most since the last look."""
 
-    def __init__(self, limit: float) -> None:
-        super().__init__(limit)
+    def __init__(self, crew: Registered, limit: float) -> None:
+        super().__init__(crew, limit)
         self._used: dict[int, float] = {}
 
     def _look(self, crew: Registered) -> float:

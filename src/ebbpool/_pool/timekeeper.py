@@ -7,6 +7,7 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic, process_time
@@ -191,12 +192,14 @@ class Timekeeper(KeeperCore):
             # `_launch` holds this lock until it has set `_thread`.
             pass
         while self._thread is me and not self._stopping:
+            asking = len(self._asking)
             try:
                 wake = self.turn()
             except _Forked:
                 return
             goes_on = wake != inf or not self._ends(me)
-            self._answer()
+            # Who asks during a turn may have queued before what only the next turn sees.
+            self._answer(asking if goes_on else len(self._asking))
             if not goes_on:
                 continue
             if wake == inf:
@@ -208,7 +211,7 @@ class Timekeeper(KeeperCore):
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
         if self._thread is me:
             self._thread = None
-            self._answer()
+            self._answer(len(self._asking))
 
     def _ends(self, me: threading.Thread) -> bool:
         """Let the thread end if there is nothing to do; return False if it is `needed`.
@@ -228,13 +231,11 @@ class Timekeeper(KeeperCore):
                     self._thread = me
         return True
 
-    def _answer(self) -> None:
-        while self._asking:
-            try:
+    def _answer(self, count: int) -> None:
+        # The thread that came after this one may have answered.
+        with suppress(IndexError):
+            for _ in range(count):
                 self._asking.popleft().release()
-            except IndexError:
-                # The thread that came after this one has answered.
-                return
 
     def turn(self) -> float:
         """Do what there is to do, in slices, so that looks at pools are not held up; in the timekeeper's thread.
@@ -243,8 +244,7 @@ class Timekeeper(KeeperCore):
         """
         while self._calls:
             self._safely(self._calls.popleft())
-        while self._arrivals:
-            watched = self._arrivals.popleft()
+        for watched in dict.fromkeys(self._arrivals.popleft() for _ in range(len(self._arrivals))):
             self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
         more = self._alarms.merge()
         asked = min(self._watched.values(), default=inf)
