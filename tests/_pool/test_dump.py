@@ -110,30 +110,40 @@ def test_a_signal_asks_for_it_and_the_handler_before_is_called_too(handled: list
         assert handled == [signal.SIGUSR1] * count
 
 
+ON_SIGNAL = """
+    import atexit, os, signal, sys, threading
+    from ebbpool import AdaptiveExecutor
+    from ebbpool._testing import seams
+    from ebbpool.monitor import dump_on_signal
+    begun = threading.Event()
+    class Out:
+        def write(self, text):
+            before_it_is_written()
+            sys.stdout.write(text)
+        def flush(self):
+            sys.stdout.flush()
+    def ask():
+        signal.raise_signal(signal.SIGUSR1)
+        begun.wait()
+    dump_on_signal(signal.SIGUSR1, Out())
+"""
+
+
 @has_usr1
 def test_it_answers_while_the_main_thread_waits_for_a_task() -> None:
     done = run_script(
         """
-        import os, signal, sys, threading
-        from ebbpool import AdaptiveExecutor
-        from ebbpool.monitor import dump_on_signal
-        told = threading.Event()
-        class Out:
-            def write(self, text):
-                sys.stdout.write(text)
-                told.set()
-            def flush(self):
-                sys.stdout.flush()
-        dump_on_signal(signal.SIGUSR1, Out())
+        before_it_is_written = begun.set
         def hang():
             # One that comes as the main thread begins to wait is handled when that wait ends.
             for _ in range(200):
                 os.kill(os.getpid(), signal.SIGUSR1)
-                if told.wait(0.1):
+                if begun.wait(0.1):
                     return True
         with AdaptiveExecutor(thread_name_prefix="web") as pool:
             assert pool.submit(hang).result(30)
-        """
+        """,
+        ON_SIGNAL,
     )
     assert done.returncode == 0, done.stderr
     assert "web_0: __main__.hang, running for" in done.stdout
@@ -155,23 +165,15 @@ def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
 
 
 @has_usr1
-@pytest.mark.parametrize(
-    "closing",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.skipif(
-                sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("closing", [
+    False,
+    pytest.param(True, marks=pytest.mark.skipif(
+        sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit"
+    )),
+])  # fmt: skip
 def test_the_exit_waits_until_it_is_written(closing: bool) -> None:
     lines = output_of(
         f"""
-        import atexit, signal, sys, threading
-        from ebbpool.monitor import dump_on_signal
         closed = False
         def close():
             # It comes before ours, which were registered before.
@@ -180,25 +182,18 @@ def test_the_exit_waits_until_it_is_written(closing: bool) -> None:
             if {closing}:
                 ask()
         atexit.register(close)
-        begun, awaited = threading.Event(), threading.Event()
-        class Out:
-            def write(self, text):
-                (thread,) = [each for each in threading.enumerate() if each.name == "ebbpool-dump"]
-                join = thread.join
-                thread.join = lambda timeout: (awaited.set(), join(timeout))
-                begun.set()
-                awaited.wait()
-                assert not closed
-                sys.stdout.write(text)
-            def flush(self):
-                sys.stdout.flush()
-        dump_on_signal(signal.SIGUSR1, Out())
-        def ask():
-            signal.raise_signal(signal.SIGUSR1)
-            begun.wait()
+        awaited = threading.Event()
+        def before_it_is_written():
+            (thread,) = [each for each in threading.enumerate() if each.name == "ebbpool-dump"]
+            join = thread.join
+            thread.join = lambda timeout: (awaited.set(), join(timeout))
+            begun.set()
+            awaited.wait()
+            assert not closed
         if not {closing}:
             ask()
-        """
+        """,
+        ON_SIGNAL,
     )
     told, others = lines
     assert told.startswith("ebbpool: 0 pools in process ") and others.startswith("threads of no pool: ")
@@ -208,22 +203,14 @@ def test_the_exit_waits_until_it_is_written(closing: bool) -> None:
 def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
     lines = output_of(
         """
-        import signal, threading
-        from ebbpool._testing import seams
-        from ebbpool.monitor import dump_on_signal
-        begun = threading.Event()
-        class Stuck:
-            def write(self, text):
-                begun.set()
-                threading.Event().wait()
-            def flush(self):
-                pass
+        def before_it_is_written():
+            begun.set()
+            threading.Event().wait()
         seams.setting(wait_for_dump=0.01).__enter__()
-        dump_on_signal(signal.SIGUSR1, Stuck())
-        signal.raise_signal(signal.SIGUSR1)
-        begun.wait()
+        ask()
         print("over")
-        """
+        """,
+        ON_SIGNAL,
     )
     assert lines == ["over"]
 

@@ -37,6 +37,7 @@ from support.common import (
     needs_fork,
     no_thread,
     output_of,
+    starting,
     wait_for_idle,
 )
 from support.spill import Elsewhere, spilling
@@ -134,8 +135,7 @@ def test_marked_tasks_go_and_the_others_stay() -> None:
     with spilling() as (pool, there, gate):
         stays = pool.submit(pow, 2, 2)
         items = pool.map(decorated, range(3))
-        goes = pool.submit(spillable(pow), 2, 3)
-        there.await_sent()
+        goes = there.take(pool.submit, spillable(pow), 2, 3)
         assert goes.running()
         assert not stays.running()
         assert there.calls[0][1:] == (pow, (2, 3), {})
@@ -338,8 +338,7 @@ def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCap
     ran: list[str] = []
     note = spillable(ran.append)
     with spilling() as (pool, there, gate), Gate() as second:
-        lost = pool.submit(note, "lost")
-        there.await_sent()
+        lost = there.take(pool.submit, note, "lost")
         pool.submit(second)
         gate.open()
         # The worker has passed the place that it had in the queue.
@@ -362,8 +361,7 @@ def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCap
 
 def test_a_call_that_was_cancelled_there_runs_here() -> None:
     with spilling() as (pool, there, gate):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
+        future = there.take(pool.submit, decorated, 1)
         # As `shutdown(cancel_futures=True)` of the other executor does.
         theirs, *_ = there.calls.pop()
         theirs._state = "PENDING"
@@ -509,8 +507,7 @@ def test_callbacks_of_a_task_that_was_away_raise_nothing_there_and_must_not_wait
         raise SystemExit(3)
 
     with spilling() as (pool, there, _):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
+        future = there.take(pool.submit, decorated, 1)
         for callback in (partial(wait_for_own, pool.wait_idle), leave, partial(wait_for_own, pool.shutdown)):
             future.add_done_callback(callback)
         there.make()
@@ -544,8 +541,7 @@ def test_the_limit_of_a_lane_holds_wherever_its_tasks_run() -> None:
 
 def test_room_in_a_bounded_queue_is_given_to_those_who_wait_for_it() -> None:
     with spilling(1, max_queue=1) as (pool, there, gate):
-        first = pool.submit(decorated, 1)
-        there.await_sent()
+        first = there.take(pool.submit, decorated, 1)
         second = pool.submit(decorated, 2)
         third = Background(lambda: pool.submit(decorated, 3))
         there.make()
@@ -565,8 +561,7 @@ def test_room_in_a_bounded_queue_is_given_to_those_who_wait_for_it() -> None:
 def test_what_is_away_is_shown() -> None:
     with spilling(thread_name_prefix="web") as (pool, there, _):
         lane = pool.lane("aside", limit=1)
-        lane.submit(partial(copy_context().run, decorated), 1)
-        there.await_sent()
+        there.take(lane.submit, partial(copy_context().run, decorated), 1)
         (task,) = [task for task in pool.running(stacks=True) if task.away]
         assert (task.name.split(".")[-1], task.lane, task.thread) == ("decorated", "aside", "Elsewhere")
         assert (task.native_id, task.blocked, task.stack) == (None, False, None)
@@ -590,8 +585,7 @@ def test_what_is_away_is_shown() -> None:
 
 def test_shutdown_waits_for_what_is_away() -> None:
     with spilling() as (pool, there, gate):
-        future = pool.submit(decorated, 1)
-        there.await_sent()
+        future = there.take(pool.submit, decorated, 1)
         gate.open()
         with pytest.raises(TimeoutError, match=r"away at Elsewhere: .*decorated, sent \d+\.\d s ago"):
             pool.shutdown(timeout=0.05)
@@ -673,8 +667,7 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
     pool = AdaptiveExecutor(1, min_workers=1, spill=there, spill_after=0)
     with seams.setting(spill_linger=0.01), Gate() as gate:
         gate.hold(pool)
-        future = pool.submit(decorated, 1)
-        there.await_sent()
+        future = there.take(pool.submit, decorated, 1)
         reference = weakref.ref(pool)
         del pool
         collected(reference)
@@ -703,22 +696,17 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
         gone(*references, pool=pool)
 
 
-def test_its_thread_leaves_by_itself_and_comes_again_though_the_system_refuses_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start, refused = threading.Thread.start, []
+def test_its_thread_leaves_by_itself_and_comes_again_though_the_system_refuses_it() -> None:
+    refused: list[bool] = []
 
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name.endswith("_spill") and len(refused) < 2:
-            refused.append(thread)
-            raise RuntimeError("can't start new thread")
-        start(thread)
+    def refuse() -> None:
+        if len(refused) < 2:
+            refused.append(True)
+            no_thread()
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with seams.setting(spill_linger=0.01), spilling() as (pool, there, _):
+    with seams.setting(spill_linger=0.01), starting(".*_spill", refuse), spilling() as (pool, there, _):
         for _ in range(3):
-            pool.submit(decorated, 1)
-            there.await_sent()
+            there.take(pool.submit, decorated, 1)
             there.make()
             eventually(lambda: not any(thread.name.endswith("_spill") for thread in threading.enumerate()))
     assert len(refused) == 2

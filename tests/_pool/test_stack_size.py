@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, no_thread, output_of, together
+from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, no_thread, output_of, starting, together
 
 from ebbpool import AdaptiveExecutor
 
@@ -96,20 +96,8 @@ def test_pools_with_sizes_of_their_own_beside_each_other() -> None:
         assert all(fits(stack, size) for stack in found), (size, found)
 
 
-def starting(patch: pytest.MonkeyPatch, name: str, inside: Callable[[], object]) -> None:
-    """Have `inside` called in the middle of the start of the thread of that name."""
-    start = threading.Thread.start
-
-    def interrupted(thread: threading.Thread) -> None:
-        if thread.name == name:
-            inside()
-        start(thread)
-
-    patch.setattr(threading.Thread, "start", interrupted)
-
-
 @glibc_only
-def test_a_worker_that_is_started_in_the_middle_of_another_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_started_in_the_middle_of_another_start() -> None:
     inner: list[int] = []
 
     def start_another() -> None:
@@ -118,14 +106,13 @@ def test_a_worker_that_is_started_in_the_middle_of_another_start(monkeypatch: py
             inner.append(other.submit(own_stack).result(TIMEOUT))
         assert setting() == SMALL
 
-    starting(monkeypatch, "outer_0", start_another)
-    with AdaptiveExecutor(1, "outer", thread_stack_size=SMALL) as pool:
+    with starting("outer_0", start_another), AdaptiveExecutor(1, "outer", thread_stack_size=SMALL) as pool:
         assert fits(pool.submit(own_stack).result(TIMEOUT), SMALL)
     assert fits(inner[0], LARGE)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
-def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def test_a_start_that_fails_puts_the_setting_back(error: BaseException) -> None:
     seen: list[int] = []
 
     def refuse() -> None:
@@ -134,10 +121,8 @@ def test_a_start_that_fails_puts_the_setting_back(monkeypatch: pytest.MonkeyPatc
 
     before = setting()
     with AdaptiveExecutor(1, "sized", thread_stack_size=SMALL) as pool:
-        with monkeypatch.context() as patch:
-            starting(patch, "sized_0", refuse)
-            with pytest.raises(type(error)):
-                pool.submit(int)
+        with starting("sized_0", refuse), pytest.raises(type(error)):
+            pool.submit(int)
         assert (seen, setting()) == ([SMALL], before)
         # Nor does another thread wait for ever.
         assert Background(lambda: pool.submit(int).result(TIMEOUT)).join() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import weakref
@@ -24,7 +23,9 @@ from support.common import (
     Thing,
     collected,
     eventually,
+    no_thread,
     output_of,
+    starting,
     wait_for_idle,
 )
 
@@ -175,20 +176,17 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
     assert taken and refused
 
 
-def test_a_refused_start_lets_those_in_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threads.WorkerThread.start
+def test_a_refused_start_lets_those_in_that_wait_for_room() -> None:
     waits: list[Background] = []
 
-    def refuse_once(thread: threads.WorkerThread) -> None:
-        if not waits and thread.name != NAME:
+    def refuse_once() -> None:
+        if not waits:
             # The only worker is on its way, so that nobody else is let in.
             waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
             assert waits[0].still_waits()
-            raise RuntimeError("can't start new thread")
-        start(thread)
+            no_thread()
 
-    with AdaptiveExecutor(1, max_queue=0) as pool:
-        monkeypatch.setattr(threads.WorkerThread, "start", refuse_once)
+    with AdaptiveExecutor(1, max_queue=0) as pool, starting(WORKERS, refuse_once):
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
         assert waits[0].join() == 8
@@ -246,20 +244,7 @@ REFUSAL = "can't start new thread"
 BROKEN = f"no worker can run this task: {REFUSAL}"
 
 
-@contextmanager
-def starting_workers(start_worker: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Have `start_worker` called inside with what starts a worker, each time that a pool does so."""
-    start = threading.Thread.start
-
-    def start_any(thread: threading.Thread) -> None:
-        if re.fullmatch(r"ebbpool-\d+_\d+", thread.name):
-            start_worker(lambda: start(thread))
-        else:
-            start(thread)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_any)
-        yield
+WORKERS = r"ebbpool-\d+_\d+"
 
 
 @contextmanager
@@ -267,12 +252,11 @@ def few_threads(count: int) -> Iterator[None]:
     """Have the system refuse workers inside, but for `count` of them, and pools give up at once."""
     places = threading.Semaphore(count)
 
-    def refuse(start: Callable[[], None]) -> None:
+    def refuse() -> None:
         if not places.acquire(blocking=False):
-            raise RuntimeError(REFUSAL)
-        start()
+            no_thread()
 
-    with seams.setting(give_up=0.0), starting_workers(refuse):
+    with seams.setting(give_up=0.0), starting(WORKERS, refuse):
         yield
 
 
@@ -284,12 +268,12 @@ def stranded(pool: AdaptiveExecutor, submit: Callable[[], object], give_up: floa
     """
     calls = [submit]
 
-    def refuse(start: Callable[[], None]) -> None:
+    def refuse() -> None:
         if calls:
             calls.pop()()
-        raise RuntimeError(REFUSAL)
+        no_thread()
 
-    with seams.setting(give_up=give_up), starting_workers(refuse):
+    with seams.setting(give_up=give_up), starting(WORKERS, refuse):
         with pytest.raises(RuntimeError, match=REFUSAL):
             pool.submit(int)
         assert not calls

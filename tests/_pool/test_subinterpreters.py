@@ -79,19 +79,7 @@ def test_pools_of_several_interpreters_work_side_by_side() -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["done"] * 2 + ["False", "False"]), done.stderr
 
 
-def test_a_pool_that_was_shut_down_leaves_the_interpreter_nothing_to_wait_for() -> None:
-    lines = output_of(
-        """
-        run("isolated", "import ebbpool" + chr(10) + "with ebbpool.AdaptiveExecutor(2) as pool: pool.submit(int)")
-        print(threading.active_count())
-        """,
-        RUN,
-    )
-    assert lines == ["1"]
-
-
-def test_daemon_is_refused_by_the_constructor_where_there_are_no_daemon_threads() -> None:
-    daemon = """
+DAEMON = """
 import ebbpool
 try:
     # An interpreter must not end before its daemon threads.
@@ -100,14 +88,7 @@ try:
 except RuntimeError as error:
     print(error, flush=True)
 """
-    lines = output_of(f"for kind in 'isolated', 'legacy': run(kind, {daemon!r})", RUN)
-    assert lines == ["daemon=True needs daemon threads, which are disabled in this (sub)interpreter", "8"]
-
-
-def test_leaving_async_with_waits_there_too() -> None:
-    if sys.version_info < (3, 13):
-        pytest.skip("importing asyncio in an isolated interpreter breaks the end of the process on CPython 3.12")
-    leave = """
+LEAVE = """
 import asyncio
 from ebbpool import AdaptiveExecutor
 async def main():
@@ -116,5 +97,23 @@ async def main():
     print(pool.stats().workers, flush=True)
 asyncio.run(main())
 """
-    lines = output_of(f"run('isolated', {leave!r})", RUN)
-    assert lines == ["8", "0"]
+REFUSED = "daemon=True needs daemon threads, which are disabled in this (sub)interpreter"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "printed"),
+    [
+        ("import ebbpool\nwith ebbpool.AdaptiveExecutor(2) as pool: pool.submit(int)", "isolated", []),
+        (DAEMON, "isolated", [REFUSED]),
+        (DAEMON, "legacy", ["8"]),
+        (LEAVE, "isolated", ["8", "0"]),
+    ],
+    ids=["shut down", "daemon refused", "daemon", "async with"],
+)
+def test_a_pool_that_was_shut_down_leaves_the_interpreter_nothing_to_wait_for(
+    code: str, kind: str, printed: list[str]
+) -> None:
+    if code == LEAVE and sys.version_info < (3, 13):
+        pytest.skip("importing asyncio in an isolated interpreter breaks the end of the process on CPython 3.12")
+    lines = output_of(f"run({kind!r}, {code!r})\nprint(threading.active_count())", RUN)
+    assert lines == [*printed, "1"]

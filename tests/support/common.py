@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -78,6 +79,21 @@ def fail() -> None:
 def no_thread(*_: object) -> None:
     """Stand in for the start of a thread, which the system refuses."""
     raise RuntimeError("can't start new thread")
+
+
+@contextmanager
+def starting(names: str, inside: Callable[[], object]) -> Iterator[None]:
+    """Have `inside()` called in the middle of the start of each thread whose name is one of a pattern's."""
+    start = threading.Thread.start
+
+    def start_any(thread: threading.Thread) -> None:
+        if re.fullmatch(names, thread.name):
+            inside()
+        start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_any)
+        yield
 
 
 class Thing:

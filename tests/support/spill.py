@@ -54,6 +54,12 @@ class Elsewhere(Executor):
         for number in range(count):
             assert self._came.acquire(timeout=TIMEOUT), f"only {number} of {count} calls came"
 
+    def take(self, submit: Callable[..., Any], *call: Any) -> Any:
+        """Submit a call that is sent here, wait until it has come, and return its future."""
+        future = submit(*call)
+        self.await_sent()
+        return future
+
     def make(self, place: int = 0) -> None:
         """Make a call, in this thread."""
         future, fn, args, kwargs = self.calls.pop(place)
