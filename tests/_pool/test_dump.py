@@ -206,7 +206,8 @@ def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
         def before_it_is_written():
             begun.set()
             threading.Event().wait()
-        seams.setting(wait_for_dump=0.01).__enter__()
+        patience = seams.setting(wait_for_dump=0.01)
+        patience.__enter__()
         ask()
         print("over")
         """,

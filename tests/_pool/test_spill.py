@@ -78,6 +78,10 @@ def run_in_context(*call: Any) -> Any:
     return partial(copy_context().run, *call)
 
 
+def no_spiller() -> bool:
+    return not any(thread.name.endswith("_spill") for thread in threading.enumerate())
+
+
 WAYS: dict[str, Callable[..., Any]] = {
     "submit": lambda pool, *call: pool.submit(*call),
     "submit_first": lambda pool, *call: pool.submit_first(*call),
@@ -675,6 +679,7 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
         there.end(lost)
         assert future.result(TIMEOUT) == 2
         assert all_end(gate.threads)
+        eventually(no_spiller)
 
 
 def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
@@ -708,7 +713,7 @@ def test_its_thread_leaves_by_itself_and_comes_again_though_the_system_refuses_i
         for _ in range(3):
             there.take(pool.submit, decorated, 1)
             there.make()
-            eventually(lambda: not any(thread.name.endswith("_spill") for thread in threading.enumerate()))
+            eventually(no_spiller)
     assert len(refused) == 2
 
 

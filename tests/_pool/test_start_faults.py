@@ -422,6 +422,9 @@ def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
 REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
+from ebbpool._testing import seams
+patience = seams.setting(give_up=0.1)
+patience.__enter__()
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_workers_started_by(start_worker):
