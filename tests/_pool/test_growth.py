@@ -18,11 +18,13 @@ class Recorded(Sizing):
     """Notes what it is told, and never grows."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.begun: list[float] = []
         self.samples: list[Sample] = []
+        super().__init__()
+        self.begun.clear()
 
     def begin(self, rest: float) -> None:
+        super().begin(rest)
         self.begun.append(rest)
 
     def decide(self, sample: Sample, bounds: WorkerBounds) -> int:

@@ -134,7 +134,6 @@ def test_the_floor_and_the_first_worker_come_whatever_keeps_the_processor_busy(s
 def test_no_more_are_started_than_are_queued_or_fit_below_the_ceiling() -> None:
     assert Spell().grow(6, IDLE._replace(queued=10)) == [1, 2, 4, 3, 0, 0]
     assert sum(Spell(WorkerBounds(0, 20, 0)).grow(10)) == 19
-    assert rules.ceiling(WorkerBounds(0, 2, 0), 3) == 5
 
 
 def test_waits_for_most_of_the_last_workers_before_it_doubles_again() -> None:
@@ -353,7 +352,7 @@ def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[W
     for sample, bounds in zip(looks, cycle(resized), strict=False):
         started = sizing.decide(sample, bounds)
         assert started >= 0
-        assert sample.workers + started <= max(sample.workers, rules.ceiling(bounds, sample.blocked))
+        assert sample.workers + started <= max(sample.workers, bounds.max_workers + sample.blocked)
         waiting = sample.queued - sample.idle - sample.starting
         spare = bounds.min_spare_workers - sample.idle - sample.starting
         floor = max(bounds.min_workers, 1 if sample.queued else 0) - sample.workers

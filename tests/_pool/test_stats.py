@@ -46,8 +46,7 @@ def test_a_fresh_pool_counts_nothing_and_tells_its_limits() -> None:
 
 def test_the_figures_of_a_busy_pool() -> None:
     with AdaptiveExecutor(2, keep_alive=LONG) as pool, Gate() as gate:
-        for _ in range(5):
-            pool.submit(gate)
+        futures = [pool.submit(gate) for _ in range(5)]
         gate.await_begun(2)
         stats = pool.stats()
         assert (stats.workers, stats.running, stats.idle, stats.blocked) == (2, 2, 0, 0)
@@ -57,23 +56,15 @@ def test_the_figures_of_a_busy_pool() -> None:
         later = pool.stats()
         assert later.oldest_wait >= stats.oldest_wait
         assert later.longest_running >= stats.longest_running
+        for future in futures[2:]:
+            future.cancel()
+        assert (pool.stats().queued, pool.stats().oldest_wait) == (0, 0), "cancelled tasks do not wait"
         gate.open()
         wait_for_idle(pool)
         stats = pool.stats()
         assert (stats.running, stats.queued, stats.oldest_wait, stats.longest_running) == (0, 0, 0, 0)
-        assert stats.completed == 5
+        assert (stats.completed, stats.cancelled) == (2, 3)
         eventually(lambda: pool.stats().idle == 2)
-
-
-def test_the_age_of_the_oldest_wait_leaves_cancelled_tasks_out() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        gate.hold(pool)
-        queued = [pool.submit(int) for _ in range(3)]
-        assert pool.stats().oldest_wait > 0
-        for future in queued:
-            future.cancel()
-        stats = pool.stats()
-        assert (stats.queued, stats.oldest_wait) == (0, 0)
 
 
 def test_wait_idle() -> None:
@@ -182,21 +173,17 @@ def test_names_given_at_once_differ() -> None:
     assert len({pool.name for pools in made for pool in pools}) == 200
 
 
-def test_live_pools_are_listed_oldest_first() -> None:
+def test_live_pools_and_open_lanes_are_listed_oldest_first() -> None:
     before = ebbpool.pools()
     with AdaptiveExecutor() as first, AdaptiveExecutor() as second:
         assert [pool for pool in ebbpool.pools() if pool not in before] == [first, second]
+        assert first.lanes() == []
+        lane, other = first.lane("b", limit=1), first.lane("a", limit=2)
+        assert first.lanes() == [lane, other]
+        assert [lane.stats().name for lane in first.lanes()] == ["b", "a"]
+        lane.shutdown()
+        assert first.lanes() == [other]
     assert first not in ebbpool.pools() and second not in ebbpool.pools()
-
-
-def test_lanes_are_listed_oldest_first() -> None:
-    with AdaptiveExecutor() as pool:
-        assert pool.lanes() == []
-        first, second = pool.lane("b", limit=1), pool.lane("a", limit=2)
-        assert pool.lanes() == [first, second]
-        assert [lane.stats().name for lane in pool.lanes()] == ["b", "a"]
-        first.shutdown()
-        assert pool.lanes() == [second]
 
 
 # What runs, what it is called, and where it is.

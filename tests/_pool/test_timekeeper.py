@@ -414,17 +414,14 @@ def test_a_delayed_call_for_which_there_is_no_thread_is_taken_back() -> None:
             pool.submit_later(1.0, thing.method)
         del thing
         gone(reference)
-        ending.start = lambda: None  # type: ignore[method-assign]
         assert pool.stats().delayed == 0
-        assert pool.submit_later(1.0, int).cancel()
-
-
-def test_a_call_that_is_refused_anyway_asks_for_no_thread() -> None:
-    with timed_pool() as (pool, ending):
-        ending.start = no_thread  # type: ignore[method-assign]
+        # What is refused anyway asks for no thread.
         with pytest.raises(TypeError, match="fn must be callable, not 5"):
             pool.schedule(1.0, 5)  # type: ignore[arg-type]
+        ending.start = lambda: None  # type: ignore[method-assign]
+        assert pool.submit_later(1.0, int).cancel()
         pool.shutdown()
+        ending.start = no_thread  # type: ignore[method-assign]
         for call in pool.submit_later, pool.schedule:
             with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
                 call(1, int)

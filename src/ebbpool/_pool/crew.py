@@ -60,10 +60,7 @@ class Crew(Growth):
         self.pool = Pool(self)
         self.timers = Timers(timekeeper)
         self.pool.slow_start = initializer is not None
-        self.settings_lock = threading.Lock()
         self.threads: set[WorkerThread] = set()
-        self._expected: dict[Worker, WorkerThread] = {}
-        self._ending: deque[threading.Thread] = deque()
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
@@ -77,6 +74,9 @@ class Crew(Growth):
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
         super().forget()
+        self.settings_lock = threading.Lock()
+        self._expected: dict[Worker, WorkerThread] = {}
+        self._ending: deque[threading.Thread] = deque()
         self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
 
     def spill_to(self, target: Executor, after: float) -> None:
@@ -249,9 +249,6 @@ class Crew(Growth):
     def renew(self, error: BaseException) -> None:
         """In a forked child: forget all threads but the calling one, if that belongs to the pool."""
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
-        self._ending.clear()
-        self._expected.clear()
-        self.settings_lock = threading.Lock()
         self.forget()
         if self.spill is not None:
             self.spill.renew()

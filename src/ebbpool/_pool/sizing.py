@@ -13,6 +13,7 @@ and starts as many workers as it is told. docs/design/growth.md has the reasons 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 TICK: Final = 0.001
@@ -106,11 +107,6 @@ class Sample(NamedTuple):
     asleep: Asleep | None = None
 
 
-def ceiling(bounds: WorkerBounds, blocked: int) -> int:
-    """Return the most workers a pool may have while `blocked` of them wait for its own futures."""
-    return bounds.max_workers + blocked
-
-
 class Sizing:
     """What one pool remembers from look to look. Used by one thread at a time.
 
@@ -122,27 +118,19 @@ class Sizing:
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self.begin(inf)
 
     def begin(self, rest: float) -> None:
         """Begin a time with waiting tasks, `rest` seconds after the last one ended."""
+        self.tick = TICK
+        self._step = 1
+        self._granted = 0
         if rest > MEMORY:
-            self._forget()
-        self.tick = TICK
-        self._step = 1
-        self._granted = 0
-
-    def _forget(self) -> None:
-        self.tick = TICK
-        self._step = 1
-        self._granted = 0
-        self._pause = self._stalled = 0.0
-        self._cpu = self._late = self._elapsed = 0.0
-        self._used = 0.0
-        self.busy = False
-        self.asks = False
-        self.settled = False
-        self._cause = ""
+            self._pause = self._stalled = 0.0
+            self._cpu = self._late = self._elapsed = 0.0
+            self._used = 0.0
+            self.busy = self.asks = self.settled = False
+            self._cause = ""
 
     def why(self) -> str:
         """Return in words what the last decision rests on."""
@@ -161,7 +149,7 @@ class Sizing:
         waiting = max(0, sample.queued - sample.idle - sample.starting)
         spare = bounds.min_spare_workers - sample.idle - sample.starting
         short = max(bounds.min_workers, min(1, sample.queued)) - sample.workers
-        wanted = min(max(waiting, spare, short), ceiling(bounds, sample.blocked) - sample.workers)
+        wanted = min(max(waiting, spare, short), bounds.max_workers + sample.blocked - sample.workers)
         if wanted <= 0:
             return 0
         if sample.refused:

@@ -199,7 +199,7 @@ class Timekeeper(KeeperCore):
                 return
             goes_on = wake != inf or not self._ends(me)
             # Who asks during a turn may have queued before what only the next turn sees.
-            self._answer(asking if goes_on else len(self._asking))
+            self._answer(asking if self._thread is me else len(self._asking))
             if not goes_on:
                 continue
             if wake == inf:
