@@ -137,16 +137,25 @@ class Alarm(ABC):
         # Weakly, for the crew holds this.
         self._crew = weakref.ref(crew)
         self.retry = limit
+        self._due = 0.0
         self._teller: threading.Thread | None = None
+
+    def begin(self, tick: Tick) -> float | None:
+        """Go on or end, when a worker has started, or the last one has gone; see `Watched.begin`."""
+        return None if self._staffed() is None else max(0.0, self._due - tick.now)
 
     def tick(self, tick: Tick) -> float | None:
         """Look once, in the timekeeper's thread; see `Watched.tick`."""
-        crew = self._crew()
-        if crew is None or crew.pool.headcount == 0:
+        crew = self._staffed()
+        if crew is None:
             return None
-        return self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
+        delay = self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
+        self._due = tick.now + delay
+        return delay
 
-    begin = tick
+    def _staffed(self) -> Registered | None:
+        crew = self._crew()
+        return crew if crew is not None and crew.pool.headcount > 0 else None
 
     def _tell(self, call: Callable[[], None]) -> None:
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
