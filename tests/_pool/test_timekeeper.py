@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone, no_thread
 from support.manual_time import ManualTimekeeper, timed_pool
@@ -97,6 +97,9 @@ operations = st.lists(
 
 
 @given(operations)
+@example(
+    [("add many", 134), ("rest", 0), ("void most", 1), ("add many", 123), ("settle", 2), ("void most", 1), ("rest", 0)]
+)
 def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
     """Whatever is added, crossed out, folded in, swept and taken: nothing is lost, repeated, early or out of order."""
     alarms, book = Alarms(), Notes()

@@ -102,8 +102,7 @@ class Alarms:
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
-        if not self._old and (self._crowded() or 0 < self._count() <= len(self._voids)):
-            # If all entries are void, they are swept however few they are.
+        if not self._old and self._needs_sweep():
             self._voids.clear()
             self._old, self._heap = self._heap, self._old
         old = self._old
@@ -111,7 +110,12 @@ class Alarms:
             entry = old.pop()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
-        return bool(arrived or old)
+        # Entries may have become void in the course of a sweep that ends here.
+        return bool(arrived or old or self._needs_sweep())
+
+    def _needs_sweep(self) -> bool:
+        # If all entries are void, they are swept however few they are.
+        return self._crowded() or 0 < self._count() <= len(self._voids)
 
     def arrived(self) -> bool:
         """Return whether entries were added that have not been taken in yet."""
