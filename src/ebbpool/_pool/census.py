@@ -31,14 +31,11 @@ MOST: Final = 0.5
 
 
 class Place(Enum):
-    """Where a thread is."""
+    """Where a thread is: ready to run; waiting for a lock, perhaps the GIL; or for something outside the process."""
 
     RUNNING = 0
-    """It runs, or is ready to run."""
     LOCK = 1
-    """It waits for a lock, perhaps for the GIL."""
     OUTSIDE = 2
-    """It waits for something outside the process: a timer, a socket, a disk."""
 
 
 class Workers(NamedTuple):
