@@ -76,11 +76,6 @@ class Settings:
                     f"{name} must not exceed max_workers: {name}={getattr(self, name)}, max_workers={self.max_workers}"
                 )
 
-    @property
-    def patience(self) -> float:
-        """`keep_alive` as a lock takes it: -1 for ever."""
-        return self.keep_alive if self.keep_alive <= threading.TIMEOUT_MAX else -1.0
-
 
 _NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
 
@@ -106,7 +101,8 @@ class ExecutorBase(ExecutorCore):
             # Compiled code adds to it, in a machine word.
             min(settings.max_workers, maxsize // 2),
             settings.min_spare_workers,
-            settings.patience,
+            # As a lock takes it: -1 for ever.
+            settings.keep_alive if settings.keep_alive <= threading.TIMEOUT_MAX else -1.0,
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
             0.0 if settings.max_wait in (None, inf) else settings.max_wait,
