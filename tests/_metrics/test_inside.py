@@ -26,18 +26,18 @@ from support.common import (
 from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor, PoolStats
-from ebbpool._metrics import durations, service, source, table
-from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
-from ebbpool._metrics.source import Source
+from ebbpool._metrics import service, source, table
+from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
 from ebbpool._testing.seams import crew_of
 
 
 def test_shares_and_bounds() -> None:
-    assert [one_in(share) for share in (1, 1.0, 0.5, 1 / 64, 0.03)] == [1, 1, 2, 64, 33]
-    assert bounds_of(None) == BUCKETS
+    assert [checked(None, share, None) for share in (1, 1.0, 0.5, 1 / 64, 0.03, None)] == [
+        (None, every, BUCKETS) for every in (1, 1, 2, 64, 33, 0)
+    ]
     assert list(BUCKETS) == sorted(set(BUCKETS))
-    assert bounds_of([1, 2.5, float("inf")]) == (1.0, 2.5)
+    assert checked(None, 1, [1, 2.5, float("inf")]) == (None, 1, (1.0, 2.5))
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:
@@ -77,7 +77,7 @@ def test_a_worker_never_waits_for_a_reader() -> None:
         for _ in range(MOST + 10):
             thinned.record(0.5, 0.5)
 
-    with durations.turn.lock:
+    with source._turn:
         Background(record).join()
     assert buckets.amounts()["ebbpool.task.wait.duration", "", "1.0"] == AT_ONCE + 10
 
@@ -145,13 +145,13 @@ def test_it_works_in_a_forked_child() -> None:
         import os, threading
         from prometheus_client import CollectorRegistry, generate_latest
         from ebbpool import AdaptiveExecutor, PoolStats
-        from ebbpool._metrics import durations
+        from ebbpool._metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         PoolCollector(sample=1, registry=registry)
         held, forked = threading.Event(), threading.Event()
         def hold():
-            with durations.turn.lock:
+            with source._turn:
                 held.set()
                 forked.wait()
         threading.Thread(target=hold).start()
@@ -176,21 +176,21 @@ OLDEST = ("ebbpool.queue.oldest_wait", "", "")
 
 
 class World:
-    """A service, a clock in a test's hand, and what children say to it."""
+    """The sums of a service, a clock in a test's hand, and what children say."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.service = service.Service(lambda: self.now)
+        self.sums = source.Sums(service.MEMORY, lambda: self.now)
 
-    def tell(self, serial: int, *pools: tuple[int, str, table.Amounts]) -> None:
-        rows = [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
-        self.service.hear(serial, json.dumps(rows).encode())
+    def tell(self, serial: int, **pools: table.Amounts) -> None:
+        rows = {label: [[*key, amount] for key, amount in amounts.items()] for label, amounts in pools.items()}
+        service.hear(self.sums, serial, json.dumps(rows).encode())
 
     def end(self, serial: int) -> None:
-        self.service.hear(serial, None)
+        service.hear(self.sums, serial, None)
 
-    def done(self, label: str = "web") -> float | None:
-        return self.service.read().get(label, {}).get(DONE)
+    def done(self) -> float:
+        return self.sums.read()["web"][DONE]
 
 
 @pytest.fixture
@@ -200,61 +200,52 @@ def world() -> World:
 
 def test_children_are_added_up(world: World) -> None:
     for serial in (1, 2):
-        world.tell(serial, (0, "web", {DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)}))
-    world.tell(1, (0, "web", {DONE: 11, WAITING: 0, OLDEST: 0.5}), (1, "other", {DONE: 5}))
-    assert world.service.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
+        world.tell(serial, web={DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)})
+    # A reload may bring a newer ebbpool in, which knows more metrics than its parent.
+    world.tell(1, web={DONE: 11, WAITING: 0, OLDEST: 0.5, ("ebbpool.task.dreams", "", ""): 7}, other={DONE: 5})
+    assert world.sums.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
 
 
 def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
-    world.tell(1, (0, "web", {DONE: 100, WAITING: 7}))
+    world.tell(1, web={DONE: 100, WAITING: 7})
     world.end(1)
-    assert world.service.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
+    assert world.sums.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
     world.now += service.MEMORY
     assert world.done() == 100
-    world.tell(2, (0, "web", {DONE: 1, WAITING: 1}))
-    assert world.service.read() == {"web": {DONE: 101, WAITING: 1}}
+    world.tell(2, web={DONE: 1, WAITING: 1})
+    assert world.sums.read() == {"web": {DONE: 101, WAITING: 1}}
     world.now += 2 * service.MEMORY
     assert world.done() == 101
-    world.end(2)
 
 
 def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
-    world.tell(1, (0, "web", {DONE: 5, WAITING: 3}))
+    world.tell(1, web={DONE: 5, WAITING: 3})
     world.tell(1)
-    assert world.service.read() == {"web": {DONE: 5}}
-    world.tell(1, (1, "web", {DONE: 2, WAITING: 1}))
-    assert world.service.read() == {"web": {DONE: 7, WAITING: 1}}
+    assert world.sums.read() == {"web": {DONE: 5}}
+    world.tell(1, web={DONE: 2, WAITING: 1})
+    assert world.sums.read() == {"web": {DONE: 7, WAITING: 1}}
     world.tell(1)
     world.now += service.MEMORY + 1
-    assert world.service.read() == {}
-    world.end(1)
+    assert world.sums.read() == {}
 
 
 def test_names_without_end_are_forgotten(world: World) -> None:
     for number in range(source.MOST_NAMES + 100):
-        world.tell(1, (number, f"pool-{number}", {DONE: 1}))
-    found = world.service.read()
+        world.tell(1, **{f"pool-{number}": {DONE: 1}})
+    found = world.sums.read()
     assert len(found) <= source.MOST_NAMES + 1
     assert f"pool-{source.MOST_NAMES + 99}" in found and "pool-0" not in found
-    world.end(1)
-
-
-def test_metrics_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
-    """A reload may bring a newer ebbpool in, under the parent of before."""
-    world.tell(1, (0, "web", {DONE: 5, ("ebbpool.task.dreams", "", ""): 7}))
-    assert world.service.read() == {"web": {DONE: 5}}
-    world.end(1)
 
 
 def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for serial in (1, 2):
-        world.tell(serial, (0, "web", {DONE: 5}))
-    lines = [b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]']
-    for line in [*lines, b"[" * 100_000]:
+        world.tell(serial, web={DONE: 5})
+    rows = b'["ebbpool.task.submissions", "", "", "many"]', b"[1]", b"1"
+    for line in [b"nonsense", b"5", b"[[0]]", b"\xff", b"[" * 100_000, *(b'{"web": [%s]}' % row for row in rows)]:
         caplog.clear()
-        world.service.hear(1, line)
+        service.hear(world.sums, 1, line)
         assert "event=metrics_unreadable" in caplog.text
-    world.tell(2, (0, "web", {DONE: 6}))
+    world.tell(2, web={DONE: 6})
     assert world.done() == 11
     world.end(1)
     world.end(2)
@@ -265,16 +256,16 @@ class Child:
     """What a child writes, in this process."""
 
     def __init__(self, every: int = 0) -> None:
-        self.service = service.Service()
-        self.write = service.Reports(every)
+        self.sums = source.Sums(service.MEMORY)
+        self.write = service.reporter(every)
 
     def report(self) -> dict[str, table.Amounts]:
-        self.service.hear(1, self.write())
-        return self.service.read()
+        service.hear(self.sums, 1, self.write())
+        return self.sums.read()
 
     def end(self) -> dict[str, table.Amounts]:
-        self.service.hear(1, None)
-        return self.service.read()
+        service.hear(self.sums, 1, None)
+        return self.sums.read()
 
 
 def test_a_report_shows_what_stats_shows() -> None:
@@ -282,7 +273,6 @@ def test_a_report_shows_what_stats_shows() -> None:
     with busy_pool() as pool:
         found = child.report()["web"]
         assert {key: found[key] for key in expected(pool)} == expected(pool)
-    child.end()
 
 
 def test_the_last_tasks_of_a_pool_are_counted() -> None:
@@ -316,7 +306,6 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
         assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
     eventually(lambda: engine.headcount == 0)
     assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
-    child.end()
 
 
 def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None:
