@@ -14,12 +14,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextvars import Context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._interpreter import daemon_threads
-from ebbpool._monitor import PRIVATE, THREAD, VARIABLE, residents
+from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
 from ebbpool._monitor.answers import LONGEST, answer, refusal
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
@@ -62,12 +61,7 @@ def from_environment() -> None:
 
 
 def _path_of(value: Any) -> str:
-    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
-
-    Raises:
-        TypeError: It is not a path.
-        ValueError: It is empty, or has a NUL character in it.
-    """
+    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process."""
     try:
         path = os.fsdecode(value)
     except TypeError:
@@ -82,12 +76,7 @@ def _path_of(value: Any) -> str:
 
 
 def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
-    """Return a socket that listens at `path`, which only the owner of this process and root may open, and its identity.
-
-    Raises:
-        OSError: The path is taken, or cannot be used; the message names it.
-        RuntimeError: The platform has no Unix sockets.
-    """
+    """Return a socket that listens at `path`, which only this user and root may open, and the identity of its file."""
     if not hasattr(socket, "AF_UNIX"):
         raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
     folder, name = os.path.split(path)
@@ -175,17 +164,14 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
-        self._thread = WorkerThread(target=self._run, name=THREAD, daemon=daemon_threads())
+        self._thread = WorkerThread(target=self._run, name=RESIDENT if self._resident else THREAD)
         self._ends = threading.Lock()
         _open[id(self)] = self
         try:
-            # In an empty context: the thread belongs to nobody's request.
-            Context().run(self._thread.start)
+            self._thread.start()
         except BaseException:
             self._end()
             raise
-        if self._resident:
-            residents.add(self._thread)
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
@@ -213,7 +199,6 @@ class Listener:
 
     def _let_go(self) -> None:
         _open.pop(id(self), None)
-        residents.discard(self._thread)
         for each in (self._socket, self._bell, self._rope, *list(self._clients)):
             each.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.

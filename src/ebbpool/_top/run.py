@@ -14,8 +14,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._top.attaching import PREPARE, Attached, stacks_from_outside
-from ebbpool._top.client import Client
-from ebbpool._top.finding import Failed, everyone, find
+from ebbpool._top.client import Client, Failed, everyone, find
 from ebbpool._top.model import LATE, Model, printable
 from ebbpool._version import __version__
 
@@ -79,9 +78,9 @@ def _client(target: str) -> Client:
     pid = int(target)
     path = find(pid)
     if path is not None:
-        return Client(path, pid=pid)
+        return Client(path, pid)
     attached = Attached(pid)
-    return Client(attached.path, attached)
+    return Client(attached.path, pid, attached.close)
 
 
 def _list(as_json: bool) -> int:
