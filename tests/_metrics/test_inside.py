@@ -117,10 +117,7 @@ def test_a_name_keeps_the_rules_of_promtool(metric: Metric) -> None:
     assert not words & (KINDS | NO_BASE_UNITS)
     assert name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
     assert metric.label not in ("le", "quantile")
-
-
-def test_no_two_have_one_name() -> None:
-    assert len({metric.prometheus_name for metric in ALL}) == len(ALL)
+    assert [other.name for other in ALL if other.prometheus_name == metric.prometheus_name] == [metric.name]
 
 
 def test_our_own_text_is_that_of_the_client() -> None:
@@ -182,12 +179,16 @@ class World:
         self.now = 0.0
         self.sums = source.Sums(service.MEMORY, lambda: self.now)
 
-    def tell(self, serial: int, **pools: table.Amounts) -> None:
-        rows = {label: [[*key, amount] for key, amount in amounts.items()] for label, amounts in pools.items()}
-        service.hear(self.sums, serial, json.dumps(rows).encode())
+    def hear(self, serial: int, report: bytes | None) -> dict[str, table.Amounts]:
+        service.hear(self.sums, serial, report)
+        return self.sums.read()
 
-    def end(self, serial: int) -> None:
-        service.hear(self.sums, serial, None)
+    def tell(self, serial: int, **pools: table.Amounts) -> dict[str, table.Amounts]:
+        rows = {label: [[*key, amount] for key, amount in amounts.items()] for label, amounts in pools.items()}
+        return self.hear(serial, json.dumps(rows).encode())
+
+    def end(self, serial: int) -> dict[str, table.Amounts]:
+        return self.hear(serial, None)
 
     def done(self) -> float:
         return self.sums.read()["web"][DONE]
@@ -202,28 +203,27 @@ def test_children_are_added_up(world: World) -> None:
     for serial in (1, 2):
         world.tell(serial, web={DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)})
     # A reload may bring a newer ebbpool in, which knows more metrics than its parent.
-    world.tell(1, web={DONE: 11, WAITING: 0, OLDEST: 0.5, ("ebbpool.task.dreams", "", ""): 7}, other={DONE: 5})
-    assert world.sums.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
+    web = {DONE: 11, WAITING: 0, OLDEST: 0.5, ("ebbpool.task.dreams", "", ""): 7}
+    assert world.tell(1, web=web, other={DONE: 5}) == {
+        "web": {DONE: 31, WAITING: 2, OLDEST: 2.0},
+        "other": {DONE: 5},
+    }
 
 
 def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
     world.tell(1, web={DONE: 100, WAITING: 7})
-    world.end(1)
-    assert world.sums.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
+    assert world.end(1) == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
     world.now += service.MEMORY
     assert world.done() == 100
-    world.tell(2, web={DONE: 1, WAITING: 1})
-    assert world.sums.read() == {"web": {DONE: 101, WAITING: 1}}
+    assert world.tell(2, web={DONE: 1, WAITING: 1}) == {"web": {DONE: 101, WAITING: 1}}
     world.now += 2 * service.MEMORY
     assert world.done() == 101
 
 
 def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
     world.tell(1, web={DONE: 5, WAITING: 3})
-    world.tell(1)
-    assert world.sums.read() == {"web": {DONE: 5}}
-    world.tell(1, web={DONE: 2, WAITING: 1})
-    assert world.sums.read() == {"web": {DONE: 7, WAITING: 1}}
+    assert world.tell(1) == {"web": {DONE: 5}}
+    assert world.tell(1, web={DONE: 2, WAITING: 1}) == {"web": {DONE: 7, WAITING: 1}}
     world.tell(1)
     world.now += service.MEMORY + 1
     assert world.sums.read() == {}
@@ -231,8 +231,7 @@ def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
 
 def test_names_without_end_are_forgotten(world: World) -> None:
     for number in range(source.MOST_NAMES + 100):
-        world.tell(1, **{f"pool-{number}": {DONE: 1}})
-    found = world.sums.read()
+        found = world.tell(1, **{f"pool-{number}": {DONE: 1}})
     assert len(found) <= source.MOST_NAMES + 1
     assert f"pool-{source.MOST_NAMES + 99}" in found and "pool-0" not in found
 
@@ -243,7 +242,7 @@ def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptur
     rows = b'["ebbpool.task.submissions", "", "", "many"]', b"[1]", b"1"
     for line in [b"nonsense", b"5", b"[[0]]", b"\xff", b"[" * 100_000, *(b'{"web": [%s]}' % row for row in rows)]:
         caplog.clear()
-        service.hear(world.sums, 1, line)
+        world.hear(1, line)
         assert "event=metrics_unreadable" in caplog.text
     world.tell(2, web={DONE: 6})
     assert world.done() == 11
@@ -252,49 +251,33 @@ def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptur
     assert world.done() == 11
 
 
-class Child:
-    """What a child writes, in this process."""
-
-    def __init__(self, every: int = 0) -> None:
-        self.sums = source.Sums(service.MEMORY)
-        self.write = service.reporter(every)
-
-    def report(self) -> dict[str, table.Amounts]:
-        service.hear(self.sums, 1, self.write())
-        return self.sums.read()
-
-    def end(self) -> dict[str, table.Amounts]:
-        service.hear(self.sums, 1, None)
-        return self.sums.read()
-
-
-def test_a_report_shows_what_stats_shows() -> None:
-    child = Child()
+def test_a_report_shows_what_stats_shows(world: World) -> None:
     with busy_pool() as pool:
-        found = child.report()["web"]
+        found = world.hear(1, service.reporter(0)())["web"]
         assert {key: found[key] for key in expected(pool)} == expected(pool)
 
 
-def test_the_last_tasks_of_a_pool_are_counted() -> None:
-    child = Child(1)
+def test_the_last_tasks_of_a_pool_are_counted(world: World) -> None:
+    report = service.reporter(1)
     pool = AdaptiveExecutor(thread_name_prefix="brief")
-    assert child.report()["brief"][DONE] == 0
+    assert world.hear(1, report())["brief"][DONE] == 0
     for _ in range(10):
         pool.submit(int)
     pool.shutdown()
-    for found in (child.report(), child.report(), child.end()):
+    report()  # The parent may not read it.
+    for found in (world.hear(1, report()), world.hear(1, report()), world.end(1)):
         assert found["brief"][DONE] == 10
         assert found["brief"]["ebbpool.thread.exits", "", ""] == found["brief"]["ebbpool.thread.starts", "", ""]
         runs = [number for key, number in found["brief"].items() if "run.duration" in key[0] and key[2] != "sum"]
         assert sum(runs) == 10
 
 
-def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
-    child = Child()
+def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World) -> None:
+    report = service.reporter(0)
     pool = AdaptiveExecutor(thread_name_prefix="forgotten")
     with Gate() as gate:
         gate.hold(pool)
-        child.report()
+        report()
         engine = crew_of(pool).pool
         del pool
 
@@ -303,9 +286,9 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
             return bool(engine.closed)
 
         eventually(is_closed, "the executor is collected")
-        assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
+        assert world.hear(1, report())["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
     eventually(lambda: engine.headcount == 0)
-    assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
+    assert world.hear(1, report())["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
 
 
 def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None:

@@ -97,18 +97,29 @@ def asked(server: socket.socket, *arguments: object) -> Iterator[tuple[socket.so
         yield connection, call
 
 
+@pytest.fixture
+def held(path: str) -> Iterator[str]:
+    """The path where this process listens, whose pool "web" has one task that does not end."""
+    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
+        gate.hold(pool)
+        yield path
+
+
 @needs_proc
-def test_a_process_is_found_by_its_number(path: str, top: Top, capsys: pytest.CaptureFixture[str]) -> None:
-    other = path + "-other"
-    with listening(other), socket.socket(socket.AF_UNIX) as nameless, monitor.listen(path):
+def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.CaptureFixture[str]) -> None:
+    other = held + "-other"
+    with listening(other), socket.socket(socket.AF_UNIX) as nameless:
         nameless.bind("")
         nameless.listen()
-        assert top.shown(os.getpid())["pid"] == os.getpid()
+        shown = top.shown(os.getpid())
+        assert shown["pid"] == os.getpid()
+        (web,) = [each for each in shown["pools"] if each["name"] == "web"]
+        assert ("wait" if STACKS else "(no stack") in web["tasks"][0]["stack"]
         (ours,) = [each for each in top.shown()["processes"] if each["pid"] == os.getpid()]
-        assert ours["path"] == path and ours["command"]
+        assert ours["path"] == held and ours["command"]
         assert main(["top"]) == 0
         out = capsys.readouterr().out
-        assert f"{os.getpid():>7}  {path}" in out and other not in out
+        assert f"{os.getpid():>7}  {held}" in out and other not in out
 
 
 def test_nobody_listens(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,19 +417,6 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
         assert len(list(temporary.iterdir())) == 1
         assert there.go_on() == 1
         eventually(lambda: not list(temporary.iterdir()))
-
-
-@pytest.fixture
-def held(path: str) -> Iterator[str]:
-    """The path where this process listens, whose pool "web" has one task that does not end."""
-    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
-        gate.hold(pool)
-        yield path
-
-
-def test_one_object(held: str, top: Top) -> None:
-    (web,) = [each for each in top.shown(held)["pools"] if each["name"] == "web"]
-    assert ("wait" if STACKS else "(no stack") in web["tasks"][0]["stack"]
 
 
 @needs_rich

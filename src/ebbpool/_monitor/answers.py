@@ -22,11 +22,9 @@ LONGEST: Final = 1 << 16
 def answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        stacks = _stacks_wanted(line)
+        return _encoded(snapshot(_stacks_wanted(line)))
     except ValueError as error:
         return refusal(str(error))
-    try:
-        return _encoded(snapshot(stacks))
     except Exception as error:
         return refusal(f"{type(error).__name__}: {error}")
 
