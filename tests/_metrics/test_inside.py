@@ -210,21 +210,17 @@ def test_children_are_added_up(world: World) -> None:
     }
 
 
-def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
+def test_counters_do_not_go_back_when_a_pool_or_a_child_ends(world: World) -> None:
     world.tell(1, web={DONE: 100, WAITING: 7})
-    assert world.end(1) == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
+    assert world.tell(1) == {"web": {DONE: 100}}, "what has waited in a pool that has ended waits no more"
+    assert world.tell(1, web={DONE: 2, WAITING: 1}) == {"web": {DONE: 102, WAITING: 1}}
+    assert world.end(1) == {"web": {DONE: 102}}
     world.now += service.MEMORY
-    assert world.done() == 100
-    assert world.tell(2, web={DONE: 1, WAITING: 1}) == {"web": {DONE: 101, WAITING: 1}}
+    assert world.done() == 102
+    assert world.tell(2, web={DONE: 1, WAITING: 1}) == {"web": {DONE: 103, WAITING: 1}}
     world.now += 2 * service.MEMORY
-    assert world.done() == 101
-
-
-def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
-    world.tell(1, web={DONE: 5, WAITING: 3})
-    assert world.tell(1) == {"web": {DONE: 5}}
-    assert world.tell(1, web={DONE: 2, WAITING: 1}) == {"web": {DONE: 7, WAITING: 1}}
-    world.tell(1)
+    assert world.done() == 103
+    world.end(2)
     world.now += service.MEMORY + 1
     assert world.sums.read() == {}
 

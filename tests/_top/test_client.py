@@ -294,26 +294,15 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
     assert list(tmp_path.iterdir()) == []
 
 
-class Unprepared:
-    """A process that has not prepared to be looked at, whose main thread waits for a line."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        stat = Path(f"/proc/{process.pid}/stat")
-        # Until then it may run Python code.
-        eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
-
-    def go_on(self) -> int:
-        """Have it come to what it was asked for; return how many threads it had when it went on."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+def await_sleep(process: subprocess.Popen[str]) -> None:
+    """Wait until the main thread of a process waits for a line: until then it may run Python code."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
 
 
 @contextmanager
-def unprepared(imports: str) -> Iterator[Unprepared]:
+def unprepared(imports: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that has not prepared to be looked at, whose main thread waits for a line."""
     script = f"""
     import sys, threading
     {imports}
@@ -322,7 +311,17 @@ def unprepared(imports: str) -> Iterator[Unprepared]:
         print(threading.active_count(), flush=True)
     """
     with program(script) as process:
-        yield Unprepared(process)
+        await_sleep(process)
+        yield process
+
+
+def go_on(process: subprocess.Popen[str]) -> int:
+    """Have a process come to what it was asked for; return how many threads it had when it went on."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
 
 
 needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="this Python cannot attach to others")
@@ -368,7 +367,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ebbpool._top.run.PATIENCE", 1.0)
     monkeypatch.setattr("ebbpool._top.run.LATE", 0.5)
     with program(script) as process:
-        Unprepared(process)
+        await_sleep(process)
         told = top.fails(process.pid, "--json")
     assert re.search(r"^hangs_0:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
     assert re.search(r"^hangs_1:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
@@ -381,19 +380,19 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import attaching, client
 
     with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
-        pid = there.process.pid
+        pid = there.pid
         attached = attaching.Attached(pid)
         with closing(client.Client(attached.path, pid, attached.close)) as asking:
             asking.ask()
             # Its main thread waits for a line, and comes to the script after that.
             assert asking.take() is None
             assert asking.hope.startswith(f"waiting for process {pid} to listen\n")
-            there.go_on()
+            go_on(there)
             snapshot = asking.take(TIMEOUT)
             assert snapshot is not None
             assert [pool["name"] for pool in snapshot["pools"]] == ["unprepared"]
             assert client.find(pid) == attached.path
-        eventually(lambda: there.go_on() == 1, "it stops listening when the last one has left")
+        eventually(lambda: go_on(there) == 1, "it stops listening when the last one has left")
         assert client.find(pid) is None
     assert list(temporary.iterdir()) == []
 
@@ -401,9 +400,9 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
 @needs_attaching
 def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
     with unprepared("") as there:
-        call = Background(lambda: top.fails(there.process.pid, "--json"))
+        call = Background(lambda: top.fails(there.pid, "--json"))
         assert call.still_waits()
-        there.go_on()
+        go_on(there)
         assert re.search("cannot watch process .*: it has not imported ebbpool", call.join())
     assert list(temporary.iterdir()) == []
 
@@ -413,9 +412,9 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
     from ebbpool._top import attaching
 
     with unprepared("import ebbpool") as there:
-        attaching.Attached(there.process.pid).close(False)
+        attaching.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
-        assert there.go_on() == 1
+        assert go_on(there) == 1
         eventually(lambda: not list(temporary.iterdir()))
 
 
