@@ -287,7 +287,8 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World
     assert world.hear(1, report())["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
 
 
-def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile(known: bool) -> None:
     class Odd(AdaptiveExecutor):
         fails = False
 
@@ -297,15 +298,19 @@ def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None
             return super().stats()
 
     with Odd(1, "odd") as odd:
+        source = Source(None, memory=LONG)
         pool = AdaptiveExecutor(1, "ends")
-        source = Source([odd, pool])
         pool.submit(int).result(TIMEOUT)
-        source.read()
+        if known:
+            source.read()
         odd.fails = True
         with pytest.raises(Boom):
             source.read()
-        odd.fails = False
         pool.submit(int).result(TIMEOUT)
         pool.shutdown()
-        read = source.read()["ends"]
-        assert sum(read[key] for key in read if key[0] == "ebbpool.task.completions") == 2
+        with pytest.raises(Boom):
+            source.read()
+        odd.fails = False
+        for _ in range(2):
+            ended = source.read()["ends"]
+            assert sum(ended[key] for key in ended if key[0] == "ebbpool.task.completions") == 2

@@ -259,10 +259,10 @@ class Source:
         with _turn:
             in_view = self._in_view()
             # If reading one fails, the next read finds the same pools to have ended.
-            self._shown |= in_view.keys()
+            self._shown.update(in_view)
             shown = {seen: seen.read(owner) for seen, owner in in_view.items()}
             # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
-            ended = {seen: seen.read(None) for seen in self._shown - in_view.keys()}
+            ended = {seen: seen.read(None) for seen in self._shown.difference(in_view)}
             self._shown = set(in_view)
             self._sums.update(0, shown | ended)
             self._sums.update(0, shown)
