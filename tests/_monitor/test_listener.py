@@ -42,8 +42,8 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the plat
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "m"
+def path(short_path: Path) -> Path:
+    return short_path / "m"
 
 
 @pytest.fixture
@@ -390,10 +390,10 @@ def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
 
 @needs_fork
 @pytest.mark.skipif(sys.implementation.name == "pypy", reason="a thread that is started in a fork hook may crash PyPy")
-def test_a_forked_child_listens_on_a_path_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_listens_on_a_path_of_its_own(short_path: Path) -> None:
     script = f"""
     pool = AdaptiveExecutor()
-    with monitor.listen({str(tmp_path / "{pid}")!r}) as listening:
+    with monitor.listen({str(short_path / "{pid}")!r}) as listening:
         path, parent = listening.path, os.getpid()
         def check():
             print(pid(listening.path) == os.getpid(), pid(path) == parent, listening.path == path)
@@ -403,18 +403,18 @@ def test_a_forked_child_listens_on_a_path_of_its_own(tmp_path: Path) -> None:
     pool.shutdown()
     """
     assert output_of(script, LOOK) == ["True True False", "0", "True"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 @needs_fork
 def test_the_environment_may_name_a_path_and_counts_in_forked_children_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EBBPOOL_MONITOR", str(tmp_path / "{pid}"))
+    monkeypatch.setenv("EBBPOOL_MONITOR", str(short_path / "{pid}"))
     script = f"""
     def check():
         pools = AdaptiveExecutor(), AdaptiveExecutor()
-        print(str(os.getpid()) in os.listdir({str(tmp_path)!r}))
+        print(str(os.getpid()) in os.listdir({str(short_path)!r}))
     check()
     print(in_child(check))
     """

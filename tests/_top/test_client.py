@@ -55,8 +55,8 @@ def top(capsys: pytest.CaptureFixture[str]) -> Top:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "m")
+def path(short_path: Path) -> str:
+    return str(short_path / "m")
 
 
 @contextmanager
@@ -263,23 +263,23 @@ def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pyt
     ],
 )
 def test_why_a_process_cannot_be_attached_to(
-    error: Exception, reason: str, top: Top, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    error: Exception, reason: str, top: Top, monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
     def refuse(pid: int, script: str) -> None:
         raise error
 
     monkeypatch.setattr(sys, "remote_exec", refuse, raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     assert re.search(reason, top.fails(os.getpid()), re.DOTALL)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
-def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     from ebbpool._top import attaching
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setattr(attaching, "owner_of", lambda _: (65534, 65534))
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
     attached = attaching.Attached(os.getpid())
@@ -291,7 +291,7 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
         (65534, 0o700),
     ]
     attached.close(True)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def await_sleep(process: subprocess.Popen[str]) -> None:
@@ -328,18 +328,18 @@ needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="th
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files; the test is skipped where the system lets nobody attach."""
     from ebbpool._top import attaching, client
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     with program("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.01)") as process:
         try:
             attaching.Attached(process.pid).close(True)
         except client.Failed as error:
             if "ptrace" in str(error):
                 pytest.skip("the system lets nobody attach to a process")
-    return tmp_path
+    return short_path
 
 
 @needs_attaching

@@ -79,8 +79,8 @@ class Seen:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[str]:
-    with monitor.listen(tmp_path / "m") as listening:
+def path(short_path: Path) -> Iterator[str]:
+    with monitor.listen(short_path / "m") as listening:
         yield listening.path
 
 
@@ -141,8 +141,8 @@ def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
 
 
 @needs_sizes
-def test_a_process_that_ends(tmp_path: Path) -> None:
-    listening = monitor.listen(tmp_path / "m")
+def test_a_process_that_ends(short_path: Path) -> None:
+    listening = monitor.listen(short_path / "m")
     with Seen(listening.path) as seen:
         seen.until("q quit")
         listening.close()

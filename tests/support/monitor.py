@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
-
-import pytest
 
 from support.common import TIMEOUT
 
 SNAPSHOT = {"get": "snapshot"}
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A directory whose path leaves room for the name of a socket, of which a system takes some hundred bytes."""
-    with tempfile.TemporaryDirectory(prefix="ebb-", dir="/tmp" if os.path.isdir("/tmp") else None) as folder:
-        yield Path(folder)
 
 
 class Talk:
