@@ -10,11 +10,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
-from ebbpool._metrics.table import GROWING, HISTOGRAMS, Amounts, add, amounts, counters, label_of
+from ebbpool._metrics.table import GROWING, HISTOGRAMS, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
@@ -203,7 +204,7 @@ class _Seen:
     def read(self, owner: AdaptiveExecutor | None) -> tuple[str, Amounts]:
         """Return the label, and the metrics; without the executor, what has been counted."""
         if owner is None:
-            found = counters(self.pool.counts())
+            found = amounts(SimpleNamespace(**self.pool.counts()), [], ["counter"])
         else:
             found = amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
         return self.label, found | self.samples.amounts()
