@@ -21,6 +21,7 @@ from support.common import (
     eventually,
     needs_fork,
     output_of,
+    run_script,
     tight_switching,
 )
 from support.metrics import busy_pool, expected
@@ -133,6 +134,15 @@ def test_our_own_text_is_that_of_the_client() -> None:
         PoolCollector([pool], registry=registry)
         assert text(METRICS, Source([pool]).read()) == client.generate_latest(registry).decode()
         assert Source([pool]).read()['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
+
+
+@pytest.mark.parametrize(
+    ("face", "library", "package"),
+    [("prometheus", "prometheus_client", "prometheus_client"), ("opentelemetry", "opentelemetry", "opentelemetry-api")],
+)
+def test_without_its_library_a_face_names_the_extra(face: str, library: str, package: str) -> None:
+    done = run_script(f"import sys; sys.modules[{library!r}] = None; import ebbpool.{face}")
+    assert f"ImportError: ebbpool.{face} needs {package}: pip install ebbpool[{face}]" in done.stderr
 
 
 @needs_fork

@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of, run_script
+from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of
 from support.metrics import NAMES, busy_pool, expected, sampled, without_times
 
 from ebbpool import AdaptiveExecutor
@@ -282,11 +282,6 @@ def test_a_forked_process_does_not_count_again_what_its_parent_has(together: Col
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
     assert found["ebbpool_task_submissions_total", "web"] == 6
     assert found["ebbpool_task_run_duration_seconds_count", "web"] == 6
-
-
-def test_without_the_client_the_error_names_the_extra() -> None:
-    done = run_script("import sys; sys.modules['prometheus_client'] = None; import ebbpool.prometheus")
-    assert "ImportError: ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus]" in done.stderr
 
 
 def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: CollectorRegistry) -> None:
