@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -127,27 +128,21 @@ def test_one_that_is_registered_twice_is_refused_and_measures_nothing(registry: 
 
 
 def test_bad_arguments() -> None:
-    refused: Any = PoolCollector
-    for sample in (0, -1, 1.5, 1e-10, float("nan")):
-        with pytest.raises(ValueError, match=rf"^sample must be above 0 .*{sample}"):
-            refused(sample=sample)
-    for sample in (True, "1/64", b"1", object()):
-        with pytest.raises(TypeError, match=r"^sample must "):
-            refused(sample=sample)
-    for buckets in ([], [0.0], [-1], [2, 1], [1, 1], [float("inf")], [float("nan")]):
-        with pytest.raises(ValueError, match=r"^buckets must "):
-            refused(sample=1, buckets=buckets)
-    for buckets in ("12", b"12", 5, ["a"], [None]):
-        with pytest.raises(TypeError, match=r"^buckets must "):
-            refused(sample=1, buckets=buckets)
+    def refuses(error: type[Exception], message: str, name: str, *values: Any, **others: Any) -> None:
+        for value in values:
+            with pytest.raises(error, match=rf"^{message}.*{re.escape(repr(value))}"):
+                PoolCollector(**{name: value}, **others)
+
+    refuses(ValueError, "sample must be above 0 ", "sample", 0, -1, 1.5, 1e-10, float("nan"))
+    refuses(TypeError, "sample must ", "sample", True, "1/64", b"1", object())
+    bad = [], [0.0], [-1], [2, 1], [1, 1], [float("inf")], [float("nan")]
+    refuses(ValueError, "buckets must ", "buckets", *bad, sample=1)
+    refuses(TypeError, "buckets must ", "buckets", "12", b"12", 5, ["a"], [None], sample=1)
     with pytest.raises(ValueError, match=r"^buckets=\[1\] needs a sample"):
-        refused(buckets=[1])
-    with pytest.raises(TypeError, match=r"^registry must be a CollectorRegistry of prometheus_client or None, not 5"):
-        refused(registry=5)
+        PoolCollector(buckets=[1])
+    refuses(TypeError, "registry must be a CollectorRegistry of prometheus_client or None, ", "registry", 5)
     with AdaptiveExecutor() as pool:
-        for pools in (pool, 5, [pool, None]):
-            with pytest.raises(TypeError, match=r"^pools must "):
-                refused(pools)
+        refuses(TypeError, "pools must ", "pools", pool, 5, [pool, None])
 
 
 def test_histograms(registry: CollectorRegistry) -> None:

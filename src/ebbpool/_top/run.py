@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
-NAMES: Final = ("pid", "path", "command")
-"""What is told of each process that listens."""
 PATIENCE: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
 
@@ -86,7 +84,8 @@ def _client(target: str) -> Client:
 def _list(as_json: bool) -> int:
     found = everyone()
     if as_json:
-        _print(json.dumps({"processes": [dict(zip(NAMES, each, strict=True)) for each in found]}, indent=2))
+        processes = [{"pid": pid, "path": path, "command": command} for pid, path, command in found]
+        _print(json.dumps({"processes": processes}, indent=2))
         return 0
     if not found:
         raise Failed(
@@ -114,15 +113,11 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
             lines = [f"process {client.pid}: no answer for {int(client.silent)} s", *map(printable, seen)]
             sys.stderr.write("\n".join(lines) + "\n")
         if client.silent >= PATIENCE:
-            raise Failed(_silence(client))
+            raise Failed(
+                f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may "
+                "hold its GIL, or (if top attached to it) its main thread may be stuck in a system call"
+            )
     return snapshot
-
-
-def _silence(client: Client) -> str:
-    return (
-        f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may hold its "
-        "GIL, or (if top attached to it) its main thread may be stuck in a system call"
-    )
 
 
 def _show(client: Client, once: bool, stacks: bool) -> int:
