@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pytest
 
@@ -91,7 +92,7 @@ class LeakCheck:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._failed = False
-        self._of_fixtures: dict[Any, list[Any]] = {}
+        self._of_fixtures: dict[Any, WeakSet[Any]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
@@ -109,17 +110,14 @@ class LeakCheck:
         try:
             return (yield)
         finally:
-            leaks = _leaks() if request.scope != "function" else None
-            if leaks:
-                self._of_fixtures.setdefault(fixturedef, []).extend(leaks.spare())
+            if request.scope != "function" and (leaks := _leaks()):
+                self._of_fixtures.setdefault(fixturedef, WeakSet()).update(leaks.spare())
 
     @pytest.hookimpl
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
         """Spare the pools of a fixture no longer when it has ended."""
-        leaks = _leaks()
-        for reference in self._of_fixtures.pop(fixturedef, ()):
-            if leaks:
-                leaks.blame(reference)
+        if leaks := _leaks():
+            leaks.blame(self._of_fixtures.pop(fixturedef, ()))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:

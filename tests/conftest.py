@@ -7,8 +7,10 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType
 
 import hypothesis
@@ -89,6 +91,13 @@ def no_turns() -> Iterator[None]:
     """Let tasks that go first do so however long the others have waited: a machine may be slow."""
     with seams.setting(overtaken=math.inf):
         yield
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for the name of a socket, of which a system takes some hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="ebb-", dir="/tmp" if os.path.isdir("/tmp") else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

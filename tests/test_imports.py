@@ -68,7 +68,7 @@ IMPORTS: dict[str, set[str]] = {
     "socketserver": {"_http", "_servers"},
     "_metrics": {"_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
-    "prometheus": {"_interpreter", "_metrics", "_pool", "executor"},
+    "prometheus": {"_metrics", "_pool", "executor"},
     "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
     "_cli": {"__init__", "_metrics", "_http", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork"},

@@ -54,28 +54,6 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*ours, "-p", "no:cacheprovider", *options, timeout=50)
 
 
-def test_the_fixture_is_a_pool_that_is_shut_down(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        HEAD
-        + """
-kept = []
-
-def test_use(adaptive_executor):
-    kept.append(adaptive_executor)
-    assert adaptive_executor.submit(threading.current_thread).result(10).name.startswith("adaptive_executor")
-
-def test_it_was_shut_down():
-    assert kept[0].stats().workers == 0
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        kept[0].submit(print)
-
-def test_another_one(adaptive_executor):
-    assert adaptive_executor is not kept[0]
-"""
-    )
-    run(pytester, "--ebbpool-leaks").assert_outcomes(passed=3)
-
-
 def test_the_fixture_fails_a_test_whose_task_does_not_end(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HEAD + "def test_hanging(adaptive_executor):\n    hang_in(adaptive_executor)\n")
     result = run(pytester, "--ebbpool-grace=0.1")
@@ -85,6 +63,16 @@ def test_the_fixture_fails_a_test_whose_task_does_not_end(pytester: pytest.Pytes
 
 LEAKS = """
 kept = []
+
+def test_the_fixture(adaptive_executor):
+    kept.append(adaptive_executor)
+    assert adaptive_executor.submit(threading.current_thread).result(10).name.startswith("adaptive_executor")
+
+def test_it_was_shut_down(adaptive_executor):
+    pool = kept.pop()
+    assert pool is not adaptive_executor and pool.stats().workers == 0
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
 
 def test_open():
     kept.append(AdaptiveExecutor(thread_name_prefix="mine"))
@@ -153,7 +141,7 @@ def test_failing():
 def test_what_is_left_behind_is_named_at_the_end_of_what_made_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=HEAD + LEAKS)
     result = run(pytester, *GRACE, "--strict-markers")
-    result.assert_outcomes(passed=14, failed=1, errors=4)
+    result.assert_outcomes(passed=16, failed=1, errors=4)
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_open left this behind:",
@@ -249,7 +237,7 @@ def test_it_works_in_the_processes_of_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_it=HEAD + LEAKS.split("def test_hanging")[0])
     result = run(pytester, *GRACE, "-p", "xdist.plugin", "-n", "1")
-    result.assert_outcomes(passed=2, errors=1)
+    result.assert_outcomes(passed=4, errors=1)
     result.stdout.fnmatch_lines(["*test_open left this behind:*", "*pool 'mine' is open*"])
 
 

@@ -6,55 +6,44 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.common import STACKS, TIMEOUT
+from support.common import STACKS, TIMEOUT, Gate
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.testing import no_thread_leaks, wait_idle
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """A gate that is opened at the latest when the test ends, so that nothing waits behind it."""
-    event = threading.Event()
-    yield event
-    event.set()
+def gate() -> Iterator[Gate]:
+    with Gate() as gate:
+        yield gate
 
 
-def waiting_at(gate: threading.Event, name: str) -> threading.Thread:
-    """Start a thread that stands at `gate`, and return it when it is there."""
-    there = threading.Event()
-
-    def stand_at_the_gate() -> None:
-        there.set()
-        gate.wait(TIMEOUT)
-
-    thread = threading.Thread(target=stand_at_the_gate, name=name)
-    thread.start()
-    assert there.wait(TIMEOUT)
-    return thread
+def waiting_at(gate: Gate, name: str) -> None:
+    """Start a thread, and wait until it stands at the gate."""
+    threading.Thread(target=gate, name=name).start()
+    gate.await_begun()
 
 
-def test_wait_idle_fails_with_the_stats(gate: threading.Event) -> None:
+def test_wait_idle_fails_with_the_stats(gate: Gate) -> None:
     with AdaptiveExecutor() as pool:
-        started = threading.Event()
-        pool.submit(lambda: (started.set(), gate.wait(TIMEOUT)))
-        assert started.wait(TIMEOUT)
-        with pytest.raises(AssertionError, match=r"not idle after 0\.01 s: PoolStats\(.*running=1") as caught:
+        gate.hold(pool)
+        with pytest.raises(AssertionError, match=r"not idle after 0\.01 s: PoolStats\(.*running=1.*queued=0"):
             wait_idle(pool, timeout=0.01)
-        assert "queued=0" in str(caught.value)
-        gate.set()
+        gate.open()
 
 
-def test_the_timekeeper_is_no_leak(gate: threading.Event) -> None:
+def test_the_timekeeper_is_no_leak(gate: Gate) -> None:
     with no_thread_leaks(grace=0):
         waiting_at(gate, "ebbpool-timekeeper")
 
 
-def test_a_leak_is_reported_with_its_name_and_stack(gate: threading.Event) -> None:
-    with pytest.raises(AssertionError, match="left-behind") as caught, no_thread_leaks(grace=0):
+def test_a_leak_is_reported_with_its_name_and_stack_and_ignored_names_may_stay(gate: Gate) -> None:
+    with pytest.raises(AssertionError, match="left-behind") as caught, no_thread_leaks(grace=0, ignore=["mine"]):
+        waiting_at(gate, "mine")
         waiting_at(gate, "left-behind")
-    assert ("stand_at_the_gate" if STACKS else "(no stack") in str(caught.value)
+    assert ("_open.wait" if STACKS else "(no stack") in str(caught.value)
     assert "daemon=False" in str(caught.value)
+    assert "mine" not in str(caught.value)
 
 
 def test_an_open_pool_is_a_leak() -> None:
@@ -66,29 +55,14 @@ def test_an_open_pool_is_a_leak() -> None:
         pool.shutdown()
 
 
-def test_ignored_names_may_stay(gate: threading.Event) -> None:
-    with pytest.raises(AssertionError) as caught, no_thread_leaks(grace=0, ignore=["mine"]):
-        waiting_at(gate, "mine")
-        waiting_at(gate, "other")
-    assert "other" in str(caught.value)
-    assert "mine" not in str(caught.value)
-
-
-def test_a_thread_that_ends_within_the_grace_is_no_leak(gate: threading.Event) -> None:
-    asked = threading.Event()
-
+def test_a_thread_that_ends_within_the_grace_is_no_leak(gate: Gate) -> None:
     class Leaving(threading.Thread):
-        def run(self) -> None:
-            gate.wait(TIMEOUT)
-
         def join(self, timeout: float | None = None) -> None:
-            asked.set()
-            gate.set()
+            gate.open()
             super().join(timeout)
 
     with no_thread_leaks(grace=TIMEOUT):
-        Leaving().start()
-    assert asked.is_set()
+        Leaving(target=gate).start()
 
 
 def test_a_pool_forgotten_in_a_cycle_is_collected() -> None:

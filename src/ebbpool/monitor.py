@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbpool._monitor.answers import snapshot
-from ebbpool._monitor.listener import Listener
+from ebbpool._monitor.listener import Listener, snapshot
 from ebbpool._pool.dump import dump, dump_on_signal
 
 if TYPE_CHECKING:

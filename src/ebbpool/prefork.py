@@ -159,18 +159,17 @@ def _endpoint(metrics: Bind | None, sample: float | None) -> Iterator[tuple[Repo
         yield lambda serial, report: None, None
         return
     # Imported here, because it imports http.server and the pool, which the parent has no other use for.
-    from ebbpool._metrics.durations import one_in
     from ebbpool._metrics.endpoint import endpoint
-    from ebbpool._metrics.service import Reports as Written
-    from ebbpool._metrics.service import Service
+    from ebbpool._metrics.service import MEMORY, hear, reporter
+    from ebbpool._metrics.source import Sums, one_in
 
     every = one_in(sample, "metrics_sample")
-    service = Service()
+    sums = Sums(MEMORY)
     # Threads do no harm here, although processes are started while they run: no Python code runs between their fork and
     # their exec.
-    with endpoint(metrics, service.read, histograms=bool(every)) as address:
+    with endpoint(metrics, sums.read, histograms=bool(every)) as address:
         log(logging.INFO, {"event": "metrics", "pid": os.getpid(), "address": address})
-        yield service.hear, functools.partial(Written, every)
+        yield functools.partial(hear, sums), functools.partial(reporter, every)
 
 
 def _modules(preload: Any) -> list[str] | None:

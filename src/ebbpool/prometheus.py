@@ -26,12 +26,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakSet
 
-from ebbpool._interpreter import daemon_threads
 from ebbpool._metrics.source import Source, checked
 from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Metric, families
 from ebbpool._pool import lifecycle
@@ -102,12 +100,9 @@ class PoolCollector(Collector):
         else:
             source = Source(chosen, every, bounds if every else None)
             self._read, self._end = source.read, source.close
-        if registry is not None:
-            self._register(registry)
-
-    def _register(self, registry: CollectorRegistry) -> None:
         try:
-            registry.register(self)
+            if registry is not None:
+                registry.register(self)
         except ValueError as error:
             self.close()
             raise ValueError(
@@ -144,16 +139,8 @@ class _Files:
     """The metrics of this process in the files that the client's multiprocess mode shares, written once a second.
 
     They are the client's own, which adds them up over processes as `table.add` does over pools, and keeps the counters
-    of those that have ended. It can remove none, so a level that is gone is 0.
-
-    Args:
-        shown: The metrics to write.
-        pools: The pools; None for all of this process.
-        every: One in how many tasks is measured; 0 for none.
-        bounds: The upper bounds of the buckets of histograms.
-
-    Raises:
-        RuntimeError: There is one in this process, which has counted what this one would count again.
+    of those that have ended. It can remove none, so a level that is gone is 0. There is one in a process: a second
+    would count again what the first has counted.
     """
 
     _there: ClassVar[bool] = False
@@ -191,9 +178,9 @@ class _Files:
 
     def _start(self) -> None:
         self._over = threading.Event()
-        # A start that does not wait, because it may be made in a fork hook, and in an empty context.
-        self._thread = WorkerThread(target=self._run, name="ebbpool-metrics", daemon=daemon_threads())
-        Context().run(self._thread.start)
+        # The start must not wait: it may be made in a fork hook.
+        self._thread = WorkerThread(target=self._run, name="ebbpool-metrics")
+        self._thread.start()
 
     def _renew(self) -> None:
         """In a forked child: begin anew, without what the parent has counted."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ebbpool._frames import stacks
-from ebbpool._monitor import residents
+from ebbpool._monitor import RESIDENT
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
     """
     if not grace >= 0:
         raise ValueError(f"grace must be a number of seconds, at least 0, not {grace!r}")
-    allowed = frozenset(ignore) | {TIMEKEEPER}
+    allowed = frozenset(ignore) | {TIMEKEEPER, RESIDENT}
     # Thread objects, not idents: the system gives the ident of a thread that ended to the next one.
     before = set(threading.enumerate())
     yield
@@ -96,7 +96,6 @@ def _new_threads(before: Collection[threading.Thread], allowed: Collection[str])
         for thread in threading.enumerate()
         if thread not in before
         and thread.name not in allowed
-        and thread not in residents
         and not isinstance(thread, threading._DummyThread)
         and thread is not threading.current_thread()
     ]

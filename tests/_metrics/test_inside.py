@@ -21,23 +21,24 @@ from support.common import (
     eventually,
     needs_fork,
     output_of,
+    run_script,
     tight_switching,
 )
 from support.metrics import busy_pool, expected
 
 from ebbpool import AdaptiveExecutor, PoolStats
-from ebbpool._metrics import durations, service, source, table
-from ebbpool._metrics.durations import AT_ONCE, BUCKETS, MOST, Samples, bounds_of, one_in
-from ebbpool._metrics.source import Source
+from ebbpool._metrics import service, source, table
+from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Metric, text
 from ebbpool._testing.seams import crew_of
 
 
 def test_shares_and_bounds() -> None:
-    assert [one_in(share) for share in (1, 1.0, 0.5, 1 / 64, 0.03)] == [1, 1, 2, 64, 33]
-    assert bounds_of(None) == BUCKETS
+    assert [checked(None, share, None) for share in (1, 1.0, 0.5, 1 / 64, 0.03, None)] == [
+        (None, every, BUCKETS) for every in (1, 1, 2, 64, 33, 0)
+    ]
     assert list(BUCKETS) == sorted(set(BUCKETS))
-    assert bounds_of([1, 2.5, float("inf")]) == (1.0, 2.5)
+    assert checked(None, 1, [1, 2.5, float("inf")]) == (None, 1, (1.0, 2.5))
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:
@@ -77,7 +78,7 @@ def test_a_worker_never_waits_for_a_reader() -> None:
         for _ in range(MOST + 10):
             thinned.record(0.5, 0.5)
 
-    with durations.turn.lock:
+    with source._turn:
         Background(record).join()
     assert buckets.amounts()["ebbpool.task.wait.duration", "", "1.0"] == AT_ONCE + 10
 
@@ -117,10 +118,7 @@ def test_a_name_keeps_the_rules_of_promtool(metric: Metric) -> None:
     assert not words & (KINDS | NO_BASE_UNITS)
     assert name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
     assert metric.label not in ("le", "quantile")
-
-
-def test_no_two_have_one_name() -> None:
-    assert len({metric.prometheus_name for metric in ALL}) == len(ALL)
+    assert [other.name for other in ALL if other.prometheus_name == metric.prometheus_name] == [metric.name]
 
 
 def test_our_own_text_is_that_of_the_client() -> None:
@@ -138,6 +136,15 @@ def test_our_own_text_is_that_of_the_client() -> None:
         assert Source([pool]).read()['a "b"\n\\c']["ebbpool.lane.limit", lane.name, ""] == 3
 
 
+@pytest.mark.parametrize(
+    ("face", "library", "package"),
+    [("prometheus", "prometheus_client", "prometheus_client"), ("opentelemetry", "opentelemetry", "opentelemetry-api")],
+)
+def test_without_its_library_a_face_names_the_extra(face: str, library: str, package: str) -> None:
+    done = run_script(f"import sys; sys.modules[{library!r}] = None; import ebbpool.{face}")
+    assert f"ImportError: ebbpool.{face} needs {package}: pip install ebbpool[{face}]" in done.stderr
+
+
 @needs_fork
 def test_it_works_in_a_forked_child() -> None:
     pytest.importorskip("prometheus_client")
@@ -145,13 +152,13 @@ def test_it_works_in_a_forked_child() -> None:
         import os, threading
         from prometheus_client import CollectorRegistry, generate_latest
         from ebbpool import AdaptiveExecutor, PoolStats
-        from ebbpool._metrics import durations
+        from ebbpool._metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         PoolCollector(sample=1, registry=registry)
         held, forked = threading.Event(), threading.Event()
         def hold():
-            with durations.turn.lock:
+            with source._turn:
                 held.set()
                 forked.wait()
         threading.Thread(target=hold).start()
@@ -176,21 +183,25 @@ OLDEST = ("ebbpool.queue.oldest_wait", "", "")
 
 
 class World:
-    """A service, a clock in a test's hand, and what children say to it."""
+    """The sums of a service, a clock in a test's hand, and what children say."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.service = service.Service(lambda: self.now)
+        self.sums = source.Sums(service.MEMORY, lambda: self.now)
 
-    def tell(self, serial: int, *pools: tuple[int, str, table.Amounts]) -> None:
-        rows = [[n, label, [[*key, x] for key, x in amounts.items()]] for n, label, amounts in pools]
-        self.service.hear(serial, json.dumps(rows).encode())
+    def hear(self, serial: int, report: bytes | None) -> dict[str, table.Amounts]:
+        service.hear(self.sums, serial, report)
+        return self.sums.read()
 
-    def end(self, serial: int) -> None:
-        self.service.hear(serial, None)
+    def tell(self, serial: int, **pools: table.Amounts) -> dict[str, table.Amounts]:
+        rows = {label: [[*key, amount] for key, amount in amounts.items()] for label, amounts in pools.items()}
+        return self.hear(serial, json.dumps(rows).encode())
 
-    def done(self, label: str = "web") -> float | None:
-        return self.service.read().get(label, {}).get(DONE)
+    def end(self, serial: int) -> dict[str, table.Amounts]:
+        return self.hear(serial, None)
+
+    def done(self) -> float:
+        return self.sums.read()["web"][DONE]
 
 
 @pytest.fixture
@@ -200,111 +211,79 @@ def world() -> World:
 
 def test_children_are_added_up(world: World) -> None:
     for serial in (1, 2):
-        world.tell(serial, (0, "web", {DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)}))
-    world.tell(1, (0, "web", {DONE: 11, WAITING: 0, OLDEST: 0.5}), (1, "other", {DONE: 5}))
-    assert world.service.read() == {"web": {DONE: 31, WAITING: 2, OLDEST: 2.0}, "other": {DONE: 5}}
+        world.tell(serial, web={DONE: 10 * serial, WAITING: serial, OLDEST: float(serial)})
+    # A reload may bring a newer ebbpool in, which knows more metrics than its parent.
+    web = {DONE: 11, WAITING: 0, OLDEST: 0.5, ("ebbpool.task.dreams", "", ""): 7}
+    assert world.tell(1, web=web, other={DONE: 5}) == {
+        "web": {DONE: 31, WAITING: 2, OLDEST: 2.0},
+        "other": {DONE: 5},
+    }
 
 
-def test_counters_do_not_go_back_when_a_child_is_replaced(world: World) -> None:
-    world.tell(1, (0, "web", {DONE: 100, WAITING: 7}))
-    world.end(1)
-    assert world.service.read() == {"web": {DONE: 100}}, "what waits in a dead child waits no more"
+def test_counters_do_not_go_back_when_a_pool_or_a_child_ends(world: World) -> None:
+    world.tell(1, web={DONE: 100, WAITING: 7})
+    assert world.tell(1) == {"web": {DONE: 100}}, "what has waited in a pool that has ended waits no more"
+    assert world.tell(1, web={DONE: 2, WAITING: 1}) == {"web": {DONE: 102, WAITING: 1}}
+    assert world.end(1) == {"web": {DONE: 102}}
     world.now += service.MEMORY
-    assert world.done() == 100
-    world.tell(2, (0, "web", {DONE: 1, WAITING: 1}))
-    assert world.service.read() == {"web": {DONE: 101, WAITING: 1}}
+    assert world.done() == 102
+    assert world.tell(2, web={DONE: 1, WAITING: 1}) == {"web": {DONE: 103, WAITING: 1}}
     world.now += 2 * service.MEMORY
-    assert world.done() == 101
+    assert world.done() == 103
     world.end(2)
-
-
-def test_a_pool_that_is_shut_down_leaves_its_counters(world: World) -> None:
-    world.tell(1, (0, "web", {DONE: 5, WAITING: 3}))
-    world.tell(1)
-    assert world.service.read() == {"web": {DONE: 5}}
-    world.tell(1, (1, "web", {DONE: 2, WAITING: 1}))
-    assert world.service.read() == {"web": {DONE: 7, WAITING: 1}}
-    world.tell(1)
     world.now += service.MEMORY + 1
-    assert world.service.read() == {}
-    world.end(1)
+    assert world.sums.read() == {}
 
 
 def test_names_without_end_are_forgotten(world: World) -> None:
     for number in range(source.MOST_NAMES + 100):
-        world.tell(1, (number, f"pool-{number}", {DONE: 1}))
-    found = world.service.read()
+        found = world.tell(1, **{f"pool-{number}": {DONE: 1}})
     assert len(found) <= source.MOST_NAMES + 1
     assert f"pool-{source.MOST_NAMES + 99}" in found and "pool-0" not in found
-    world.end(1)
-
-
-def test_metrics_that_only_a_newer_child_knows_are_left_out(world: World) -> None:
-    """A reload may bring a newer ebbpool in, under the parent of before."""
-    world.tell(1, (0, "web", {DONE: 5, ("ebbpool.task.dreams", "", ""): 7}))
-    assert world.service.read() == {"web": {DONE: 5}}
-    world.end(1)
 
 
 def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for serial in (1, 2):
-        world.tell(serial, (0, "web", {DONE: 5}))
-    lines = [b"nonsense", b"5", b"[[0]]", b'[[0, "web", [[1]]]]', b'{"pools": []}', b"\xff", b'[[Infinity, "a", []]]']
-    for line in [*lines, b"[" * 100_000]:
+        world.tell(serial, web={DONE: 5})
+    rows = b'["ebbpool.task.submissions", "", "", "many"]', b"[1]", b"1"
+    for line in [b"nonsense", b"5", b"[[0]]", b"\xff", b"[" * 100_000, *(b'{"web": [%s]}' % row for row in rows)]:
         caplog.clear()
-        world.service.hear(1, line)
+        world.hear(1, line)
         assert "event=metrics_unreadable" in caplog.text
-    world.tell(2, (0, "web", {DONE: 6}))
+    world.tell(2, web={DONE: 6})
     assert world.done() == 11
     world.end(1)
     world.end(2)
     assert world.done() == 11
 
 
-class Child:
-    """What a child writes, in this process."""
-
-    def __init__(self, every: int = 0) -> None:
-        self.service = service.Service()
-        self.write = service.Reports(every)
-
-    def report(self) -> dict[str, table.Amounts]:
-        self.service.hear(1, self.write())
-        return self.service.read()
-
-    def end(self) -> dict[str, table.Amounts]:
-        self.service.hear(1, None)
-        return self.service.read()
-
-
-def test_a_report_shows_what_stats_shows() -> None:
-    child = Child()
+def test_a_report_shows_what_stats_shows(world: World) -> None:
     with busy_pool() as pool:
-        found = child.report()["web"]
+        found = world.hear(1, service.reporter(0)())["web"]
         assert {key: found[key] for key in expected(pool)} == expected(pool)
-    child.end()
 
 
-def test_the_last_tasks_of_a_pool_are_counted() -> None:
-    child = Child(1)
+def test_the_last_tasks_of_a_pool_are_counted(world: World) -> None:
+    report = service.reporter(1)
     pool = AdaptiveExecutor(thread_name_prefix="brief")
-    assert child.report()["brief"][DONE] == 0
+    assert world.hear(1, report())["brief"][DONE] == 0
     for _ in range(10):
         pool.submit(int)
     pool.shutdown()
-    for found in (child.report(), child.report(), child.end()):
+    report()  # The parent may not read it.
+    for found in (world.hear(1, report()), world.hear(1, report()), world.end(1)):
         assert found["brief"][DONE] == 10
         assert found["brief"]["ebbpool.thread.exits", "", ""] == found["brief"]["ebbpool.thread.starts", "", ""]
         runs = [number for key, number in found["brief"].items() if "run.duration" in key[0] and key[2] != "sum"]
         assert sum(runs) == 10
 
 
-def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
-    child = Child()
+def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World) -> None:
+    report = service.reporter(0)
     pool = AdaptiveExecutor(thread_name_prefix="forgotten")
     with Gate() as gate:
         gate.hold(pool)
-        child.report()
+        report()
         engine = crew_of(pool).pool
         del pool
 
@@ -313,13 +292,13 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
             return bool(engine.closed)
 
         eventually(is_closed, "the executor is collected")
-        assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
+        assert world.hear(1, report())["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
     eventually(lambda: engine.headcount == 0)
-    assert child.report()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
-    child.end()
+    assert world.hear(1, report())["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
 
 
-def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile(known: bool) -> None:
     class Odd(AdaptiveExecutor):
         fails = False
 
@@ -329,15 +308,19 @@ def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile() -> None
             return super().stats()
 
     with Odd(1, "odd") as odd:
+        source = Source(None, memory=LONG)
         pool = AdaptiveExecutor(1, "ends")
-        source = Source([odd, pool])
         pool.submit(int).result(TIMEOUT)
-        source.read()
+        if known:
+            source.read()
         odd.fails = True
         with pytest.raises(Boom):
             source.read()
-        odd.fails = False
         pool.submit(int).result(TIMEOUT)
         pool.shutdown()
-        read = source.read()["ends"]
-        assert sum(read[key] for key in read if key[0] == "ebbpool.task.completions") == 2
+        with pytest.raises(Boom):
+            source.read()
+        odd.fails = False
+        for _ in range(2):
+            ended = source.read()["ends"]
+            assert sum(ended[key] for key in ended if key[0] == "ebbpool.task.completions") == 2

@@ -11,7 +11,7 @@ pytest.importorskip("opentelemetry.sdk.metrics")
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
-from support.common import LONG, TIMEOUT, Gate, output_of, run_script
+from support.common import LONG, TIMEOUT, Gate, output_of
 from support.metrics import NAMES, busy_pool, expected, sampled, without_times
 
 import ebbpool.opentelemetry
@@ -189,10 +189,3 @@ def test_the_global_provider_may_be_set_later() -> None:
         metrics.get_meter_provider().shutdown()
     """
     assert output_of(script) == ["17", "0", "17", "17"]
-
-
-def test_without_the_api_the_error_names_the_extra() -> None:
-    done = run_script("import sys; sys.modules['opentelemetry'] = None; import ebbpool.opentelemetry")
-    assert (
-        "ImportError: ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry]" in done.stderr
-    )

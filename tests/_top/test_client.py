@@ -55,8 +55,8 @@ def top(capsys: pytest.CaptureFixture[str]) -> Top:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "m")
+def path(short_path: Path) -> str:
+    return str(short_path / "m")
 
 
 @contextmanager
@@ -97,18 +97,29 @@ def asked(server: socket.socket, *arguments: object) -> Iterator[tuple[socket.so
         yield connection, call
 
 
+@pytest.fixture
+def held(path: str) -> Iterator[str]:
+    """The path where this process listens, whose pool "web" has one task that does not end."""
+    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
+        gate.hold(pool)
+        yield path
+
+
 @needs_proc
-def test_a_process_is_found_by_its_number(path: str, top: Top, capsys: pytest.CaptureFixture[str]) -> None:
-    other = path + "-other"
-    with listening(other), socket.socket(socket.AF_UNIX) as nameless, monitor.listen(path):
+def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.CaptureFixture[str]) -> None:
+    other = held + "-other"
+    with listening(other), socket.socket(socket.AF_UNIX) as nameless:
         nameless.bind("")
         nameless.listen()
-        assert top.shown(os.getpid())["pid"] == os.getpid()
+        shown = top.shown(os.getpid())
+        assert shown["pid"] == os.getpid()
+        (web,) = [each for each in shown["pools"] if each["name"] == "web"]
+        assert ("wait" if STACKS else "(no stack") in web["tasks"][0]["stack"]
         (ours,) = [each for each in top.shown()["processes"] if each["pid"] == os.getpid()]
-        assert ours["path"] == path and ours["command"]
+        assert ours["path"] == held and ours["command"]
         assert main(["top"]) == 0
         out = capsys.readouterr().out
-        assert f"{os.getpid():>7}  {path}" in out and other not in out
+        assert f"{os.getpid():>7}  {held}" in out and other not in out
 
 
 def test_nobody_listens(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +179,7 @@ def test_too_many_others_who_wait_are_no_error(path: str) -> None:
         (b"[1]\n", "is not an ebbpool monitor"),
         (b"{}\n", "is not an ebbpool monitor"),
         (b"x" * 2000, "sends without an end"),
-        (b'{"error": "busy\\u001b[2J"}\n', r"refuses: busy\x1b[2J"),
+        (b'{"error": "busy\\u001b[2J"}\n', r": busy\x1b[2J"),
         (b"", "has ended, or no longer listens"),
         pytest.param(b'{"pools": [{}]}\n', "does not understand", marks=needs_rich),
         pytest.param(b'{"pools": [{"name": 1}], "time": "now"}\n', "does not understand", marks=needs_rich),
@@ -235,9 +246,6 @@ def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pyt
     text = top.fails(os.getpid())
     assert "cannot attach to it: that needs CPython 3.14 or later" in text
     assert "Start it with EBBPOOL_MONITOR=PATH" in text
-    with program("print('begun', flush=True); input()", EBBPOOL_MONITOR="at/{pid}") as process:
-        named = f"EBBPOOL_MONITOR in its environment says {os.getcwd()}/at/{process.pid}, so it has not made a pool yet"
-        assert named in top.fails(process.pid)
 
 
 @needs_proc
@@ -255,23 +263,23 @@ def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pyt
     ],
 )
 def test_why_a_process_cannot_be_attached_to(
-    error: Exception, reason: str, top: Top, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    error: Exception, reason: str, top: Top, monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
     def refuse(pid: int, script: str) -> None:
         raise error
 
     monkeypatch.setattr(sys, "remote_exec", refuse, raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     assert re.search(reason, top.fails(os.getpid()), re.DOTALL)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
-def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     from ebbpool._top import attaching
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setattr(attaching, "owner_of", lambda _: (65534, 65534))
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
     attached = attaching.Attached(os.getpid())
@@ -282,36 +290,19 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
         (0, 0o644),
         (65534, 0o700),
     ]
-    # What that user puts there is neither followed nor waited for.
-    (theirs / "reason").symlink_to("/etc/passwd")
-    assert attached.refusal() is None
-    (theirs / "reason").unlink()
-    os.mkfifo(theirs / "reason")
-    assert attached.refusal() == ""
-    attached.close(False)
-    assert list(tmp_path.iterdir()) == []
+    attached.close(True)
+    assert list(short_path.iterdir()) == []
 
 
-class Unprepared:
-    """A process that has not prepared to be looked at, whose main thread waits for a line."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        stat = Path(f"/proc/{process.pid}/stat")
-        # Until then it may run Python code.
-        eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
-
-    def go_on(self) -> int:
-        """Have it come to what it was asked for; return how many threads it had when it went on."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+def await_sleep(process: subprocess.Popen[str]) -> None:
+    """Wait until the main thread of a process waits for a line: until then it may run Python code."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
 
 
 @contextmanager
-def unprepared(imports: str) -> Iterator[Unprepared]:
+def unprepared(imports: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that has not prepared to be looked at, whose main thread waits for a line."""
     script = f"""
     import sys, threading
     {imports}
@@ -320,25 +311,35 @@ def unprepared(imports: str) -> Iterator[Unprepared]:
         print(threading.active_count(), flush=True)
     """
     with program(script) as process:
-        yield Unprepared(process)
+        await_sleep(process)
+        yield process
+
+
+def go_on(process: subprocess.Popen[str]) -> int:
+    """Have a process come to what it was asked for; return how many threads it had when it went on."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
 
 
 needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="this Python cannot attach to others")
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files; the test is skipped where the system lets nobody attach."""
-    from ebbpool._top import attaching
+    from ebbpool._top import attaching, client
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     with program("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.01)") as process:
         try:
             attaching.Attached(process.pid).close(True)
-        except attaching.Failed as error:
+        except client.Failed as error:
             if "ptrace" in str(error):
                 pytest.skip("the system lets nobody attach to a process")
-    return tmp_path
+    return short_path
 
 
 @needs_attaching
@@ -366,7 +367,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ebbpool._top.run.PATIENCE", 1.0)
     monkeypatch.setattr("ebbpool._top.run.LATE", 0.5)
     with program(script) as process:
-        Unprepared(process)
+        await_sleep(process)
         told = top.fails(process.pid, "--json")
     assert re.search(r"^hangs_0:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
     assert re.search(r"^hangs_1:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
@@ -376,32 +377,32 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 
 @needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
-    from ebbpool._top import attaching, client, finding
+    from ebbpool._top import attaching, client
 
     with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
-        pid = there.process.pid
+        pid = there.pid
         attached = attaching.Attached(pid)
-        with closing(client.Client(attached.path, attached)) as asking:
+        with closing(client.Client(attached.path, pid, attached.close)) as asking:
             asking.ask()
             # Its main thread waits for a line, and comes to the script after that.
             assert asking.take() is None
             assert asking.hope.startswith(f"waiting for process {pid} to listen\n")
-            there.go_on()
+            go_on(there)
             snapshot = asking.take(TIMEOUT)
             assert snapshot is not None
             assert [pool["name"] for pool in snapshot["pools"]] == ["unprepared"]
-            assert finding.find(pid) == attached.path
-        eventually(lambda: there.go_on() == 1, "it stops listening when the last one has left")
-        assert finding.find(pid) is None
+            assert client.find(pid) == attached.path
+        eventually(lambda: go_on(there) == 1, "it stops listening when the last one has left")
+        assert client.find(pid) is None
     assert list(temporary.iterdir()) == []
 
 
 @needs_attaching
 def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
     with unprepared("") as there:
-        call = Background(lambda: top.fails(there.process.pid, "--json"))
+        call = Background(lambda: top.fails(there.pid, "--json"))
         assert call.still_waits()
-        there.go_on()
+        go_on(there)
         assert re.search("cannot watch process .*: it has not imported ebbpool", call.join())
     assert list(temporary.iterdir()) == []
 
@@ -411,23 +412,10 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
     from ebbpool._top import attaching
 
     with unprepared("import ebbpool") as there:
-        attaching.Attached(there.process.pid).close(False)
+        attaching.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
-        assert there.go_on() == 1
+        assert go_on(there) == 1
         eventually(lambda: not list(temporary.iterdir()))
-
-
-@pytest.fixture
-def held(path: str) -> Iterator[str]:
-    """The path where this process listens, whose pool "web" has one task that does not end."""
-    with AdaptiveExecutor(1, "web") as pool, Gate() as gate, monitor.listen(path):
-        gate.hold(pool)
-        yield path
-
-
-def test_one_object(held: str, top: Top) -> None:
-    (web,) = [each for each in top.shown(held)["pools"] if each["name"] == "web"]
-    assert ("wait" if STACKS else "(no stack") in web["tasks"][0]["stack"]
 
 
 @needs_rich

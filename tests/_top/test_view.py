@@ -7,11 +7,43 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.monitor import lane_of, pool_of, snapshot_of, task_of
+
+from ebbpool import AdaptiveExecutor, monitor
 
 rich_console = pytest.importorskip("rich.console")
 model = pytest.importorskip("ebbpool._top.model")
 view = pytest.importorskip("ebbpool._top.view")
+
+with AdaptiveExecutor(256) as _pool:
+    _lane = _pool.lane("lane", limit=4)
+    (POOL,) = [each for each in monitor.snapshot()["pools"] if each["name"] == _pool.name]
+    (LANE,) = POOL.pop("lanes")
+for _newer in ("away", "expired", "loop_lag", "spilled"):
+    # The ebbpool of a process may be older than that of `top`.
+    POOL.pop(_newer)
+    LANE.pop(_newer, None)
+
+
+def pool_of(name: str, **figures: Any) -> dict[str, Any]:
+    """Return a pool's part of a snapshot."""
+    return POOL | {"name": name, "lanes": []} | figures
+
+
+def lane_of(name: str, **figures: Any) -> dict[str, Any]:
+    """Return a lane's part of a snapshot."""
+    return LANE | {"name": name} | figures
+
+
+def task_of(name: str, seconds: float, **figures: Any) -> dict[str, Any]:
+    """Return a task's part of a snapshot."""
+    fixed = {"lane": None, "thread": f"thread_of_{name}", "native_id": 77, "blocked": False, "stack": None}
+    return fixed | {"name": name, "seconds": seconds} | figures
+
+
+def snapshot_of(*pools: dict[str, Any], time: float = 1000.0) -> dict[str, Any]:
+    """Return a snapshot."""
+    return {"ebbpool": "0.1.0", "pid": 4242, "python": "CPython 3.13.0 (GIL on)", "time": time, "pools": list(pools)}
+
 
 BUSY = pool_of(
     "web",
@@ -247,23 +279,8 @@ def test_decisions_of_all_pools_are_in_order() -> None:
     assert "(nothing yet)" in drawn(state_of(snapshot_of(pool_of("a"))))
 
 
-@pytest.mark.parametrize(
-    ("values", "width", "top", "bars"),
-    [
-        ([], 3, 4, "   "),
-        ([0, 0], 3, 4, "   "),
-        ([1], 3, 4, "  ▂"),
-        ([1, 4, 8], 3, 4, "▁▄█"),
-        ([9, 1, 1000, 0], 3, 4, "▁█ "),
-    ],
-)
-def test_sparklines(values: list[int], width: int, top: int, bars: str) -> None:
-    assert view.sparkline(values, width, top) == bars
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.00 s"), (9.99, "9.99 s"), (35.2, "35.2 s"), (100.0, "1m 40s"), (3599.0, "59m 59s"), (36061.0, "10h 01m")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert view.duration(seconds) == text
+def test_bars_and_times() -> None:
+    for values, bars in {(): "   ", (0, 0): "   ", (1,): "  ▂", (1, 4, 8): "▁▄█", (9, 1, 1000, 0): "▁█ "}.items():
+        assert view.sparkline(values, 3, 4) == bars
+    times = {0.0: "0.00 s", 9.99: "9.99 s", 35.2: "35.2 s", 100.0: "1m 40s", 3599.0: "59m 59s", 36061.0: "10h 01m"}
+    assert {seconds: view.duration(seconds) for seconds in times} == times

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Background, environment, eventually
 from support.monitor import Talk
-from support.monitor import tmp_path as short_path  # noqa: F401  (a fixture)
 from support.pages import ROOT, blocks_of, is_here, skip_without_packages
 from support.server import reserved_port
 
@@ -253,7 +252,7 @@ def serving(folder: Path, app: str) -> Iterator[App]:
 
 
 @needs_unix_sockets
-def test_it_freezes(short_path: Path) -> None:  # noqa: F811
+def test_it_freezes(short_path: Path) -> None:
     with (
         serving(short_path / "plain", app_after(0).replace(PLAIN, "if True:")) as plain,
         serving(short_path / "before", app_after(0)) as before,
@@ -270,7 +269,7 @@ def test_it_freezes(short_path: Path) -> None:  # noqa: F811
 
 
 @needs_unix_sockets
-def test_it_is_slow(short_path: Path) -> None:  # noqa: F811
+def test_it_is_slow(short_path: Path) -> None:
     with serving(short_path / "before", app_after(1)) as before, serving(short_path / "after", app_after(2)) as after:
         load = Background(partial(before.load, "slow"))
         counted = after.load("slow")
@@ -280,7 +279,7 @@ def test_it_is_slow(short_path: Path) -> None:  # noqa: F811
 
 
 @needs_unix_sockets
-def test_it_burns(short_path: Path) -> None:  # noqa: F811
+def test_it_burns(short_path: Path) -> None:
     with (
         serving(short_path / "before", app_after(2)) as before,
         serving(short_path / "told", app_after(3)) as told,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, Background, environment, eventually, output_of
-from support.monitor import tmp_path as short_path  # noqa: F401  (a fixture)
 from support.pages import is_here, skip_without_packages
 from support.server import reserved_port
 
@@ -526,7 +525,7 @@ async def lookup() -> int:
 @pytest.mark.skipif(
     not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
 )
-def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path, short_path: Path) -> None:  # noqa: F811
+def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path, short_path: Path) -> None:
     place = str(short_path / "s")
     watched = environment() | {"EBBPOOL_MONITOR": place}
     with reserved_port() as port:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import durations
+from ebbpool._metrics import source
 from ebbpool._testing.seams import crew_of
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 
@@ -82,4 +82,4 @@ def without_times(found: dict[tuple[str, str, str], float]) -> dict[tuple[str, s
 
 def sampled(pool: AdaptiveExecutor) -> list[int]:
     """One in how many tasks each observer of a pool is told of."""
-    return [every for every, _ in durations._observers.get(crew_of(pool), [])]
+    return [every for every, _ in source._observers.get(crew_of(pool), [])]

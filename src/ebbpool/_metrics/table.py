@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
 """A counter only grows. Levels of several pools add up; of durations the longest counts."""
+KINDS: Final[dict[Kind, str]] = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
+"""What Prometheus calls them."""
 
 Amounts: TypeAlias = dict[tuple[str, str, str], float]
 """The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
@@ -106,35 +107,28 @@ METRICS: Final = (
     Metric("ebbpool.lane.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of these has waited."),
 )
 
-WAIT: Final = Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited.")
-RUN: Final = Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran.")
-HISTOGRAMS: Final = (WAIT, RUN)
-
+HISTOGRAMS: Final = (
+    Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited."),
+    Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran."),
+)
 BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *HISTOGRAMS)}
 GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind in ("counter", "histogram"))
 """The names of the metrics that only grow."""
 
 
-def amounts(pool: Any, lanes: list[tuple[str, Any]]) -> Amounts:
+def amounts(pool: Any, lanes: list[tuple[str, Any]], kinds: Container[Kind] = KINDS) -> Amounts:
     """Return the metrics of a pool.
 
     Args:
-        pool: Its `PoolStats`.
+        pool: Its `PoolStats`, or what has at least the attributes for metrics of these kinds.
         lanes: The name and the `LaneStats` of each of its lanes. Those of one name are added up.
+        kinds: The kinds of the metrics.
     """
     found: Amounts = {}
     for metric in METRICS:
-        for lane, stats in lanes if metric.of_lane else [("", pool)]:
-            add(found, metric.amounts(stats, lane))
-    return found
-
-
-def counters(counts: Mapping[str, float]) -> Amounts:
-    """Return the counters of a pool, from what the engine has counted."""
-    found: Amounts = {}
-    for metric in METRICS:
-        if metric.kind == "counter":
-            found |= metric.amounts(SimpleNamespace(**counts))
+        if metric.kind in kinds:
+            for lane, stats in lanes if metric.of_lane else [("", pool)]:
+                add(found, metric.amounts(stats, lane))
     return found
 
 
@@ -158,7 +152,6 @@ Sample: TypeAlias = tuple[str, dict[str, str], float]
 """What is added to the name of the metric, the labels, and the number."""
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-KINDS: Final = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
 
 
 def families(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> Iterator[tuple[str, str, str, list[Sample]]]:

@@ -1,11 +1,13 @@
-"""The one thread that answers all who look at this process, and the file of its Unix socket."""
+"""What all pools of this process are doing; the one thread that answers all who look; the file of its Unix socket."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
+import reprlib
 import selectors
 import signal
 import socket
@@ -14,22 +16,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextvars import Context
+from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._interpreter import daemon_threads
-from ebbpool._monitor import PRIVATE, THREAD, VARIABLE, residents
-from ebbpool._monitor.answers import LONGEST, answer, refusal
+from ebbpool._interpreter import daemon_threads, interpreter
+from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._unix import identity, must_be_free, peer, refused, remove
+from ebbpool._version import __version__
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
 LOGGER: Final = logging.getLogger("ebbpool.monitor")
+LONGEST: Final = 1 << 16
+"""How many bytes a request may have."""
 MOST: Final = 256
 """How many clients may be connected at once."""
 PATIENCE: Final = 1.0
@@ -62,12 +66,7 @@ def from_environment() -> None:
 
 
 def _path_of(value: Any) -> str:
-    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process.
-
-    Raises:
-        TypeError: It is not a path.
-        ValueError: It is empty, or has a NUL character in it.
-    """
+    """Return `value` as a path, in which ``{pid}`` may stand for the number of the process."""
     try:
         path = os.fsdecode(value)
     except TypeError:
@@ -82,12 +81,7 @@ def _path_of(value: Any) -> str:
 
 
 def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
-    """Return a socket that listens at `path`, which only the owner of this process and root may open, and its identity.
-
-    Raises:
-        OSError: The path is taken, or cannot be used; the message names it.
-        RuntimeError: The platform has no Unix sockets.
-    """
+    """Return a socket that listens at `path`, which only this user and root may open, and the identity of its file."""
     if not hasattr(socket, "AF_UNIX"):
         raise RuntimeError(f"cannot listen on {path!r}: this Python has no Unix sockets")
     folder, name = os.path.split(path)
@@ -113,6 +107,81 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
     return listener, made
 
 
+def snapshot(stacks: bool = False) -> dict[str, Any]:
+    """Return what all pools of this process are doing, for JSON; docs/monitor.md explains each field.
+
+    A pool that has been shut down is among them for as long as it has threads: what they do may be what its shutdown
+    waits for.
+
+    Args:
+        stacks: Whether each running task comes with its stack.
+    """
+    pools = []
+    for crew, owner in lifecycle.in_view():
+        if owner is not None:
+            # A subclass may do what it likes; it must not keep the others from being seen.
+            try:
+                pools.append(_pool(owner, bool(crew.pool.closed), stacks))
+            except Exception:
+                LOGGER.exception("the figures of pool %r cannot be read", crew.name)
+    return {
+        "ebbpool": __version__,
+        "pid": os.getpid(),
+        "python": interpreter(),
+        "time": time.time(),
+        "pools": pools,
+        "others": lifecycle.others(),
+    }
+
+
+def _pool(pool: Any, closed: bool, stacks: bool) -> dict[str, Any]:
+    # An `AdaptiveExecutor`, whose module is on a floor above.
+    return {
+        **asdict(pool.stats()),
+        "closed": closed,
+        "lanes": [asdict(lane.stats()) for lane in pool.lanes()],
+        "tasks": [asdict(task) for task in pool.running(stacks=stacks)],
+        "decisions": [asdict(decision) for decision in pool.decisions()],
+    }
+
+
+def _answer(line: bytes) -> bytes:
+    """Return the answer to one request; what cannot be answered is told why. Does not raise."""
+    try:
+        return _encoded(snapshot(_stacks_wanted(line)))
+    except ValueError as error:
+        return _refusal(str(error))
+    except Exception as error:
+        return _refusal(f"{type(error).__name__}: {error}")
+
+
+def _refusal(reason: str) -> bytes:
+    """Return the line for a client that gets no answer."""
+    return _encoded({"error": reason})
+
+
+def _encoded(reply: dict[str, Any]) -> bytes:
+    return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
+
+
+def _stacks_wanted(line: bytes) -> bool:
+    """Return whether a request asks for stacks; raise `ValueError` if it is none."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"a request must be one JSON object on one line: {error}") from error
+    if not isinstance(request, dict):
+        raise ValueError(f"a request must be a JSON object, not {reprlib.repr(request)}")
+    if strange := request.keys() - {"get", "stacks"}:
+        raise ValueError(f"a request may have 'get' and 'stacks', not {reprlib.repr(min(strange))}")
+    if request.get("get") != "snapshot":
+        raise ValueError(f"'get' must be 'snapshot', not {reprlib.repr(request.get('get'))}")
+    stacks = request.get("stacks", False)
+    if not isinstance(stacks, bool):
+        raise ValueError(f"'stacks' must be true or false, not {reprlib.repr(stacks)}")
+    return stacks
+
+
 def _talk(connection: socket.socket) -> Iterator[int]:
     """Answer the requests of one client; yield what to wait for, and go on once the connection is ready for it.
 
@@ -127,13 +196,13 @@ def _talk(connection: socket.socket) -> Iterator[int]:
     while not last or incoming:
         line, newline, _ = incoming.partition(b"\n")
         if len(line) > LONGEST:
-            reply = refusal(f"a request may have {LONGEST} bytes at most, and ends with a newline")
+            reply = _refusal(f"a request may have {LONGEST} bytes at most, and ends with a newline")
             incoming.clear()
             last = True
         elif newline or last:
             # What has no newline at the end of the connection is a line all the same.
             del incoming[: len(line) + 1]
-            reply = answer(bytes(line)) if line.strip() else b""
+            reply = _answer(bytes(line)) if line.strip() else b""
         else:
             yield selectors.EVENT_READ
             with contextlib.suppress(BlockingIOError):
@@ -175,17 +244,14 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
-        self._thread = WorkerThread(target=self._run, name=THREAD, daemon=daemon_threads())
+        self._thread = WorkerThread(target=self._run, name=RESIDENT if self._resident else THREAD)
         self._ends = threading.Lock()
         _open[id(self)] = self
         try:
-            # In an empty context: the thread belongs to nobody's request.
-            Context().run(self._thread.start)
+            self._thread.start()
         except BaseException:
             self._end()
             raise
-        if self._resident:
-            residents.add(self._thread)
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
@@ -213,7 +279,6 @@ class Listener:
 
     def _let_go(self) -> None:
         _open.pop(id(self), None)
-        residents.discard(self._thread)
         for each in (self._socket, self._bell, self._rope, *list(self._clients)):
             each.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.
@@ -292,7 +357,7 @@ class Listener:
 
 def _turn_away(connection: socket.socket, reason: str) -> None:
     with connection, contextlib.suppress(OSError):
-        connection.send(refusal(reason))
+        connection.send(_refusal(reason))
 
 
 def _close_all() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import time
-import weakref
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakSet
 
 from ebbpool._pool import lifecycle
 
@@ -21,25 +21,23 @@ class Leaks:
     """Tells pools and tasks of a test from those that were there before."""
 
     def __init__(self) -> None:
-        self._spared: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._spared: WeakSet[Any] = WeakSet()
         self._earlier: set[tuple[Any, ...]] = set()
 
-    def spare(self) -> list[weakref.ref[Any]]:
+    def spare(self) -> WeakSet[Any]:
         """Spare the pools that are there now, the event loops that may make one, and the tasks that run now.
 
         Returns:
             Those pools and loops that were not spared before.
         """
-        new = [one for one in (*lifecycle.live(), *_loops()) if one not in self._spared]
+        new = WeakSet(one for one in (*lifecycle.live(), *_loops()) if one not in self._spared)
         self._spared.update(new)
         self._earlier = set(_running(lifecycle.live()))
-        return [weakref.ref(one) for one in new]
+        return new
 
-    def blame(self, reference: weakref.ref[Any]) -> None:
-        """Spare a pool or a loop no longer, if it is still there."""
-        one = reference()
-        if one is not None:
-            self._spared.discard(one)
+    def blame(self, ones: Iterable[Any]) -> None:
+        """Spare these pools and loops no longer."""
+        self._spared.difference_update(ones)
 
     def find(self, grace: float) -> str:
         """Return a text on the pools and tasks that are left after `grace` seconds, or nothing if there are none.

@@ -8,6 +8,7 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import inf
 from time import monotonic
 from types import ModuleType
@@ -68,11 +69,7 @@ def running_part(part: str) -> ModuleType:
 
 
 def core(which: str, part: str) -> ModuleType | None:
-    """Return the "plain" or the "compiled" module of a part of the core; None if it was not built.
-
-    Raises:
-        ImportError: It was not built, and `REQUIRE_EXT`.
-    """
+    """Return the "plain" or the "compiled" module of a part of the core; None if it may be missing, and is."""
     try:
         suffix = "" if which == "plain" else "_c"
         # The pool sets what futures that no executor made need.
@@ -102,12 +99,9 @@ def mutex_of(pool: Any) -> Any:
 
 
 def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
-    """On the plain core, have workers stop with a task in hand that is on no queue; return what ends that.
+    """On the plain core, have workers wait for `go` with a task in hand that is on no queue; return what ends that.
 
-    Args:
-        pool: The pool, which nobody uses meanwhile.
-        inside: An event, set when a worker has stopped there.
-        go: An event that the worker waits for.
+    The event `inside` is set when a worker waits there.
     """
     dequeue = pool._pool.dequeue
 
@@ -117,11 +111,8 @@ def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
         assert go.wait(20)
         return taken
 
-    def undo() -> None:
-        pool._pool.dequeue = dequeue
-
     pool._pool.dequeue = slow
-    return undo
+    return partial(setattr, pool._pool, "dequeue", dequeue)
 
 
 def on_their_way(pool: Any) -> int:
@@ -231,34 +222,22 @@ def no_loops_of_before() -> Iterator[None]:
         yield
 
 
-def in_timekeeper(call: Callable[[], object]) -> None:
+def in_timekeeper(call: Callable[[], Any]) -> None:
     """Have `call()` called in the timekeeper's thread, where a finaliser may run and nobody may wait."""
     timekeeper.start()
-
-    def make() -> None:
-        call()
-
-    timekeeper.call_soon(make)
+    timekeeper.call_soon(call)
 
 
 class Nobody(Timekeeper):
     """A timekeeper that never comes: the test looks itself."""
 
-    def start(self) -> None:
-        """Start nothing."""
-
-    def watch(self, watched: object) -> None:
-        """Look at nothing."""
+    def start(self) -> None: ...
+    def watch(self, watched: object) -> None: ...
+    def consider(self, *watched: object) -> None: ...
+    def dismiss(self, timeout: float = 0.0) -> None: ...
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call at once."""
         call()
-
-    def consider(self, *watched: object) -> None:
-        """Stay as it is."""
-
-    def dismiss(self, timeout: float = 0.0) -> None:
-        """Stay as it is."""
 
 
 @contextmanager
@@ -269,20 +248,15 @@ def watched_by(keeper: Timekeeper) -> Iterator[None]:
 
 
 class ManualTimekeeper(Timekeeper):
-    """A timekeeper without a thread: the test says what time it is, and takes the turns.
-
-    Attributes:
-        now: The time by its clock, in seconds.
-        rings: How often it was to be woken.
-    """
+    """A timekeeper without a thread: the test says what time it is, and takes the turns."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
         self.rings = 0
+        """How often it was to be woken."""
         super().__init__(lambda: self.now)
 
-    def start(self) -> None:
-        """Start nothing."""
+    def start(self) -> None: ...
 
     def _ring(self) -> None:
         self.rings += 1

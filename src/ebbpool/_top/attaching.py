@@ -15,13 +15,12 @@ from collections.abc import Iterable, Iterator
 from itertools import dropwhile
 from typing import Any, Final
 
-from ebbpool._top.finding import Failed, alive, named_in_environment, root_of
+from ebbpool._top.client import Failed, alive, root_of
 
 _SCRIPT: Final = """
 def _begin():
     def look():
-        import os, sys
-        folder = {folder!r}
+        import sys
         reason = "it has not imported ebbpool"
         try:
             if "ebbpool" in sys.modules:
@@ -30,14 +29,18 @@ def _begin():
                 except ImportError:
                     reason = "its ebbpool is too old for this one"
                 else:
-                    Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
+                    Listener({path!r}, resident=True, until_left=True)
                     return
         except BaseException as error:
             reason = type(error).__name__ + ": " + str(error)
         try:
-            with open(os.path.join(folder, "d", "reason.new"), "w", encoding="utf-8") as file:
-                file.write(reason)
-            os.rename(os.path.join(folder, "d", "reason.new"), os.path.join(folder, "d", "reason"))
+            import json, socket
+            with socket.socket(socket.AF_UNIX) as server:
+                server.settimeout(60)
+                server.bind({path!r})
+                server.listen()
+                with server.accept()[0] as connection:
+                    connection.sendall(json.dumps(dict(error=reason)).encode() + b"\\n")
         except OSError:
             pass
     import _thread
@@ -52,8 +55,8 @@ shutil.rmtree({folder!r}, True)
 """What the process runs if `top` has left before its main thread came to it."""
 _OWN: Final = ".".join(map(str, sys.version_info[:2]))
 PREPARE: Final = (
-    "Start it with EBBPOOL_MONITOR=PATH in its environment, or have it call ebbpool.monitor.listen(PATH), "
-    "and watch it with: python -m ebbpool top PID"
+    "Start it with EBBPOOL_MONITOR=PATH in its environment (it listens once it has made a pool, or logs why not), or "
+    "have it call ebbpool.monitor.listen(PATH), and watch it with: python -m ebbpool top PID"
 )
 
 
@@ -85,21 +88,9 @@ class Attached:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    def refusal(self) -> str | None:
-        """Return why the process does not listen, once it has said so."""
-        # Not what a link points to, and without waiting, because the other process may have put anything there.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with contextlib.suppress(OSError):
-            number = os.open(os.path.join(self._theirs, "reason"), flags)
-            try:
-                return os.read(number, 4096).decode("utf-8", "replace")
-            finally:
-                os.close(number)
-        return None
-
     def close(self, answered: bool) -> None:
         """Remove the directory; `answered` tells whether the process has come to the script."""
-        if answered or self.refusal() is not None or not alive(self.pid):
+        if answered or not alive(self.pid):
             shutil.rmtree(self._folder, ignore_errors=True)
             return
         # It will look for the script when its main thread runs Python again, and must find one that tidies up.
@@ -109,7 +100,7 @@ class Attached:
     def _write(self, script: str) -> None:
         new = os.path.join(self._folder, "script.new")
         with open(new, "w", encoding="utf-8") as file:
-            file.write(script.format(folder=self._inside))
+            file.write(script.format(folder=self._inside, path=os.path.join(self._inside, "d", "s")))
         os.chmod(new, 0o644)
         os.rename(new, os.path.join(self._folder, "script.py"))
 
@@ -142,14 +133,9 @@ def _must_be_possible(pid: int) -> None:
     if owner is not None and os.geteuid() not in (0, owner[0]):
         raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
     if not hasattr(sys, "remote_exec"):
-        hint = PREPARE
-        if (path := named_in_environment(pid)) is not None:
-            hint = (
-                f"EBBPOOL_MONITOR in its environment says {path}, so it has not made a pool yet, or has logged why not"
-            )
         raise Failed(
             f"process {pid} does not listen, and this Python, {_OWN}, cannot attach to it: that needs CPython 3.14 "
-            f"or later, the same for both processes.\n{hint}"
+            f"or later, the same for both processes.\n{PREPARE}"
         )
 
 

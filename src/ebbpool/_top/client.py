@@ -1,25 +1,116 @@
-"""One connection to a monitor that never waits for it: the process on the other end may be stuck."""
+"""Which processes listen, as Linux tells under /proc; and a connection to one that never waits, for it may be stuck."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import select
 import socket
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ebbpool._top.finding import Failed, alive
+from ebbpool._monitor import PRIVATE
 from ebbpool._unix import peer
-
-if TYPE_CHECKING:
-    from ebbpool._top.attaching import Attached
-
 
 LONGEST: Final = 1 << 28
 """How many bytes an answer may have: thousands of tasks with deep stacks have a few millions."""
+_LISTENS: Final = 0x10000
+"""The flag of /proc/net/unix for a socket that listens."""
+_BOUND: Final = re.compile(rf"(?P<folder>.*/){re.escape(PRIVATE)}[^/]+/(?P<name>[^/]+)")
+
+
+class Failed(Exception):
+    """What the user is told, in one or more lines, before the command ends."""
+
+
+def alive(pid: int) -> bool:
+    """Return whether there is such a process, which has not ended yet."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        pass
+    if sys.platform == "linux":
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def command_of(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+        return file.read().rstrip("\0").replace("\0", " ")
+    return ""
+
+
+def root_of(pid: int) -> str:
+    """Return the folder in which this process sees the root of `pid`: empty where both have the same."""
+    try:
+        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
+            return f"/proc/{pid}/root"
+    except OSError:
+        pass
+    return ""
+
+
+def find(pid: int) -> str | None:
+    """Return where `pid` listens, or None; a socket is found by the name under which it was bound."""
+    with suppress(OSError):
+        inodes = _sockets(pid)
+        if not inodes:
+            return None
+        with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
+            for line in table:
+                path = _monitor(line, inodes)
+                if path is not None and os.path.exists(root_of(pid) + path):
+                    return root_of(pid) + path
+    return None
+
+
+def everyone() -> list[tuple[int, str, str]]:
+    """Return number, path and command line of the processes of this user that listen; for root those of all users.
+
+    Raises:
+        Failed: The platform does not tell.
+    """
+    if not os.path.exists("/proc/net/unix"):
+        raise Failed("listing needs Linux; give the PATH of the socket instead")
+    found = []
+    for name in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+        pid = int(name)
+        # The table is that of the process's own network; most processes have no socket of ours, and are not asked.
+        if (path := find(pid)) is not None:
+            found.append((pid, path, command_of(pid)))
+    return found
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def _monitor(line: str, inodes: set[str]) -> str | None:
+    """Return the path of a monitor, if a line of /proc/net/unix is about one that has one of the `inodes`."""
+    fields = line.rstrip("\n").split(None, 7)
+    if len(fields) < 8 or fields[6] not in inodes or not int(fields[3], 16) & _LISTENS:
+        return None
+    match = _BOUND.fullmatch(fields[7])
+    return match["folder"] + match["name"] if match else None
 
 
 class Client:
@@ -27,18 +118,18 @@ class Client:
 
     Args:
         path: Where the process listens, or will once it has come to what it was asked for.
-        attached: What asked it to listen, if it had not done so by itself.
+        pid: Its number, if that is known.
+        leave: If it has been asked to listen: called at the end, with whether it has come to it.
     """
 
-    def __init__(self, path: str, attached: Attached | None = None, pid: int | None = None) -> None:
+    def __init__(self, path: str, pid: int | None = None, leave: Callable[[bool], object] | None = None) -> None:
         self.path = path
-        self.pid = pid if attached is None else attached.pid
-        self._attached = attached
+        self.pid = pid
+        self._leave = leave
         self._socket: socket.socket | None = None
         self._received = bytearray()
         self._since: float | None = None
-        self._request: bytes = b""
-        self._answered = False
+        self._request = b""
 
     def ask(self, stacks: bool = False) -> None:
         """Ask for a snapshot, unless one is still waited for.
@@ -62,7 +153,6 @@ class Client:
         while True:
             if self._send() and (line := self._line()) is not None:
                 self._since = None
-                self._answered = True
                 return self._snapshot(line)
             left = deadline - monotonic()
             if left <= 0:
@@ -79,7 +169,7 @@ class Client:
     @property
     def hope(self) -> str:
         """What is waited for until the first answer comes, in lines."""
-        if self._attached is None:
+        if self._leave is None:
             return f"waiting for what listens on {self.path!r}"
         return (
             f"waiting for process {self.pid} to listen\nIts main thread has to run Python code first. If it is in a "
@@ -92,8 +182,8 @@ class Client:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        if self._attached is not None:
-            self._attached.close(self._answered)
+        if self._leave is not None:
+            self._leave(self._socket is not None)
 
     def _send(self) -> bool:
         """Connect and send the request if that is still to be done; return whether it is done."""
@@ -125,11 +215,8 @@ class Client:
 
     def _explain(self, error: OSError) -> None:
         absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
-        if self._attached is not None:
-            refusal = self._attached.refusal()
-            if refusal is not None:
-                raise Failed(f"cannot watch process {self.pid}: {refusal}")
-            if not alive(self._attached.pid):
+        if self._leave is not None:
+            if self.pid is not None and not alive(self.pid):
                 raise Failed(f"process {self.pid} has ended")
             if absent:
                 return
@@ -165,7 +252,7 @@ class Client:
         with suppress(ValueError):
             found = json.loads(line)
         if isinstance(found, dict) and "error" in found:
-            raise Failed(f"process {self.pid} refuses: {found['error']}")
+            raise Failed(f"cannot watch process {self.pid}: {found['error']}")
         if not isinstance(found, dict) or not isinstance(found.get("pools"), list):
             raise Failed(f"{self.path!r} is not an ebbpool monitor: it answers {line[:40]!r}")
         return found

@@ -14,8 +14,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._top.attaching import PREPARE, Attached, stacks_from_outside
-from ebbpool._top.client import Client
-from ebbpool._top.finding import Failed, everyone, find
+from ebbpool._top.client import Client, Failed, everyone, find
 from ebbpool._top.model import LATE, Model, printable
 from ebbpool._version import __version__
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
-NAMES: Final = ("pid", "path", "command")
-"""What is told of each process that listens."""
 PATIENCE: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
 
@@ -79,15 +76,16 @@ def _client(target: str) -> Client:
     pid = int(target)
     path = find(pid)
     if path is not None:
-        return Client(path, pid=pid)
+        return Client(path, pid)
     attached = Attached(pid)
-    return Client(attached.path, attached)
+    return Client(attached.path, pid, attached.close)
 
 
 def _list(as_json: bool) -> int:
     found = everyone()
     if as_json:
-        _print(json.dumps({"processes": [dict(zip(NAMES, each, strict=True)) for each in found]}, indent=2))
+        processes = [{"pid": pid, "path": path, "command": command} for pid, path, command in found]
+        _print(json.dumps({"processes": processes}, indent=2))
         return 0
     if not found:
         raise Failed(
@@ -115,15 +113,11 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
             lines = [f"process {client.pid}: no answer for {int(client.silent)} s", *map(printable, seen)]
             sys.stderr.write("\n".join(lines) + "\n")
         if client.silent >= PATIENCE:
-            raise Failed(_silence(client))
+            raise Failed(
+                f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may "
+                "hold its GIL, or (if top attached to it) its main thread may be stuck in a system call"
+            )
     return snapshot
-
-
-def _silence(client: Client) -> str:
-    return (
-        f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may hold its "
-        "GIL, or (if top attached to it) its main thread may be stuck in a system call"
-    )
 
 
 def _show(client: Client, once: bool, stacks: bool) -> int:

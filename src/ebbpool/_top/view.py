@@ -187,14 +187,11 @@ class View:
         )
         # The innermost call is the last line, and that is what one wants to see.
         last = max(min(len(lines), height - 1), len(lines) - scrolled)
-        shown = [title, *lines[max(0, last - (height - 1)) : last]]
-        styles = ["bold", *[""] * len(lines)]
         # What is not a screen may have long lines.
         overflow: OverflowMethod = "ignore" if height == UNLIMITED else "ellipsis"
-        parts: list[RenderableType] = [
-            Text(printable(line), style, no_wrap=True, overflow=overflow)
-            for line, style in zip(shown, styles, strict=False)
-        ]
+        parts: list[RenderableType] = [Text(printable(title), "bold", no_wrap=True, overflow=overflow)]
+        for line in lines[max(0, last - (height - 1)) : last]:
+            parts.append(Text(printable(line), no_wrap=True, overflow=overflow))
         return len(lines) - last, parts
 
     def _log(self, decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
