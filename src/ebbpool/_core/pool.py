@@ -77,8 +77,6 @@ COMPACT = 64
 """A queue with at least so many dead futures is looked through for them."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
-TURNS = 256
-"""With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 RESERVE = 16
 """For so many workers of the ceiling there may be one more, for calls that go on with something ..."""
 UTMOST = 4
@@ -211,8 +209,8 @@ class Pool:
         clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
         dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
-        ahead: How many futures at the head of the queue have overtaken the others.
-        urgent: Whether some of these go on with something, unless `ahead` is 0; see `ExecutorCore.offload`.
+        front: Futures that have overtaken those in the queue.
+        urgent: Whether some of these go on with something, unless there are none; see `ExecutorCore.offload`.
         firsts: How many workers have a task in hand that has overtaken others.
         max_wait: For how many seconds tasks may wait; 0 for ever.
         timed: Whether tasks wait that may do so for a limited time only.
@@ -221,7 +219,7 @@ class Pool:
         stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
         turned: How many tasks had been taken when one that may wait for longer last had its turn.
         expired: Tasks that have waited for too long, and failed because of that.
-        passed: How many tasks that go first were taken since one that they overtook was last taken.
+        passed: Whether one that goes first was taken since the last turn of one that they overtook.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
         ceiling: The most workers that the settings allow.
@@ -270,7 +268,7 @@ class Pool:
         self.every: int = 0
         self.skip: int = 0
         self.surplus: int = 0
-        self.passed: int = 0
+        self.passed: bool = False
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
@@ -293,6 +291,7 @@ class Pool:
     def _begin(self, workers: list[Worker]) -> None:
         """Start without a task, and with the workers that there are."""
         self.workers: list[Worker] = workers
+        self.front: deque[FutureCore] = deque()
         self.queue: deque[FutureCore] = deque()
         self.enqueue: Callable[[FutureCore], None] = self.queue.append
         self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
@@ -315,7 +314,6 @@ class Pool:
         self.blocked: int = 0
         self.lent: int = 0
         self.dead: int = 0
-        self.ahead: int = 0
         self.firsts: int = 0
         self.searching: bool = False
         self.covered: bool = False
@@ -453,15 +451,11 @@ class Pool:
             self.marked[future] = None
         if not first:
             self.enqueue(future)
-            return
-        if future._lane is None and not future._looped:
-            self.queue.appendleft(future)
-        elif self.ahead == len(self.queue):
-            self.enqueue(future)
+        elif future._lane is None and not future._looped:
+            self.front.appendleft(future)
         else:
             # Tasks of a lane keep their order, and so do those of event loops.
-            self.queue.insert(self.ahead, future)
-        self.ahead += 1
+            self.front.append(future)
 
     def _keep_time(self, lane: LaneCore) -> str | None:
         """Under the mutex: have the timekeeper look for tasks of `lane` that wait there for too long; return an errand.
@@ -484,30 +478,21 @@ class Pool:
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
         There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
         """
-        # Taking a task out of the middle costs time in proportion to those before it, so with many it is done rarely.
-        if (
-            self.passed > 0
-            and self.passed * TURNS >= self.ahead
-            and self.lent == 0
-            and self.ahead < len(self.queue)
-            and self._has_place(0)
-        ):
-            oldest, first = self.queue[self.ahead], self.queue[0]
+        if self.passed and self.queue and self.lent == 0 and self._has_place(0):
+            oldest, first = self.queue[0], self.front[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
             later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
             if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                del self.queue[self.ahead]
                 # A cancelled task does not use up the turn.
-                if oldest._code == PENDING:
-                    self.passed = 0
-                return oldest
-        self.passed += 1
-        self.ahead -= 1
-        if self.ahead == 0:
-            self.urgent = False
+                self.passed = oldest._code != PENDING
+                return self.queue.popleft()
+        self.passed = True
         worker.first = True
         self.firsts += 1
-        return self.queue.popleft()
+        first = self.front.popleft()
+        if not self.front:
+            self.urgent = False
+        return first
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
@@ -601,11 +586,11 @@ class Pool:
 
     def _most(self) -> int:
         """Return how many workers there may be that are not blocked."""
-        return self.max_workers + self.beyond if self.urgent and self.ahead > 0 else self.max_workers
+        return self.max_workers + self.beyond if self.urgent and self.front else self.max_workers
 
     def _wants_more(self) -> bool:
         """Return whether a call that goes on with something waits at the ceiling, and there may be a worker for it."""
-        return self.urgent and self.ahead > 0 and self.max_workers <= self.headcount - self.blocked < self._most()
+        return self.max_workers <= self.headcount - self.blocked < self._most()
 
     def _staff(self) -> str | None:
         """Under the mutex: do what `_arrange` does if tasks wait."""
@@ -651,7 +636,9 @@ class Pool:
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        return not self.held or (self._engaged() + more <= self.allowed and (self.ahead > 0 or self._has_place(more)))
+        if not self.held:
+            return True
+        return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -738,7 +725,7 @@ class Pool:
             raise
 
     def _waiting(self) -> int:
-        return len(self.queue) - self.dead
+        return len(self.front) + len(self.queue) - self.dead
 
     def _lacks_spare(self) -> bool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
@@ -819,9 +806,7 @@ class Pool:
             if future in self.seekers:
                 self.seekers.remove(future)
             return
-        if self.ahead and self.queue.index(future) < self.ahead:
-            self.ahead -= 1
-        self.queue.remove(future)
+        (self.front if future in self.front else self.queue).remove(future)
         self.marked.pop(future, None)
         future._held = True
         if future._lane is not None:
@@ -948,30 +933,27 @@ class Pool:
     def _compact(self, lane: LaneCore | None) -> None:
         # Made before the mutex is taken: that may run the garbage collector. A task that came back may be in the queue
         # twice; it keeps its first place.
-        kept: dict[FutureCore, None] = {}
+        kept: set[FutureCore] = set()
         trash: list[FutureCore] = []
-        ahead = 0
         with self.mutex:
             collects = hold_collector()
             try:
-                line = self.queue if lane is None else lane.backlog
+                lines = [self.front, self.queue] if lane is None else [lane.backlog]
                 dead = self.dead if lane is None else lane.dead
-                if dead < COMPACT or dead * 2 < len(line):
+                if dead < COMPACT or dead * 2 < sum(map(len, lines)):
                     return
-                for place in range(len(line)):
-                    future = line.popleft()
-                    if future._code == PENDING:
-                        kept[future] = None
-                    else:
-                        trash.append(future)
-                    if place < self.ahead:
-                        ahead = len(kept)
-                line.extend(kept)
-                if lane is not None:
-                    lane.dead = 0
-                else:
+                for line in lines:
+                    for _ in range(len(line)):
+                        future = line.popleft()
+                        if future._code == PENDING and future not in kept:
+                            kept.add(future)
+                            line.append(future)
+                        else:
+                            trash.append(future)
+                if lane is None:
                     self.dead = 0
-                    self.ahead = ahead
+                else:
+                    lane.dead = 0
             finally:
                 let_collector(collects)
 
@@ -1044,10 +1026,8 @@ class Pool:
         found: list[FutureCore] = []
         if now < self.sought:
             return found
-        self.sought = now + LOOKS + LOOK * len(self.queue)
-        lines: list[Any] = [self.queue, self.seekers]
-        for lane in self.backlogs:
-            lines.append(lane.backlog)
+        self.sought = now + LOOKS + LOOK * self._waiting()
+        lines: list[Any] = [self.front, self.queue, self.seekers, *[lane.backlog for lane in self.backlogs]]
         for line in lines:
             for each in line:
                 if type(each) is not LockType:
@@ -1056,7 +1036,7 @@ class Pool:
                         found.append(future)
         trash.append(self.backlogs)
         self.backlogs = [lane for lane in self.backlogs if lane.backlog]
-        self.timed = len(self.queue) > 0 or len(self.seekers) > 0
+        self.timed = self._waiting() > 0 or len(self.seekers) > 0
         return found
 
     def _choose_end(self, now: float) -> None:
@@ -1065,7 +1045,7 @@ class Pool:
         The one who asked for the oldest has left by then, or is about to. CoDel's sign of a standing queue, and what
         Facebook's servers do then.
         """
-        waited = now - self._oldest()._queued_at if self.queue and self.max_wait > 0.0 else 0.0
+        waited = now - self._oldest()._queued_at if self._waiting() > 0 and self.max_wait > 0.0 else 0.0
         if waited <= STALE * self.max_wait:
             self.stale = 0.0
             self.dequeue = self.oldest_first
@@ -1073,7 +1053,7 @@ class Pool:
             self.stale = now
         elif self.stands(now):
             self.dequeue = self.queue.pop
-            if self.ahead == 0 and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
+            if not self.front and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
                 # It may wait for longer than `max_wait`, or had failed by now: its turn, or newer ones overtake it all.
                 self.turned = self.taken
                 self.queue.rotate(-1)
@@ -1168,7 +1148,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                queued = list(self.queue)
+                queued = [*self.front, *self.queue]
                 for worker in self.workers:
                     if worker.current is not None:
                         running.append(worker.current)
@@ -1261,14 +1241,13 @@ class Pool:
 
     @cython.locals(head=FutureCore)
     def _trim(self, trash: list[FutureCore]) -> None:
-        while self.dead and self.queue:
-            head = self.queue[0]
-            if head._code == PENDING:
-                break
-            trash.append(self.queue.popleft())
-            self.dead -= 1
-            if self.ahead:
-                self.ahead -= 1
+        for line in (self.front, self.queue):
+            while self.dead and line:
+                head = line[0]
+                if head._code == PENDING:
+                    break
+                trash.append(line.popleft())
+                self.dead -= 1
 
     def retry_after(self) -> float:
         """Return after how many seconds a caller that is refused may try again: for as long as a task waits now.
@@ -1285,20 +1264,15 @@ class Pool:
 
     def _oldest(self) -> FutureCore:
         """Return the future that has waited longest, or one that has waited about as long; some are queued."""
-        head: FutureCore = self.queue[0]
+        found: Any = None
         # Those that go first may have come in any order, from either end.
-        for place in (self.ahead - 1, self.ahead):
-            if 0 < place < len(self.queue):
-                future = self.queue[place]
-                if future._code == PENDING and (head._code != PENDING or future._queued_at < head._queued_at):
-                    head = future
-        if head._code != PENDING:
-            for future in islice(self.queue, self.ahead, self.ahead + SEARCHED):
+        for line in (self.queue, self.front, reversed(self.front)):
+            for future in islice(line, SEARCHED):
                 if future._code == PENDING:
-                    return future
-            for future in islice(self.queue, SEARCHED):
-                if future._code == PENDING:
-                    head = future
+                    if found is None or future._queued_at < found._queued_at:
+                        found = future
+                    break
+        head: FutureCore = (self.queue or self.front)[0] if found is None else found
         return head
 
     @cython.locals(future=FutureCore)
@@ -1315,7 +1289,7 @@ class Pool:
                 if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)
                     self._choose_end(now)
-                if self.ahead == 0 and self.beyond > self.ceiling // RESERVE:
+                if not self.front and self.beyond > self.ceiling // RESERVE:
                     self.beyond = self.ceiling // RESERVE
                     self._measure()
                     # Woken, so that those leave that are too many by now.
@@ -1333,7 +1307,7 @@ class Pool:
                 elif not self.searching and self._wants_more():
                     errand = self._arrange()
                 idle = len(self.parked) + self.roused
-                ahead = self.ahead if self.urgent else 0
+                ahead = len(self.front) if self.urgent else 0
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
             finally:
@@ -1495,11 +1469,7 @@ class Pool:
             # It has begun in time.
             future._latest = 0.0
             self.returned += 1
-            if future._lane is not None and future._lane.first:
-                self.queue.appendleft(future)
-                self.ahead += 1
-            else:
-                self.queue.insert(self.ahead, future)
+            (self.front if future._lane is not None and future._lane.first else self.queue).appendleft(future)
             errand = self._arrange()
             if self.closed and not self.away:
                 self._rouse_all()

@@ -36,7 +36,7 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE, UTMOST
+cdef Py_ssize_t COMPACT, ROOM, RESERVE, UTMOST
 cdef double STALE, STANDING, LOOKS, LOOK
 
 @cython.locals(place=Py_ssize_t, alone=bint)
@@ -47,14 +47,14 @@ cdef tuple _call_of(FutureCore future, bint known)
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef object queue, enqueue, dequeue, oldest_first, seekers, record, mark
+    cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
     cdef readonly Py_ssize_t lent, starting, blocked, surplus, allowed, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint wrapping, special, turned_away, urgent, timed, minded, held
-    cdef Py_ssize_t every, skip, firsts, ahead, passed
+    cdef bint wrapping, special, turned_away, urgent, timed, minded, held, passed
+    cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
     cdef long long turned
@@ -84,7 +84,7 @@ cdef class Pool:
     @cython.locals(future=FutureCore)
     cdef _admit(self, LaneCore lane)
     cdef _withdraw(self, FutureCore future)
-    @cython.locals(head=FutureCore, future=FutureCore, place=Py_ssize_t)
+    @cython.locals(found=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
     cdef _refusal(self)
     cdef _arrange(self)
@@ -121,7 +121,7 @@ cdef class Pool:
     cpdef bint await_idle(self, double timeout, LaneCore lane=*, Py_ssize_t remaining=*) except -1
     cdef _trim(self, list trash)
     cdef sweep(self, FutureCore future)
-    @cython.locals(line=object, dead=Py_ssize_t, place=Py_ssize_t, ahead=Py_ssize_t)
+    @cython.locals(line=object, dead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
     cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
     @cython.locals(found=FutureCore)
