@@ -74,6 +74,7 @@ class FutureCore:
 
     Attributes:
         _held: Whether it is pending and not in the pool's queue.
+        _marked: Whether its call has the mark of a pool that has one.
         _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
         _lane: The lane it was submitted to, or None.
         _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
@@ -102,6 +103,7 @@ class FutureCore:
         self._args: Any = None
         self._kwargs: Any = None
         self._held: bool = False
+        self._marked: bool = False
         self._queued_at: float = 0.0
         self._audience: list[Any] | None = None
         self._cond: threading.Condition | None = None

@@ -24,7 +24,7 @@ cdef class FutureCore:
     cdef int _code
     cdef public object _result, _exception
     cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
-    cdef bint _held, _looped
+    cdef bint _held, _looped, _marked
     cdef double _queued_at, _latest
     cdef Pool _pool
     cdef list _audience

@@ -21,10 +21,8 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from contextvars import Context
-from functools import partial
 from itertools import islice
-from types import BuiltinMethodType, MethodType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core.scope import Scope
@@ -54,7 +52,7 @@ if not cython.compiled:
         let_collector,
         slotted,
     )
-    from ebbpool._core.worker import Probe, Worker, gap
+    from ebbpool._core.worker import Worker, gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,33 +168,6 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
     return future._fn if known else None, args
 
 
-def _is_marked(future: FutureCore, mark: type) -> bool:
-    """Return whether a call is that of an object of the type `mark`, in partials and contexts; runs no foreign code."""
-    fn: Any = future._fn
-    args: Any = future._args
-    alone = future._kwargs is True
-    place = 0
-    while True:
-        kind = type(fn)
-        if kind is mark:
-            return True
-        if kind is partial:
-            if fn.args:
-                args = fn.args
-                alone = False
-                place = 0
-            fn = fn.func
-        elif kind is Probe:
-            fn = fn.fn
-        elif (kind is BuiltinMethodType or kind is MethodType) and type(fn.__self__) is Context:
-            if args is None or place >= (1 if alone else len(args)):
-                return False
-            fn = args if alone else args[place]
-            place += 1
-        else:
-            return False
-
-
 class Pool:
     """What an executor and its workers share: the queue, the parked workers and the counts.
 
@@ -243,7 +214,7 @@ class Pool:
         away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
         spilled: Tasks that have been taken off the queue to run there so far.
         returned: Tasks of these that have come back so far.
-        mark: The type of what is called by tasks that may run elsewhere; None where none may.
+        mark: Tells of a call, its arguments and keyword arguments, whether it may run elsewhere; None where none may.
         marked: Such tasks in the queue, oldest first.
     """
 
@@ -253,7 +224,7 @@ class Pool:
             self.mutex: Any = threading.RLock()
         # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
         self.crew: Callable[[], ThreadStarter | None] = (lambda: None) if crew is None else weakref.ref(crew)
-        self.mark: type | None = None
+        self.mark: Callable[[Any, Any, Any], bool] | None = None
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
@@ -399,6 +370,10 @@ class Pool:
         wait = lane.max_wait if lane is not None and lane.max_wait > 0.0 else self.max_wait
         if wait > 0.0 and future._latest == 0.0:
             future.limit(Scope(wait))
+        if self.mark is not None:
+            # Of a plain function it is known without a call.
+            kwargs = None if future._kwargs is True else future._kwargs
+            future._marked = type(future._fn) is not FunctionType and self.mark(future._fn, future._packed(), kwargs)
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
@@ -447,7 +422,7 @@ class Pool:
         future._queued_at = self.clock
         if future._latest > 0.0:
             self.timed = True
-        if self.mark is not None and _is_marked(future, self.mark):
+        if self.mark is not None and future._marked:
             self.marked[future] = None
         if not first:
             self.enqueue(future)
@@ -733,8 +708,8 @@ class Pool:
     def _special(self) -> None:
         self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None or self.max_wait > 0.0
 
-    def look_for(self, mark: type) -> None:
-        """Keep the tasks from now on that call an object of this type, for `take_marked`."""
+    def look_for(self, mark: Callable[[Any, Any, Any], bool]) -> None:
+        """Keep the tasks from now on for `take_marked` whose call, arguments and keyword arguments have the `mark`."""
         with self.mutex:
             self.mark = mark
             self._special()
@@ -1405,22 +1380,21 @@ class Pool:
             (the future, what is called, its arguments, its keyword arguments, its context), or None.
         """
         with self.mutex:
-            collects = hold_collector()
-            try:
-                found: Any = next(iter(self.marked), None)
-                if found is None or found._queued_at >= before:
-                    return None
-                found._code = RUNNING
-                del self.marked[found]
-                # Its place in the queue stays behind; to take it out of the middle would cost a search.
-                self.dead += 1
-                self.taken += 1
-                self.spilled += 1
-                self.away[found] = monotonic()
-                if self.seekers:
-                    self._make_room()
-            finally:
-                let_collector(collects)
+            found: Any = None
+            for future in self.marked:
+                found = future
+                break
+            if found is None or found._queued_at >= before:
+                return None
+            found._code = RUNNING
+            del self.marked[found]
+            # Its place in the queue stays behind; to take it out of the middle would cost a search.
+            self.dead += 1
+            self.taken += 1
+            self.spilled += 1
+            self.away[found] = monotonic()
+            if self.seekers:
+                self._make_room()
         self.sweep(found)
         kwargs = None if found._kwargs is True else found._kwargs
         return found, found._fn, found._packed(), kwargs, found._given_context(False)

@@ -9,7 +9,7 @@ cdef Pool _ORPHANS
 
 from ebbpool._core.future_c cimport FutureCore, _here
 from ebbpool._core.lane_c cimport SEARCHED, LaneCore
-from ebbpool._core.worker_c cimport Probe, Worker, gap
+from ebbpool._core.worker_c cimport Worker, gap
 
 cdef extern from *:
     """
@@ -39,8 +39,6 @@ cdef str START, EXTRA, HASTE, WATCH
 cdef Py_ssize_t COMPACT, ROOM, RESERVE, UTMOST
 cdef double STALE, STANDING, LOOKS, LOOK
 
-@cython.locals(place=Py_ssize_t, alone=bint)
-cdef bint _is_marked(FutureCore future, object mark) except -1
 cdef tuple _call_of(FutureCore future, bint known)
 
 
@@ -124,6 +122,6 @@ cdef class Pool:
     @cython.locals(line=object, dead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
     cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
-    @cython.locals(found=FutureCore)
+    @cython.locals(found=FutureCore, future=FutureCore)
     cpdef tuple take_marked(self, double before)
     cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextvars import Context
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._core.accel import Probe
@@ -102,16 +103,16 @@ class MarkedCall(NamedTuple):
 def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> MarkedCall | None:
     """See through partials, contexts and measuring to a marked function; return None where there is none.
 
-    `pool._is_marked`, in the core, finds the same marks, but makes no objects, and so does not put arguments together.
+    Runs no foreign code: an object may have a `__getattr__` of its own, and a proxy a `__class__`.
     """
     args = args or ()
     kwargs = kwargs or {}
     context: Context | None = None
-    while not isinstance(fn, Spillable):
-        owner = getattr(fn, "__self__", None)
+    while type(fn) is not Spillable:
+        owner = fn.__self__ if type(fn) in (BuiltinMethodType, MethodType) else None
         if type(fn) is functools.partial and _PLACEHOLDER not in map(_known, fn.args):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-        elif isinstance(fn, Probe):
+        elif type(fn) is Probe:
             fn = fn.fn
         elif type(owner) is Context and args:
             fn, *rest = args
@@ -119,6 +120,11 @@ def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | 
         else:
             return None
     return MarkedCall(fn, args, kwargs, context)
+
+
+def is_marked(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> bool:
+    """Return whether a call may run elsewhere; see `Pool.look_for`."""
+    return marked_call(fn, args, kwargs) is not None
 
 
 def _known(value: Any) -> Any:

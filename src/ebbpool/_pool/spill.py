@@ -19,7 +19,7 @@ from typing import Any, Final
 from ebbpool._checks import finite_seconds
 from ebbpool._core.accel import Pool
 from ebbpool._pool.lifecycle import Registered
-from ebbpool._pool.marks import MarkedCall, Spillable, call_here, marked_call
+from ebbpool._pool.marks import MarkedCall, call_here, is_marked, marked_call
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
 
@@ -84,7 +84,7 @@ class Spill:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
-        self._pool.look_for(Spillable)
+        self._pool.look_for(is_marked)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
