@@ -113,16 +113,14 @@ class LoopCall(FutureCore):
 
     Attributes:
         _visit: What is to be told when the call begins.
-        _abandoned: Since when nobody waits for the call, which runs (monotonic seconds); 0 if that is not so.
     """
 
     _mailbox: Mailbox
     _ticket: Any
     _context: Context | None
     _visit: Visit | None
-    _abandoned: float
 
-    __slots__ = ("_abandoned", "_context", "_mailbox", "_ticket", "_visit")
+    __slots__ = ("_context", "_mailbox", "_ticket", "_visit")
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
@@ -183,9 +181,6 @@ class LoopCall(FutureCore):
             # In another thread: this one may be a loop's, which must not wait for what a callback does.
             self._ensure_scope().cancel(pool.call_soon)
         return self._code == NOTIFIED
-
-    def _abandoned_since(self) -> float:
-        return self._abandoned
 
     def abandon(self) -> None:
         """Note that nobody waits for the outcome any more."""

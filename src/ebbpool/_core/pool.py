@@ -932,9 +932,21 @@ class Pool:
             finally:
                 let_collector(collects)
 
-    @cython.locals(worker=Worker)
-    def block(self, worker: Worker) -> None:
-        """Count `worker`, which calls this, as blocked while it waits for its own pool; another may take its place."""
+    def runs_here(self) -> bool:
+        """Return whether the calling thread is one of the workers."""
+        worker = _here.worker
+        return worker is not None and worker.pool is self
+
+    @cython.locals(worker=Worker, leaver=Worker)
+    def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
+        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may take its place.
+
+        A worker that is one too many afterwards leaves when it has no task in hand.
+        """
+        if not self.runs_here():
+            return wait(*args)
+        worker = _here.worker
+        leaver = None
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
@@ -943,21 +955,19 @@ class Pool:
             self._measure()
             self._uncover()
             errand = self._staff()
-        self._run(errand, None)
-
-    @cython.locals(worker=Worker, leaver=Worker)
-    def unblock(self, worker: Worker) -> None:
-        """Count `worker` as going on; a surplus worker leaves when it has no task in hand."""
-        leaver = None
-        with self.mutex:
-            worker.waits -= 1
-            self.blocked -= 1
-            self._measure()
-            if self.surplus > 0 and self.parked:
-                leaver = self.parked.pop(0)
-                self._unpark(leaver)
-        if leaver is not None:
-            leaver.bell.release()
+        try:
+            self._run(errand, None)
+            return wait(*args)
+        finally:
+            with self.mutex:
+                worker.waits -= 1
+                self.blocked -= 1
+                self._measure()
+                if self.surplus > 0 and self.parked:
+                    leaver = self.parked.pop(0)
+                    self._unpark(leaver)
+            if leaver is not None:
+                leaver.bell.release()
 
     def seek(self, waiter: LockType, again: bool) -> bool:
         """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
@@ -1321,7 +1331,7 @@ class Pool:
                     if worker.current is not None:
                         future = worker.current
                         call = _call_of(future, calls)
-                        left = future._abandoned_since()
+                        left = future._abandoned if future._looped else 0.0
                         if left > 0.0:
                             abandoned += 1
                             longest_abandoned = max(longest_abandoned, now - left)

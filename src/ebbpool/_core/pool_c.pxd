@@ -111,6 +111,7 @@ cdef class Pool:
     cdef _rest(self, Worker worker)
     cdef _remove(self, Worker worker)
     cdef expire(self, Worker worker)
+    cpdef bint runs_here(self) except -1
     @cython.locals(lane=LaneCore)
     cdef bury(self, FutureCore future, int code, bint late)
     cdef bint _idle(self) except -1

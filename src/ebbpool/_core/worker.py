@@ -195,6 +195,41 @@ class Worker:
         _here.worker = None
 
 
+@cython.locals(future=FutureCore)
+def perform(future: FutureCore) -> None:
+    """Run the call of a task that is on no queue, in this thread."""
+    fn, args, kwargs = future._fn, future._packed(), future._kwargs
+    future._code = RUNNING
+    value = error = None
+    context = future._given_context(True)
+    if cython.compiled and context is not None:
+        enter(context)
+    try:
+        value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
+    except BaseException as caught:
+        error = _trimmed(caught)
+    if cython.compiled and context is not None:
+        leave(context)
+    future._drop_call()
+    fn = args = kwargs = None
+    with future._pool.mutex:
+        future._pool.taken += 1
+        if error is not None:
+            future._pool.failed += 1
+    future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+    value = error = None
+
+
+def keep_time(keeps: bool = True) -> None:
+    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    _here.keeps_time = keeps
+
+
+def current_worker() -> Any:
+    """Return the calling thread's `Worker`, or None."""
+    return _here.worker
+
+
 @cython.locals(worker=Worker, future=FutureCore)
 def current_scope(makes: bool) -> Scope | None:
     """Return what may end the calling thread's task early, made if need be and wanted; None outside of a task."""

@@ -11,7 +11,7 @@ from math import inf
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, spill, tracing
 from ebbpool._pool.crew import Crew
@@ -90,7 +90,7 @@ class ExecutorBase(ExecutorCore):
                 refusal = self._pool.push(future, False, None, True)
                 continue
             if self._when_full == "caller_runs" or self._runs_here():
-                future.perform()
+                perform(future)
                 return
             refusal = self._push_after_waiting(future, first, again)
             again = True
