@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """The base class of executors, which every task passes: it queues calls for `submit`, `run` and `submit_later`."""
 
 from __future__ import annotations
@@ -296,7 +294,6 @@ class ExecutorCore:
         call._ticket = ticket
         call._audience = _NOBODY
         call._lane = lane
-        call._abandoned = 0.0
         if scope is not None:
             call.limit(scope)
         first = goes_on(call, mailbox)

@@ -1,10 +1,4 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
-"""The future: its states, who waits for it, and its end.
-
-This file runs as it stands and is also compiled, typed from ``future_c.pxd``, as the other files of the core are. The
-types of the core form a circle: a future knows its pool and its lane, and they know their futures.
-"""
+"""The future: its states, who waits for it, and its end."""
 
 from __future__ import annotations
 

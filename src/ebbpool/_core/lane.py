@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """A lane: a limit on how many of its tasks run at a time (a bulkhead)."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """A call from an event loop, whether it goes on with an earlier one, and the mailbox that delivers its outcome."""
 
 from __future__ import annotations
@@ -221,22 +219,19 @@ class Mailbox:
         task: Returns the task of the loop that runs, in its thread.
 
     Attributes:
-        arrived: Finished calls, left by workers.
         due: Calls that the next callback delivers; only the loop's thread touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
         rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
         patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
-        stint_begun: When the present stint of delivering began (monotonic seconds).
-        stint_spent: The loop's own processor time then.
+        stint_begun: When the present stint of delivering began (monotonic seconds); `stint_spent` is the loop's own
+            processor time then.
         portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
         delivered: How many the last callback delivered; 0 if it was not one of the same batch.
         spent: The loop's own processor time when that callback began.
         lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
         most: The longest that it took, in each of these spells (seconds).
-        spell: The place of the present spell among them.
-        first: The first of its buckets.
-        longest: What `most` has for it.
-        turn: When the next spell begins (monotonic seconds).
+        spell: The place of the present spell among them; `first` is the first of its buckets, `longest` what `most` has
+            for it, and `turn` when the next one begins (monotonic seconds).
     """
 
     def __init__(

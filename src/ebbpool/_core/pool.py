@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """The pool: its mutex, its queue, its parked workers, and who may run.
 
 One mutex per pool guards the queue, the stack of parked workers and every state change of the pool's futures. Two rules
@@ -179,23 +177,19 @@ class Pool:
         at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
         clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
-        dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
-        front: Futures that have overtaken those in the queue.
+        dead: How many futures in `front` and `queue` are done already: cancelled, or failed by `reject`.
+        front: Futures that have overtaken those in `queue`.
         urgent: Whether some of these go on with something, unless there are none; see `ExecutorCore.offload`.
         firsts: How many workers have a task in hand that has overtaken others.
-        max_wait: For how many seconds tasks may wait; 0 for ever.
-        timed: Whether tasks wait that may do so for a limited time only.
-        backlogs: The lanes that hold such tasks.
+        passed: Whether one that goes first was taken since the last turn of one that they overtook.
+        timed: Whether tasks wait that may do so for a limited time only; `backlogs` are the lanes that hold such tasks.
         sought: When all that waits is looked through for those that have waited for too long (monotonic seconds).
         stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
         turned: How many tasks had been taken when one that may wait for longer last had its turn.
-        expired: Tasks that have waited for too long, and failed because of that.
-        passed: Whether one that goes first was taken since the last turn of one that they overtook.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
-        ceiling: The most workers that the settings allow.
-        lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
-        max_workers: The most there may be: `ceiling` and `lent`.
+        ceiling: The most workers that the settings allow; `max_workers` are these and the `lent` ones beyond it, one
+            for each task of a lane that lifts the ceiling.
         beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and more while
             these get no thread for too long.
         surplus: Workers that should leave as soon as they have no task in hand.
@@ -204,16 +198,12 @@ class Pool:
         held: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         crowd: More workers than these are looked at although no task waits: they may all compute.
         minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
-        taken: Tasks taken off the queue so far.
-        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
-            measured.
-        every: One task out of how many is measured, on average; 0 for none.
-        record: What is told of the tasks that are measured; see `observe`.
+        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or one out
+            of `every` is measured, and told to `record`; see `observe`.
         skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
         turned_away: Whether a task has found the queue full since the timekeeper last looked.
         away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
-        spilled: Tasks that have been taken off the queue to run there so far.
-        returned: Tasks of these that have come back so far.
+        spilled: Tasks that have been taken off the queue to run there so far; `returned` ones have come back.
         mark: Tells of a call, its arguments and keyword arguments, whether it may run elsewhere; None where none may.
         marked: Such tasks in the queue, oldest first.
     """
