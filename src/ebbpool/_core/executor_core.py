@@ -294,6 +294,7 @@ class ExecutorCore:
         call._ticket = ticket
         call._audience = _NOBODY
         call._lane = lane
+        call._abandoned = 0.0
         if scope is not None:
             call.limit(scope)
         first = goes_on(call, mailbox)

@@ -128,14 +128,12 @@ class FutureCore:
 
     def _ensure_scope(self) -> Scope:
         """Return what may end the call early; made if there is none yet."""
-        if self._scope is not None:
-            return self._scope
-        fresh = Scope()
-        with self._pool.mutex:
-            if self._scope is None:
-                self._scope = fresh
-            scope = self._scope
-        return scope
+        if self._scope is None:
+            fresh = Scope()
+            with self._pool.mutex:
+                if self._scope is None:
+                    self._scope = fresh
+        return self._scope
 
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""

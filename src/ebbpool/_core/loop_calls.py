@@ -124,8 +124,10 @@ class LoopCall(FutureCore):
         self._mailbox.post(self)
 
     def _given_context(self, taken: bool) -> Context | None:
-        if taken:
-            self._begins()
+        if taken and self._visit is not None:
+            self._visit.begun = True
+            # Breaks a cycle: what the task has called before refers to its last call.
+            self._visit = None
         if not cython.compiled:
             # Here the context is a part of the call.
             return None
@@ -133,12 +135,6 @@ class LoopCall(FutureCore):
         if taken:
             self._context = None
         return context
-
-    def _begins(self) -> None:
-        if self._visit is not None:
-            self._visit.begun = True
-            # Breaks a cycle: what the task has called before refers to its last call.
-            self._visit = None
 
     def _drop_call(self) -> None:
         FutureCore._drop_call(self)

@@ -32,8 +32,6 @@ cdef class LoopCall(FutureCore):
     cdef object _ticket, _context
     cdef Visit _visit
 
-    cdef _begins(self)
-
     cpdef deliver(self)
 
 

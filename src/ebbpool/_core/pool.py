@@ -98,11 +98,8 @@ class Snapshot(NamedTuple):
 
     Attributes:
         may_grow: Whether another worker may be started.
-        queued: How many tasks wait.
         taken: How many tasks have been taken off the queue so far.
-        workers: How many workers there are.
-        starting: How many of them have not begun to work.
-        idle: How many of them have nothing to do.
+        starting: How many of the workers have not begun to work.
         blocked: How many of them wait for this very pool.
         ahead: How many of the tasks that wait go first, if some of them go on with something.
     """
@@ -123,7 +120,6 @@ class Task(NamedTuple):
     Attributes:
         since: When it was taken, sent away or queued (monotonic seconds).
         thread: The thread of its worker; None if it is away, or waits.
-        lane: Its lane, if it runs and has one.
         blocked: Whether it waits for a future of this very pool.
         abandoned: Since when nobody waits for it (monotonic seconds); 0 if somebody may.
         call: What is called, and its arguments; None for each where that was not asked for, or is over.
@@ -138,14 +134,7 @@ class Task(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What a pool does at one moment.
-
-    Attributes:
-        running: The tasks that run, and then those that are away.
-        oldest: The one that has waited longest, or None.
-        threads: The thread of every worker.
-        counts: The figures of `PoolStats`.
-    """
+    """What a pool does at one moment: the tasks that run, and then those that are away; the figures of `PoolStats`."""
 
     running: list[Task]
     oldest: Task | None
