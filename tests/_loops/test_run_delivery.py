@@ -14,7 +14,7 @@ import pytest
 from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 from support.loops import Loops, Reports, behind, fail, on_every_loop, turns, until
 
-from ebbpool import COMPILED, AdaptiveExecutor
+from ebbpool import AdaptiveExecutor
 from ebbpool._testing.seams import core, running_part
 from ebbpool.aio import mailbox_of
 
@@ -171,36 +171,6 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     naps.clear()
     deliver(1)
     assert naps == []
-
-
-@pytest.mark.skipif(not GIL, reason="there is no GIL to leave to others")
-@pytest.mark.parametrize(("share", "naps_wanted"), [(1.0, True), (0.2, False)])
-def test_a_loop_naps_where_it_delivers_without_a_pause(
-    monkeypatch: pytest.MonkeyPatch, share: float, naps_wanted: bool
-) -> None:
-    """One that had to wait itself for most of the time has let others run."""
-    if COMPILED:
-        pytest.skip("compiled code reads the clock in C")
-    naps: list[float] = []
-    callbacks: list[Callable[[], None]] = []
-    clock = iter(range(10**9))
-    ticks = [1000.0]
-
-    def tick() -> float:
-        ticks[0] = 1000.0 + next(clock) * 1e-3
-        return ticks[0]
-
-    monkeypatch.setattr(LOOP_CALLS, "monotonic", tick)
-    monkeypatch.setattr(LOOP_CALLS, "thread_time", lambda: share * ticks[0])
-    monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
-    monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
-    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
-    with AdaptiveExecutor(1) as pool:
-        for _ in range(40 * DELIVERED_AT_ONCE):
-            pool.offload(mailbox, Ticket(), None, int, (), None)
-    while callbacks:
-        callbacks.pop(0)()
-    assert bool(naps) is naps_wanted
 
 
 @on_every_loop
