@@ -1230,12 +1230,15 @@ class Pool:
         """Return the future that has waited longest, or one that has waited about as long; some are queued."""
         found: Any = None
         # Those that go first may have come in any order, from either end.
-        for line in (self.queue, self.front, reversed(self.front)):
-            for future in islice(line, SEARCHED):
+        for line, place in ((self.queue, 0), (self.front, 0), (self.front, -1)):
+            if line:
+                future = line[place]
+                if future._code == PENDING and (found is None or future._queued_at < found._queued_at):
+                    found = future
+        if found is None:
+            for future in (*islice(self.queue, SEARCHED), *islice(self.front, SEARCHED)):
                 if future._code == PENDING:
-                    if found is None or future._queued_at < found._queued_at:
-                        found = future
-                    break
+                    return future
         head: FutureCore = (self.queue or self.front)[0] if found is None else found
         return head
 

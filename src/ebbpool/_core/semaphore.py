@@ -176,7 +176,11 @@ class SemaphoreCore:
         # Invariant: an error from here on leaves no waiter behind, and loses no permit that was handed to it.
         try:
             with self._mutex:
-                over = self._queue(waiter)
+                over = waiter.granted = self._value > 0
+                if over:
+                    self._value -= 1
+                else:
+                    self._waiters.append(waiter)
             while not over:
                 rung = waiter.bell.acquire(True, limit)
                 with self._mutex:
@@ -188,14 +192,6 @@ class SemaphoreCore:
                 self._give_up(waiter)
             raise
         return bool(waiter.granted)
-
-    def _queue(self, waiter: Waiter) -> bool:
-        if self._value > 0:
-            waiter.granted = True
-            self._value -= 1
-            return True
-        self._waiters.append(waiter)
-        return False
 
     def _try_take(self, waiter: Waiter, rung: bool) -> bool:
         """Let a waiter that woke take a permit, or leave if it was not `rung` for; return whether it is done."""
