@@ -132,10 +132,7 @@ async def test_results_over_every_kind_of_iterable(ordered: bool, buffersize: in
         ((double, 17), {}, TypeError, "items must be an iterable or an async iterable, not 17"),
         ((double, [], 3), {}, TypeError, "positional"),
         ((double, []), {"buffersize": 0}, ValueError, "buffersize must be None or > 0, not 0"),
-        ((double, []), {"buffersize": -1}, ValueError, "buffersize must be None or > 0, not -1"),
         ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer or None, not 1.5"),
-        ((double, []), {"buffersize": True}, TypeError, "buffersize must be an integer or None, not True"),
-        ((double, []), {"buffersize": "3"}, TypeError, "buffersize must be an integer or None, not '3'"),
     ],
 )
 def test_bad_input_is_refused_by_the_call_itself(
